@@ -1,0 +1,1 @@
+"""Agents: how a task becomes a prompt and an answer an action."""

@@ -1,0 +1,1 @@
+"""Recipes, one YAML file each. `skillttrl configs list` shows them."""

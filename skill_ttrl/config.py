@@ -1,0 +1,424 @@
+"""The configuration of a run: one pydantic model a section, sparse YAML, defaults from the papers.
+
+A file states only what differs from the defaults. `--set rl.learning_rate=1e-6` overrides single keys. An unknown key is
+refused with the closest known one. The resolved whole is saved with the run. Secrets are no part of it: they stay in the
+environment.
+
+To add a setting, add a field with its default and a docstring: `skillttrl configs show` and the reference page read it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from skill_ttrl.errors import ConfigError, did_you_mean
+
+Phase = Literal["sft", "rl"]
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, assignments are validated, docstrings are help texts."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, use_attribute_docstrings=True)
+
+
+class SourceConfig(Section):
+    """Where tasks or demonstrations come from."""
+
+    path: str
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems)."""
+    split: str | None = None
+    """Part of a data set or family to take; files have none."""
+    revision: str | None = None
+    """Commit of a Hugging Face data set; recorded when it is resolved."""
+    prompt_field: str = "prompt"
+    """Column with the problem (falls back to `question` and `problem` only where this one is left at its default)."""
+    answer_field: str = "answer"
+    """Column with the true answer; may be absent, then nothing is measured against labels."""
+    limit: int | None = Field(default=None, ge=1)
+    """Take this many, the first in file order or of the seeded order of a family."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of a family, e.g. `noise`."""
+
+
+class EnvConfig(Section):
+    """The environment that plays the tasks."""
+
+    id: str = "math"
+    """Short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`) or `module:EnvId-v0` of your own."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Handed to `gymnasium.make`."""
+
+
+class DataConfig(Section):
+    """Tasks to train on and to measure on. An environment that brings its own tasks needs neither."""
+
+    train: SourceConfig | None = None
+    eval: SourceConfig | None = None
+    """Held-out tasks; without them evaluation runs on the training tasks and the report says `transductive`."""
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
+    overlong: Literal["filter", "truncate", "refuse"] = "filter"
+    """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
+
+
+class AgentConfig(Section):
+    """How a task becomes a prompt."""
+
+    template: str = "boxed"
+    """A Markdown file of `skill_ttrl/prompts` by name, or a path to one of your own; `$question` marks the place."""
+    system: str | None = None
+    """System message; None leaves it out."""
+    max_turns: int = Field(default=1, ge=1)
+    """Longest episode in turns."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters through peft."""
+
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class EmbeddedConfig(Section):
+    """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
+
+    hidden_size: int = Field(default=96, ge=8)
+    layers: int = Field(default=2, ge=1)
+    heads: int = Field(default=4, ge=1)
+    max_positions: int = Field(default=512, ge=16)
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str = "Qwen/Qwen2.5-Math-7B"
+    """Hugging Face id, a folder, or `embedded` for the built-in small policy."""
+    revision: str | None = None
+    """Commit of a hub model; recorded when it is resolved."""
+    trust_remote_code: bool = False
+    embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
+    lora: LoraConfig | None = None
+    """Set to train adapters instead of all weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: about a third slower, far less memory."""
+    attn_implementation: str | None = None
+    """`sdpa`, `eager`, `flash_attention_2`; None lets transformers choose."""
+
+
+class SFTConfig(Section):
+    """Supervised cold start on demonstrations, loss on completions only."""
+
+    data: SourceConfig | None = None
+    """Demonstrations with `prompt` and `response` columns, or a family's."""
+    steps: int = Field(default=500, ge=0)
+    batch_size: int = Field(default=64, ge=1)
+    """Demonstrations a step."""
+    micro_batch_size: int = Field(default=64, ge=1)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` takes hidden matrices, AdamW the rest."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    """Peak rate of AdamW (SkillRL: 1e-4)."""
+    muon_learning_rate: float = Field(default=0.02, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0)
+    warmup_steps: int = Field(default=20, ge=0)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Where the cosine ends, as a share of the peak."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    clean_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps, from the start, that see a family's demonstrations without noise."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints."""
+
+
+class RolloutConfig(Section):
+    """Sampling."""
+
+    backend: str = "hf"
+    """`hf`, `scripted` (tests only) or `module:attribute`."""
+    n_votes_per_prompt: int = Field(default=64, ge=1)
+    """Samples that vote (TTRL: 64)."""
+    n_samples_per_prompt: int = Field(default=32, ge=1)
+    """Samples of those that are trained on, chosen with a seed (TTRL: 32)."""
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 keeps the whole vocabulary."""
+    max_new_tokens: int = Field(default=3072, ge=1)
+    """Longest completion in tokens (TTRL: 3072)."""
+    max_batch_size: int = Field(default=1024, ge=1)
+    """Most rows that the `hf` backend decodes at once."""
+
+    @model_validator(mode="after")
+    def _votes_cover_samples(self) -> RolloutConfig:
+        if self.n_votes_per_prompt < self.n_samples_per_prompt:
+            raise ValueError(
+                f"n_votes_per_prompt ({self.n_votes_per_prompt}) must be at least n_samples_per_prompt "
+                f"({self.n_samples_per_prompt}): the trained samples are a subset of those that vote"
+            )
+        return self
+
+
+class RLConfig(Section):
+    """Reinforcement learning: what is rewarded and how the weights follow. Defaults: TTRL (arXiv 2504.16084, §3.1)."""
+
+    reward: str = "majority"
+    """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
+    `module:function`, or `model:PATH` for a Hugging Face reward model."""
+    steps: int = Field(default=80, ge=0)
+    prompts_per_step: int = Field(default=8, ge=1)
+    advantage: str = "grpo"
+    loss: str = "ppo_clip"
+    learning_rate: float = Field(default=5e-7, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """None: `warmup_ratio` of the optimiser's steps."""
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    grad_clip: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    """Passes over each batch of rollouts."""
+    mini_batch_prompts: int | None = Field(default=1, ge=1)
+    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
+    clip_ratio: float = Field(default=0.2, gt=0)
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Upper clip when it differs (DAPO: 0.28); None: the same as `clip_ratio`."""
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    """Bound on the loss of a sample with negative advantage, as a multiple of it; None: no bound."""
+    loss_aggregation: Literal[
+        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "token-mean"
+    kl_coef: float = Field(default=0.001, ge=0)
+    """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    reference_refresh_steps: int | None = Field(default=None, ge=1)
+    """Copy the policy into the reference every so many steps; None: never."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    advantage_epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the group's standard deviation (verl: 1e-6)."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
+
+
+class EvalConfig(Section):
+    """How accuracy is measured (avg@k, pass@k, maj@k, greedy)."""
+
+    samples: int = Field(default=16, ge=1)
+    """Samples a problem (TTRL: 16)."""
+    temperature: float = Field(default=0.6, gt=0)
+    """TTRL: 0.6."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """TTRL: 0.95."""
+    extra_temperatures: list[float] = Field(default_factory=list)
+    """Further temperatures at which avg@k is measured."""
+    greedy: bool = True
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    """Level of the intervals."""
+    bootstrap_samples: int = Field(default=2000, ge=100)
+
+
+class RunConfig(Section):
+    """What is kept of a run."""
+
+    tracker: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
+    keep_checkpoints: int | None = Field(default=3, ge=1)
+    """Newest checkpoints of each phase that stay; None keeps all."""
+    save_trajectories: bool = True
+    """Write every trajectory with ids, log-probs and rewards."""
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`: a GPU where there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Of the training forward; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of torch. None: torch decides. The same number gives the same bits."""
+
+
+class SkillTTRLConfig(Section):
+    """Everything a run depends on."""
+
+    name: str = "run"
+    seed: int = Field(default=0, ge=0)
+    phases: list[Phase] = Field(default_factory=lambda: ["rl"])
+    """Phases of `skillttrl train`, in order."""
+    waits_for: str | None = None
+    """Part of the framework this recipe still needs; the run says so and does not start."""
+    env: EnvConfig = Field(default_factory=EnvConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    agent: AgentConfig = Field(default_factory=AgentConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    sft: SFTConfig = Field(default_factory=SFTConfig)
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    rl: RLConfig = Field(default_factory=RLConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    run: RunConfig = Field(default_factory=RunConfig)
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+
+    def to_yaml(self, *, sparse: bool = False) -> str:
+        """The config as YAML; `sparse` leaves out what equals the defaults."""
+        data = self.model_dump(mode="json", exclude_defaults=sparse)
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole resolved config to `path` (YAML)."""
+        Path(path).write_text(self.to_yaml(), encoding="utf-8")
+
+
+def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SkillTTRLConfig:
+    """Read a config from a file (YAML or JSON), a shipped recipe's name, or a mapping, then apply `key=value` overrides.
+
+    Raises:
+        ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range.
+    """
+    if isinstance(source, Mapping):
+        data, where = dict(source), "the given mapping"
+    else:
+        text, where = read_config_text(source)
+        data = _parse_yaml(text, where)
+    for override in overrides:
+        _apply_override(data, override)
+    try:
+        return SkillTTRLConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, where)) from None
+
+
+def recipe_names() -> list[str]:
+    """Names of the shipped recipes, sorted."""
+    folder = importlib.resources.files("skill_ttrl.configs")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_config_text(source: str | Path) -> tuple[str, str]:
+    """Text of a config file or shipped recipe, and what to call it in messages.
+
+    A path is meant where the source has a separator or a `.yaml`, `.yml` or `.json` ending; a bare name is a recipe's.
+    """
+    name = str(source)
+    if Path(name).suffix in {".yaml", ".yml", ".json"} or "/" in name or isinstance(source, Path):
+        path = Path(name)
+        if path.is_dir() and (path / "config.yaml").is_file():
+            path = path / "config.yaml"
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except FileNotFoundError:
+            raise ConfigError(f"No config file at {path}.{_recipe_hint(path.stem)}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Cannot read the config {path}: {error}.") from None
+    if name not in recipe_names():
+        raise ConfigError(f"Unknown recipe {name!r}.{_recipe_hint(name)} A file of your own is given by its path.")
+    resource = importlib.resources.files("skill_ttrl.configs").joinpath(f"{name}.yaml")
+    return resource.read_text(encoding="utf-8"), f"recipe {name!r}"
+
+
+def verified_note(text: str) -> str:
+    """What a config file's opening comment says after `verified:`; "never" where it says nothing."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    header = " ".join(lines)
+    return header.partition("verified:")[2].strip() or "never"
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """`a.b=c` as (["a", "b"], value), the value read as YAML (`1e-6` is a number, `null` is None).
+
+    Raises:
+        ConfigError: there is no `=` or no key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"Cannot read the override {text!r}. It is written key=value, e.g. rl.learning_rate=1e-6.")
+    parsed = _parse_yaml_value(value)
+    return key.strip().split("."), parsed
+
+
+def _parse_yaml_value(value: str) -> Any:
+    try:
+        return float(value)  # YAML 1.1 reads 1e-6 as a string; integers and the rest go through YAML below
+    except ValueError:
+        pass
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _apply_override(data: dict[str, Any], text: str) -> None:
+    keys, value = parse_override(text)
+    if isinstance(value, float) and value.is_integer() and "." not in text.partition("=")[2] and "e" not in text.lower():
+        value = int(value)
+    node = data
+    for key in keys[:-1]:
+        child = node.get(key)
+        if not isinstance(child, dict):
+            child = node[key] = {}
+        node = child
+    node[keys[-1]] = value
+
+
+def _parse_yaml(text: str, where: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{where} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where} must hold keys and values, found {type(data).__name__}.")
+    return {str(key): value for key, value in data.items()}
+
+
+def _recipe_hint(name: str) -> str:
+    return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs list."
+
+
+def _explain(error: ValidationError, where: str) -> str:
+    lines = [f"{where} has {error.error_count()} problem{'s' if error.error_count() > 1 else ''}:"]
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(problem["loc"][:-1])
+            lines.append(f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1]), known)}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(problem["input"], dict | BaseModel) else f" (found {problem['input']!r})"
+            lines.append(f"  {path or 'config'}: {message}{found}.")
+    return "\n".join(lines)
+
+
+def _known_keys(location: tuple[str | int, ...]) -> list[str]:
+    """Field names of the section at `location`."""
+    section: type[BaseModel] = SkillTTRLConfig
+    for part in location:
+        field = section.model_fields.get(str(part))
+        if field is None:
+            continue
+        candidates = [field.annotation, *get_args(field.annotation)]
+        models = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if models:
+            section = models[0]
+    return list(section.model_fields)

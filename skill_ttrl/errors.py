@@ -1,0 +1,81 @@
+"""What can go wrong, as types. Every message says what was asked, what was found and what to do.
+
+    SkillTTRLError                 exit code
+    ├── ConfigError      (ValueError)      2   a key, a value or a combination in a config
+    ├── DataError        (ValueError)      3   a data set: missing file, malformed line, absent column, nothing left
+    ├── EnvError         (ValueError)      3   an environment that is not there or breaks the contract
+    ├── RunFolderError   (RuntimeError)    4   a run folder that is foreign, read-only, full or of another schema
+    ├── CheckpointError  (RuntimeError)    4   a checkpoint that is corrupt or does not fit
+    ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
+    └── MissingDependencyError (ImportError) 5  a package that an extra installs
+
+The command line turns these into one line on stderr and the exit code; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SkillTTRLError(Exception):
+    """Base of every error a user can cause or cure."""
+
+    exit_code = 1
+
+
+class ConfigError(SkillTTRLError, ValueError):
+    """A configuration that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class DataError(SkillTTRLError, ValueError):
+    """A data set that cannot be read, or has nothing to train or measure on."""
+
+    exit_code = 3
+
+
+class EnvError(SkillTTRLError, ValueError):
+    """An environment that cannot be found or does not keep the text contract."""
+
+    exit_code = 3
+
+
+class RunFolderError(SkillTTRLError, RuntimeError):
+    """A run folder that cannot be written, read or continued."""
+
+    exit_code = 4
+
+
+class CheckpointError(SkillTTRLError, RuntimeError):
+    """A checkpoint whose files are damaged or belong to something else."""
+
+    exit_code = 4
+
+
+class ModelError(SkillTTRLError, RuntimeError):
+    """A model or tokenizer that cannot be loaded, or a device that is not there."""
+
+    exit_code = 5
+
+
+class MissingDependencyError(SkillTTRLError, ImportError):
+    """A package that is not installed; the message names the extra that brings it."""
+
+    exit_code = 5
+
+    @classmethod
+    def for_extra(cls, feature: str, extra: str) -> MissingDependencyError:
+        """The one wording for every missing optional package."""
+        return cls(f"{feature} needs packages that are not installed. Install them with: pip install 'skill-ttrl[{extra}]'")
+
+
+def did_you_mean(asked: str, known: Iterable[str]) -> str:
+    """A sentence for the end of a message: the closest known name, then all of them (empty when nothing is known)."""
+    names = sorted(set(known))
+    if not names:
+        return ""
+    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.6)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known: {', '.join(names)}."

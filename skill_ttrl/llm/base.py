@@ -1,0 +1,62 @@
+"""The protocol every sampler speaks: `hf` here, `vllm` and `openai` beside it.
+
+A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
+so that episodes of different lengths can share one engine. To add a backend, write a class with these three members and
+name it as `rollout.backend: module:attribute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from skill_ttrl.types import Completion, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. `temperature` 0 is greedy; log-probs are then those of the untempered distribution."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 512
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt, sampled `n` times: `messages` rendered by the backend, or exact `token_ids`."""
+
+    messages: tuple[Message, ...] = ()
+    n: int = 1
+    token_ids: tuple[int, ...] | None = None
+    """Exact prompt tokens. Where they are given, `messages` is not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The `n` completions of one request and the prompt tokens they follow."""
+
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+
+class Backend(Protocol):
+    """A sampler."""
+
+    policy_version: int
+    """Stamped on every completion; raised by `sync`."""
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt tokens of a conversation that the assistant is to continue."""
+        ...
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """One `Generation` for each request, in order. The same seed and requests give the same tokens."""
+        ...
+
+    def sync(self, policy_version: int) -> None:
+        """Take over the learner's present weights under this version number."""
+        ...

@@ -1,0 +1,1 @@
+"""The learner: advantages, losses, updates. Knows nothing of environments, agents or skills."""

@@ -1,0 +1,1 @@
+"""One visible loop per stage; `run(config)` is the Python form of each command."""

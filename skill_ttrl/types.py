@@ -1,0 +1,182 @@
+"""The vocabulary: plain frozen data that every layer hands on.
+
+A `Task` is played by an agent in an environment; each try is a `Trajectory` of `Step`s, each step holding the exact
+tokens that were sampled; the tries at one task are a `Group`, the unit of voting and of advantages. Everything here
+survives a round trip through JSON (`to_json`, `from_json`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+FinishReason = Literal["stop", "length", "error"]
+StopReason = Literal["terminated", "truncated", "max_turns", "error"]
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do: everything that an environment's `reset` needs, and how to refer to it."""
+
+    id: str
+    """Unique in its data set and stable between runs."""
+    env_id: str
+    """Gymnasium id of the environment that plays it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Handed to `reset(options=...)` as it is."""
+    seed: int | None = None
+    """Handed to `reset(seed=...)`."""
+    split: str = "train"
+    """Name of the part of the data it belongs to."""
+    task_type: str = ""
+    """Kind of task, for figures by type ("algebra", "pick_and_place"); empty when unknown."""
+    reference: str | None = None
+    """The true answer where one is known. It measures; label-free rewards never see it (`without_reference`)."""
+
+    def without_reference(self) -> Task:
+        """The same task as the trainer is given it: no true answer in it."""
+        return replace(self, reference=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model answered, token by token. The tokens are the truth: training never tokenises the text again."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """Sampled ids, the end-of-sequence id included when it was sampled."""
+    logprobs: tuple[float, ...]
+    """Log-probability (nats) of each id under the sampling distribution at temperature `Sampling.temperature`."""
+    finish_reason: FinishReason
+    policy_version: int = 0
+    """Number of weight updates the sampling policy had seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn in an environment, in Gymnasium's words."""
+
+    observation: str
+    action: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    prompt_ids: tuple[int, ...] = ()
+    """Exact prompt tokens the completion was sampled from."""
+    completion: Completion | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One try at one task."""
+
+    task: Task
+    steps: tuple[Step, ...]
+    answer: str | None
+    """The final answer, as extracted; None when none was given."""
+    stop_reason: StopReason
+    reward: float | None = None
+    """What the learner is given (set by the reward: a vote, a label, the environment)."""
+    error: str | None = None
+    """What went wrong, when `stop_reason` is "error": a failed rollout is data, not a crash."""
+
+    @property
+    def env_return(self) -> float:
+        """Sum of the environment's own rewards."""
+        return sum(step.reward for step in self.steps)
+
+    @property
+    def text(self) -> str:
+        """All that the model wrote, turn by turn."""
+        return "\n".join(step.action for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All tries at one task from one policy version: the unit of voting, of advantages and of merging."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def answers(self) -> list[str | None]:
+        """Final answers in the order of the tries."""
+        return [trajectory.answer for trajectory in self.trajectories]
+
+    def with_rewards(self, rewards: list[float]) -> Group:
+        """The same group, each try carrying its reward (one for each, in order)."""
+        pairs = zip(self.trajectories, rewards, strict=True)
+        return replace(self, trajectories=tuple(replace(trajectory, reward=reward) for trajectory, reward in pairs))
+
+    def select(self, indices: list[int]) -> Group:
+        """The tries at these positions only."""
+        return replace(self, trajectories=tuple(self.trajectories[i] for i in indices))
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResult:
+    """Outcome of a vote over the answers of one group. Unpacks as `answer, agreement, matches`."""
+
+    answer: str | None
+    """The winning answer, in the words of its first voter; None when nobody gave an answer."""
+    agreement: float
+    """Votes for the winner over ALL samples, those without an answer included; in [0, 1] (TTRL: majority_ratio)."""
+    matches: tuple[bool, ...]
+    """For each sample, whether it belongs to the winner's class. A sample without an answer never does."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """(representative, votes) of each class of equal answers, most votes first, ties by first appearance."""
+    abstained: int = 0
+    """Samples that gave no answer."""
+    tie: bool = False
+    """Whether another class had as many votes; the one that appeared first was chosen."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.answer, self.agreement, list(self.matches)))
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose at one point of a run, in [0, 2**63).
+
+    Every random choice draws from `derive_seed(run seed, what for, step)`, so a resumed run makes the same choices as one
+    that was never stopped, and no generator's state has to be stored.
+    """
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@cache
+def _adapter(kind: type[T]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON for any of the types above."""
+    text: str = _adapter(type(value)).dump_json(value).decode()
+    return text
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """The value that `to_json` wrote.
+
+    Raises:
+        pydantic.ValidationError: the text is not one of `kind`.
+    """
+    value: T = _adapter(kind).validate_json(text)
+    return value
