@@ -18,6 +18,7 @@ _NUMBER = re.compile(rf"({_DECIMAL})(?:[eE]([-+]?\d{{1,4}}))?", re.ASCII)
 _RATIO = re.compile(rf"({_DECIMAL})/({_DECIMAL})", re.ASCII)
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _FRAC = re.compile(r"([-+]?)\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")
+_DIGITS_APART = re.compile(r"\d \d")
 _WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\{([^{}]*)\}")
 _SPACING = re.compile(r"\\[,;:! ]|\\left|\\right|\$|~")
 
@@ -31,7 +32,7 @@ def equivalent(a: str, b: str) -> bool:
 def canonical(answer: str | None) -> str | None:
     """The form shared by all answers of the same class; None for an answer that is missing or empty.
 
-    Numbers become reduced fractions ("=1/2" for 0.5, 1/2 and \\frac{1}{2}); the "=" keeps them apart from texts.
+    Numbers become reduced fractions ("number 1/2" for 0.5, 1/2 and \\frac{1}{2}); the first word keeps them apart from texts.
     """
     if answer is None:
         return None
@@ -39,7 +40,7 @@ def canonical(answer: str | None) -> str | None:
     if not text:
         return None
     value = parse_number(text)
-    return text if value is None else f"={value}"
+    return f"text {text}" if value is None else f"number {value}"
 
 
 def normalise(answer: str) -> str:
@@ -52,9 +53,9 @@ def normalise(answer: str) -> str:
 
 def parse_number(text: str) -> Fraction | None:
     """The exact value of an integer, decimal, fraction or number with thousands separators; None for anything else."""
-    compact = text.replace(" ", "")
-    if len(compact) > MAX_NUMBER_LENGTH or " " in text.strip() and not re.search(r"[-+/\\{}]", text):
+    if len(text) > MAX_NUMBER_LENGTH or _DIGITS_APART.search(text):
         return None
+    compact = text.replace(" ", "")
     latex = _FRAC.fullmatch(compact)
     if latex:
         compact = f"{latex[1]}{latex[2]}/{latex[3]}"

@@ -30,7 +30,7 @@ def grade_answer(answer: str | None, reference: str) -> Grade:
     key = canonical(answer)
     if answer is None or key is None or key != canonical(reference):
         return {"score": 0.0, "match_type": "none"}
-    if key.startswith("=") and normalise(answer) != normalise(reference):
+    if key.startswith("number ") and normalise(answer) != normalise(reference):
         return {"score": 1.0, "match_type": "numeric"}
     if answer.strip() == reference.strip():
         return {"score": 1.0, "match_type": "exact"}
