@@ -1,0 +1,67 @@
+# The two commands of the README: `make quickstart` and `make test`. Both work in a fresh clone with Python 3.11 alone.
+
+# A Python of your own: make quickstart PYTHON=/path/to/python3.11
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && exit; done; echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PINS := pyproject.toml constraints.txt
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test format bench clean
+
+help:
+	@echo 'make quickstart   install into .venv, then train a small model without labels on the CPU'
+	@echo 'make test         install the development extras, then lint, types, layers, tests, wheel'
+	@echo 'make format       let ruff sort the imports and lay out the code'
+	@echo 'make bench        the tables in docs/: the quickstart over four seeds with its controls (long)'
+	@echo 'make clean        remove .venv, build outputs and caches; runs/ stays'
+	@echo 'PYTHON=...        the Python to build .venv with (3.11 or newer)'
+
+quickstart: $(VENV)/.installed
+	$(BIN)/skillttrl train quickstart
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/quickstart.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# An interpreter that is too old, or a venv that cannot be made, is said in one sentence.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Skill-TTRL needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not there)." >&2; \
+		echo "Install it, then name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv (or python3.11-venv)." >&2; exit 1; }
+
+# The stamps make a second call start at once. A changed pyproject.toml or constraints.txt installs again.
+$(VENV)/.installed: $(PINS) | $(BIN)/python
+	@$(call install,.)
+
+$(VENV)/.installed-dev: $(PINS) | $(BIN)/python
+	@$(call install,.[dev])
+	@touch $(VENV)/.installed
+
+define install
+started=$$(date +%s); \
+echo "Installing skill-ttrl into $(VENV) with the pinned packages ..."; \
+$(PIP) install --quiet -c constraints.txt -e '$(1)' || { \
+	echo "The installation failed; pip's message is above. Run the same command again once it is cured." >&2; exit 1; }; \
+touch $@; \
+echo "Installed in $$(( $$(date +%s) - started )) s (once; the run's own time is reported apart)."
+endef
