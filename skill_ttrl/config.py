@@ -146,7 +146,7 @@ class RolloutConfig(Section):
     """Sampling."""
 
     backend: str = "hf"
-    """`hf`, `scripted` (tests only) or `module:attribute`."""
+    """`hf`, or `module:attribute` of your own (see `skill_ttrl.llm.base`)."""
     n_votes_per_prompt: int = Field(default=64, ge=1)
     """Samples that vote (TTRL: 64)."""
     n_samples_per_prompt: int = Field(default=32, ge=1)

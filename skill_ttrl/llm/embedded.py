@@ -1,0 +1,83 @@
+"""The built-in policy: a small Qwen2 in Hugging Face format and a tokenizer made on the spot.
+
+It exists so that everything can be run without a download: it is a real transformer that really learns, and it knows
+nothing but what its cold start taught it. Text of any kind survives the tokenizer (byte-level); digits are one token
+each, so that arithmetic is written digit by digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from skill_ttrl.config import EmbeddedConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TAGS = ("think", "answer", "action", "skill", "skill_ops")
+MAX_MERGES = 96
+"""Merges learned from the corpus: the words its templates repeat."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def build_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBase:
+    """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`.
+
+    The same corpus in the same order gives the same tokenizer.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + len(SPECIAL_TOKENS) + MAX_MERGES,
+        min_frequency=8,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    words = ["system user assistant"] * trainer.min_frequency
+    tokenizer.train_from_iterator([*words, *corpus], trainer)
+    tokenizer.add_tokens([f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(shape: EmbeddedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """A Qwen2 of the given shape with random weights drawn from `seed`; embeddings are tied."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        use_sliding_window=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)

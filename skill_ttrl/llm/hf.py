@@ -1,0 +1,258 @@
+"""The `hf` backend: batched sampling with a transformers model that lives in this process.
+
+What makes it fast for groups: each prompt is read once and its cache is shared by all its samples; rows that have
+finished leave the batch. It shares the learner's weights, so there is nothing to copy after an update, and it returns the
+log-probabilities it sampled with, so there is no second forward pass to find them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import DynamicCache
+
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+RELEASE_SHARE = 0.2
+"""Finished rows leave once they are this share of the batch: often enough to save work, seldom enough to copy little."""
+
+
+class HFBackend:
+    """Samples from a transformers model.
+
+    Args:
+        model: a causal language model, also one wrapped by peft; used in place, never copied.
+        tokenizer: its tokenizer.
+        max_batch_size: most rows decoded at once; more are taken in turns.
+        autocast: dtype of the forward pass where it differs from the weights' (bf16 on a GPU).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_batch_size: int = 1024,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.tokenizer: Any = tokenizer
+        self.max_batch_size = max_batch_size
+        self.autocast = autocast
+        self.policy_version = 0
+        self.eos_ids = end_ids(model, tokenizer)
+        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
+        return encode_chat(self.tokenizer, messages)
+
+    def sync(self, policy_version: int) -> None:
+        """Nothing to copy: the model is the learner's own."""
+        self.policy_version = policy_version
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`."""
+        prompts = [request.token_ids or self.encode(request.messages) for request in requests]
+        found: list[list[Completion]] = [[] for _ in requests]
+        with self._inference():
+            for number, rows in enumerate(_row_batches([request.n for request in requests], self.max_batch_size)):
+                generator = torch.Generator(device=self.model.device)
+                generator.manual_seed(derive_seed(seed, "batch", number))
+                for owner, completion in zip(rows, self._sample(prompts, rows, sampling, generator), strict=True):
+                    found[owner].append(completion)
+        return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+
+    @contextlib.contextmanager
+    def _inference(self) -> Iterator[None]:
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode(), contextlib.ExitStack() as stack:
+                if self.autocast is not None:
+                    stack.enter_context(torch.autocast(self.model.device.type, self.autocast))
+                yield
+        finally:
+            self.model.train(was_training)
+
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], rows: list[int], sampling: Sampling, generator: torch.Generator
+    ) -> list[Completion]:
+        """One completion for each row; `rows` names the prompt of each, equal ones side by side."""
+        unique = sorted(set(rows))
+        state = self._prefill([prompts[index] for index in unique])
+        position = {index: row for row, index in enumerate(unique)}
+        state.select(torch.tensor([position[index] for index in rows], device=self.model.device))
+
+        count, longest = len(rows), sampling.max_new_tokens
+        tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=self.model.device)
+        logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=self.model.device)
+        lengths_N = torch.zeros(count, dtype=torch.long, device=self.model.device)
+        reasons: list[FinishReason] = ["length"] * count
+        alive = torch.arange(count, device=self.model.device)
+        eos = torch.tensor(sorted(self.eos_ids), device=self.model.device)
+        finished = torch.zeros(count, dtype=torch.bool, device=self.model.device)
+
+        for step in range(longest):
+            token_N, logprob_N = sample_token(state.logits, sampling, generator)
+            running = ~finished
+            tokens_N_T[alive, step] = torch.where(running, token_N, self.pad_id)
+            logprobs_N_T[alive, step] = torch.where(running, logprob_N, 0.0)
+            lengths_N[alive] += running
+            ended = torch.isin(token_N, eos) & running
+            if sampling.stop:
+                ended |= self._at_stop(tokens_N_T, alive, step, running, sampling.stop)
+            for row in alive[ended].tolist():
+                reasons[row] = "stop"
+            finished = finished | ended
+            done = int(finished.sum())
+            if done == len(alive) or step == longest - 1:
+                break
+            if done >= RELEASE_SHARE * len(alive):
+                keep = (~finished).nonzero().squeeze(1)
+                state.select(keep)
+                alive, token_N, finished = alive[keep], token_N[keep], finished[keep]
+            self._advance(state, token_N)
+        return self._collect(tokens_N_T, logprobs_N_T, lengths_N, reasons)
+
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> _Decoding:
+        longest = max(len(prompt) for prompt in prompts)
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and longest >= limit:
+            raise ModelError(f"A prompt of {longest} tokens does not fit the model's {limit} positions.")
+        if min(len(prompt) for prompt in prompts) == 0:
+            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+        ids = torch.tensor([[self.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        ids, mask = ids.to(self.model.device), mask.to(self.model.device)
+        positions = (mask.cumsum(1) - 1).clamp_(min=0)
+        cache = DynamicCache()
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return _Decoding(cache, mask, positions[:, -1:] + 1, out.logits[:, -1])
+
+    def _advance(self, state: _Decoding, token_N: torch.Tensor) -> None:
+        state.mask = torch.nn.functional.pad(state.mask, (0, 1), value=1)
+        out = self.model(
+            input_ids=token_N[:, None],
+            attention_mask=state.mask,
+            position_ids=state.positions,
+            past_key_values=state.cache,
+            use_cache=True,
+        )
+        state.positions = state.positions + 1
+        state.logits = out.logits[:, -1]
+
+    def _at_stop(
+        self, tokens: torch.Tensor, alive: torch.Tensor, step: int, running: torch.Tensor, stop: tuple[str, ...]
+    ) -> torch.Tensor:
+        texts = self.tokenizer.batch_decode(tokens[alive, : step + 1], skip_special_tokens=True)
+        hits = [any(text.endswith(mark) for mark in stop) for text in texts]
+        return torch.tensor(hits, device=tokens.device) & running
+
+    def _collect(
+        self, tokens: torch.Tensor, logprobs: torch.Tensor, lengths: torch.Tensor, reasons: list[FinishReason]
+    ) -> list[Completion]:
+        rows = [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+        values = [row[:length] for row, length in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
+        texts = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [
+            Completion(text, tuple(ids), tuple(logprob), reason, self.policy_version)
+            for text, ids, logprob, reason in zip(texts, rows, values, reasons, strict=True)
+        ]
+
+
+@dataclass
+class _Decoding:
+    """What decoding carries from token to token, row by row."""
+
+    cache: DynamicCache
+    mask: torch.Tensor
+    positions: torch.Tensor
+    logits: torch.Tensor
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken more than once."""
+        self.cache.batch_select_indices(rows)
+        self.mask, self.positions, self.logits = self.mask[rows], self.positions[rows], self.logits[rows]
+
+
+def sample_token(
+    logits_N_V: torch.Tensor, sampling: Sampling, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token a row and its log-probability (nats) at the sampling temperature, before any truncation.
+
+    Truncation (`top_k`, `top_p`) decides which tokens can be drawn; the log-probability stays that of the whole
+    distribution, the one the learner can compute again. Temperature 0 takes the most likely token.
+    """
+    logits = logits_N_V.float()
+    if sampling.temperature > 0:
+        logits = logits / sampling.temperature
+    logprobs = torch.log_softmax(logits, dim=-1)
+    if sampling.temperature == 0:
+        token_N = logprobs.argmax(-1)
+    else:
+        token_N = torch.multinomial(truncate(logprobs, sampling).exp(), 1, generator=generator).squeeze(1)
+    return token_N, logprobs.gather(1, token_N[:, None]).squeeze(1)
+
+
+def truncate(logprobs_N_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Log-probabilities with all tokens outside `top_k` and `top_p` at minus infinity; the likeliest always stays."""
+    if 0 < sampling.top_k < logprobs_N_V.shape[-1]:
+        floor = logprobs_N_V.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logprobs_N_V = logprobs_N_V.masked_fill(logprobs_N_V < floor, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = logprobs_N_V.sort(descending=True, dim=-1)
+        share = ordered.softmax(-1)
+        outside = share.cumsum(-1) - share >= sampling.top_p
+        logprobs_N_V = logprobs_N_V.masked_fill(outside.scatter(1, index, outside), -torch.inf)
+    return logprobs_N_V
+
+
+def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Tokens of a conversation up to where the assistant begins."""
+    if not getattr(tokenizer, "chat_template", None):
+        return tuple(tokenizer.encode("\n\n".join(message.content for message in messages)))
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """Ids that end a completion: the generation config's and the tokenizer's.
+
+    Raises:
+        ModelError: there are none, so no completion could ever end.
+    """
+    config = getattr(model, "generation_config", None)
+    listed = getattr(config, "eos_token_id", None)
+    ids = set(listed) if isinstance(listed, list) else {listed}
+    ids.add(tokenizer.eos_token_id)
+    ids.discard(None)
+    if not ids:
+        raise ModelError(
+            "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."
+        )
+    return ids
+
+
+def _row_batches(counts: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Row owners in order, `size` rows at a time: [2, 3] and size 4 give [0, 0, 1, 1] and [1]."""
+    rows = [owner for owner, count in enumerate(counts) for _ in range(count)]
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,150 @@
+"""Load a policy: the built-in one, a Hugging Face model, or a checkpoint of a run, with or without LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skill_ttrl.config import LoraConfig, ModelConfig
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.embedded import build_model, build_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A policy and where it came from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    revision: str | None
+    """Commit of a hub model; None for folders and the built-in policy."""
+
+
+def load_model(
+    config: ModelConfig,
+    *,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    corpus: Iterable[str] = (),
+) -> LoadedModel:
+    """The policy that a config names, on `device`, ready to train.
+
+    Args:
+        config: the model section.
+        device: resolved device, e.g. "cpu" or "cuda:0".
+        dtype: of the weights; with LoRA the adapters stay in float32.
+        seed: draws the weights of the built-in policy and of new adapters.
+        corpus: texts whose words the built-in tokenizer learns; not used otherwise.
+
+    Raises:
+        ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
+    """
+    if config.path == EMBEDDED:
+        tokenizer = build_tokenizer(corpus)
+        model: Any = build_model(config.embedded, tokenizer, seed)
+        revision = None
+    else:
+        model, tokenizer, revision = _load_pretrained(config, dtype)
+    if config.lora is not None:
+        model = add_lora(model, config.lora, seed)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if config.lora is not None:
+            model.enable_input_require_grads()
+    return LoadedModel(_to_device(model, device), tokenizer, revision)
+
+
+def load_checkpoint(
+    folder: Path, *, device: str, dtype: torch.dtype = torch.float32, trainable: bool = True
+) -> LoadedModel:
+    """The policy saved in `folder`: full weights, or an adapter beside the base model it names."""
+    if not (folder / "adapter_config.json").is_file():
+        model, tokenizer, _ = _load_pretrained(ModelConfig(path=str(folder)), dtype)
+        return LoadedModel(_to_device(model, device), tokenizer, None)
+    from peft import PeftConfig, PeftModel
+
+    described = PeftConfig.from_pretrained(str(folder))
+    base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
+    model, _, revision = _load_pretrained(base, dtype)
+    model = PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+    return LoadedModel(_to_device(model, device), _load_tokenizer(ModelConfig(path=str(folder))), revision)
+
+
+def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
+    """Wrap `model` in trainable low-rank adapters; its own weights are frozen."""
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model
+
+    adapter = PeftLoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft takes any number and says int
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, adapter)
+
+
+def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any, str | None]:
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = _load_tokenizer(config)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            config.path,
+            revision=config.revision or "main",
+            trust_remote_code=config.trust_remote_code,
+            dtype=dtype,
+            attn_implementation=config.attn_implementation,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    return model, tokenizer, getattr(model.config, "_commit_hash", None)
+
+
+def _load_tokenizer(config: ModelConfig) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _not_loaded(config: ModelConfig, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:400]
+    path = Path(config.path)
+    if path.is_dir():
+        hint = "The folder is there but is not a whole model in Hugging Face format."
+    elif config.path.startswith((".", "/", "~")) or config.path.count("/") > 1:
+        hint = f"There is no folder {path}."
+    else:
+        hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
+    return ModelError(f"Cannot load the model {config.path!r}. {hint} ({reason})")
+
+
+def _to_device(model: Any, device: str) -> Any:
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"The weights do not fit on {device}: {error}. Use LoRA (model.lora), a smaller model, or see "
+            "`skillttrl doctor --config`."
+        ) from None

@@ -1,0 +1,40 @@
+"""A backend that answers from a list. For tests only: nothing in it samples, and it says so in every completion's version."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.types import Completion, Message
+
+SCRIPTED_VERSION = -1
+
+
+class ScriptedBackend:
+    """Answers with `texts` in turn, byte by byte as tokens, each with log-probability 0."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = itertools.cycle(texts)
+        self.policy_version = SCRIPTED_VERSION
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """UTF-8 bytes of the messages."""
+        return tuple("\n".join(message.content for message in messages).encode())
+
+    def sync(self, policy_version: int) -> None:
+        """A script has no weights."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """The next texts of the script, whatever is asked."""
+        return [
+            Generation(
+                request.token_ids or self.encode(request.messages),
+                tuple(self._completion(next(self._texts)) for _ in range(request.n)),
+            )
+            for request in requests
+        ]
+
+    def _completion(self, text: str) -> Completion:
+        ids = tuple(text.encode())
+        return Completion(text, ids, (0.0,) * len(ids), "stop", self.policy_version)
