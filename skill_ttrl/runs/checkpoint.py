@@ -1,0 +1,282 @@
+"""Checkpoints: everything a run needs to go on, as one folder that is either whole or not there.
+
+A checkpoint is written under a hidden name, forced to the disk, described by `manifest.json` (size and SHA-256 of each
+file) and then renamed in one step, so a kill at any point leaves only whole ones. It is a Hugging Face model folder
+(`from_pretrained` takes its path) with `state.json` (trainer state and the lengths of the append files) and `trainer.pt`
+(tensors) beside the model's own files. docs/run-folder.md describes each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from skill_ttrl.errors import CheckpointError, RunFolderError
+from skill_ttrl.runs.files import explain_os_error, explaining, fsync
+from skill_ttrl.runs.folder import RunFolder
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+TENSORS = "trainer.pt"
+
+ResumeMode = Literal["auto", "last-good"]
+
+_NAME = re.compile(r"(?P<phase>[a-z][a-z0-9_]*)-(?P<step>\d{6,})")
+_REPLACED = ".replaced-"
+# torch and safetensors report a failed write in their own exceptions; these are the words they use for it.
+_FAILED_WRITE = ("os error 28", "os error 27", "No space left", "File too large", "failed writing", "iostream error")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint of a run, by its name: it may still be damaged (`verify`)."""
+
+    path: Path
+    phase: str
+    step: int
+    """Steps of the phase that are done."""
+
+
+def save_checkpoint(
+    folder: RunFolder,
+    phase: str,
+    step: int,
+    *,
+    save_model: Callable[[Path], None],
+    state: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    keep: int | None,
+    card: str | None = None,
+) -> Path:
+    """Write `checkpoints/<phase>-<step>` in one step and remove those of the phase that `keep` no longer covers.
+
+    Args:
+        folder: The run, locked.
+        phase: Phase that was trained ("sft", "rl").
+        step: Steps of the phase that are done.
+        save_model: Writes the model and its tokenizer in Hugging Face format into the folder it is given.
+        state: Trainer state that JSON can hold; the lengths of the append files are added.
+        tensors: Optimiser state and the like: tensors, numbers, strings, lists and dicts of them.
+        keep: Newest checkpoints of this phase that stay; None keeps all.
+        card: Text of `README.md`, the model card.
+
+    Returns:
+        The folder of the new checkpoint.
+
+    Raises:
+        RunFolderError: the disk is full or the folder cannot be written. No earlier checkpoint is touched then.
+    """
+    import torch
+
+    final = folder.checkpoints / f"{phase}-{step:06d}"
+    building = folder.checkpoints / f".tmp-{final.name}-{os.getpid()}"
+    try:
+        building.mkdir(parents=True)
+        save_model(building)
+        record = {"phase": phase, "step": step, "offsets": folder.sizes(), "state": dict(state)}
+        (building / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        torch.save(dict(tensors), building / TENSORS)
+        if card is not None:
+            (building / "README.md").write_text(card, encoding="utf-8")
+        _seal(building)
+        folder.sync()
+        if final.exists():  # written again after a resume from an earlier one
+            final.rename(folder.checkpoints / f"{_REPLACED}{final.name}")
+        building.rename(final)
+        fsync(folder.checkpoints)
+    except BaseException as error:
+        shutil.rmtree(building, ignore_errors=True)
+        reason = _failed_write(error)
+        if reason is None:
+            raise
+        raise RunFolderError(f"Cannot write the checkpoint {final}: {reason}") from error
+    _remove_leftovers(folder)
+    if keep is not None:
+        of_phase = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.phase == phase]
+        older = [checkpoint for checkpoint in of_phase if checkpoint.step < step]
+        for checkpoint in older[: max(0, len(older) - (max(keep, 1) - 1))]:
+            shutil.rmtree(checkpoint.path)
+    return final
+
+
+def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
+    """Checkpoints of a run, oldest first: phases in the order of the run's config, then by step. None is verified."""
+    if not folder.checkpoints.is_dir():
+        return []
+    found = []
+    for entry in folder.checkpoints.iterdir():
+        match = _NAME.fullmatch(entry.name)
+        if match and entry.is_dir():
+            found.append(Checkpoint(entry, match["phase"], int(match["step"])))
+    order: dict[str, int] = {phase: place for place, phase in enumerate(folder.config.phases)}
+    return sorted(found, key=lambda c: (order.get(c.phase, len(order)), c.phase, c.step))
+
+
+def verify(path: str | Path) -> None:
+    """Compare every file of a checkpoint with its manifest.
+
+    Raises:
+        CheckpointError: naming the file that is missing or damaged and what is wrong with it.
+    """
+    path = Path(path)
+    for name, expected in _manifest(path).items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"Checkpoint {path} is damaged: {name} is missing.")
+        size = file.stat().st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(
+                f"Checkpoint {path} is damaged: {name} has {size} bytes instead of {expected['bytes']}."
+            )
+        if _digest(file) != expected["sha256"]:
+            raise CheckpointError(f"Checkpoint {path} is damaged: the content of {name} has changed (SHA-256 differs).")
+
+
+def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to go on from, and what is wrong with the newer ones that were passed over.
+
+    Args:
+        folder: The run. Where it is locked, leftovers of interrupted writes are removed.
+        mode: "auto" takes the newest and stops where it is damaged; "last-good" takes the newest that is whole.
+
+    Returns:
+        (checkpoint, messages): None when the run has no checkpoint; messages are empty with "auto".
+
+    Raises:
+        CheckpointError: the newest is damaged ("auto"), or every one is ("last-good").
+    """
+    if folder.locked:
+        _remove_leftovers(folder)
+    skipped: list[str] = []
+    for checkpoint in reversed(list_checkpoints(folder)):
+        try:
+            verify(checkpoint.path)
+        except CheckpointError as error:
+            if mode == "auto":
+                raise CheckpointError(
+                    f"{error} To go on from the newest whole one before it, use --resume last-good."
+                ) from None
+            skipped.append(str(error))
+        else:
+            return checkpoint, skipped
+    if skipped:
+        raise CheckpointError(
+            f"No checkpoint of {folder.path} is whole: {' '.join(skipped)} Start again in another --output."
+        )
+    return None, []
+
+
+def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """Put the run folder back to where it was when `checkpoint` was saved, and give its trainer state.
+
+    The append files are cut; later checkpoints (damaged ones, passed over by "last-good") are set aside under the name
+    `damaged-...`. With None everything is emptied: the run starts fresh.
+
+    Raises:
+        CheckpointError: `state.json` cannot be read.
+        RunFolderError: an append file is shorter than it was then.
+    """
+    state = load_state(checkpoint.path) if checkpoint else {"offsets": {}, "state": {}}
+    folder.truncate_to(state["offsets"])
+    checkpoints = list_checkpoints(folder)
+    later = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint else checkpoints
+    for other in later:
+        aside = other.path.with_name(f"damaged-{other.path.name}")
+        with explaining("rename", other.path):
+            if aside.exists():
+                shutil.rmtree(aside)
+            other.path.rename(aside)
+    saved: dict[str, Any] = state["state"]
+    return saved
+
+
+def load_state(path: str | Path) -> dict[str, Any]:
+    """Content of a checkpoint's `state.json`: phase, step, offsets (bytes of each append file) and state.
+
+    Raises:
+        CheckpointError: it is not there or cannot be read.
+    """
+    return _read_json(Path(path), STATE, required=("phase", "step", "offsets", "state"))
+
+
+def load_tensors(path: str | Path, *, device: str = "cpu") -> dict[str, Any]:
+    """The `tensors` of `save_checkpoint`. Only tensors and plain data are unpickled, never code.
+
+    Raises:
+        CheckpointError: `trainer.pt` is not there or cannot be read.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        loaded: dict[str, Any] = torch.load(Path(path) / TENSORS, map_location=device, weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise CheckpointError(f"Checkpoint {path} is damaged: cannot read {TENSORS} ({first_line}).") from None
+    return loaded
+
+
+def _seal(building: Path) -> None:
+    """Write the manifest and force every file and folder of a checkpoint to the disk."""
+    files = sorted(file for file in building.rglob("*") if file.is_file())
+    manifest = {
+        str(file.relative_to(building)): {"bytes": file.stat().st_size, "sha256": _digest(file)} for file in files
+    }
+    (building / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    for entry in [*building.rglob("*"), building]:
+        fsync(entry)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _manifest(path: Path) -> dict[str, dict[str, Any]]:
+    manifest = _read_json(path, MANIFEST)
+    whole = all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values())
+    if not whole or STATE not in manifest:
+        raise CheckpointError(f"Checkpoint {path} is damaged: {MANIFEST} does not list its files.")
+    return manifest
+
+
+def _read_json(path: Path, name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:
+    try:
+        data = json.loads((path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is not a whole checkpoint: {name} is missing.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"Checkpoint {path} is damaged: cannot read {name} ({error}).") from None
+    if not isinstance(data, dict) or any(key not in data for key in required):
+        raise CheckpointError(
+            f"Checkpoint {path} is damaged: {name} does not hold {', '.join(required) or 'an object'}."
+        )
+    return data
+
+
+def _remove_leftovers(folder: RunFolder) -> None:
+    for entry in folder.checkpoints.glob(f"{_REPLACED}*"):
+        final = entry.with_name(entry.name.removeprefix(_REPLACED))
+        if final.exists():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.rename(final)  # killed between the two renames: the old one still counts
+    for entry in folder.checkpoints.glob(".tmp-*"):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _failed_write(error: BaseException) -> str | None:
+    """Why the disk refused, when that is what `error` is about."""
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, Exception) and any(words in str(error) for words in _FAILED_WRITE):
+        return f"the disk refused it ({str(error).partition(chr(10))[0]}). Free some space, or choose another --output."
+    return None

@@ -1,0 +1,128 @@
+"""Writing files so that a crash, a full disk or a second process leaves nothing half done.
+
+The run folder and its checkpoints rest on these; nothing here knows what the files mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from skill_ttrl.errors import RunFolderError
+
+LOCK_FILE = ".lock"
+
+_held: set[str] = set()  # real paths this process has locked: a POSIX lock does not refuse its own process
+
+
+@contextmanager
+def explaining(action: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"Cannot {action} {path}: {explain_os_error(error)}") from error
+
+
+def explain_os_error(error: OSError) -> str:
+    """Why the system refused, and what to do, as a clause and a sentence."""
+    remedies = {
+        errno.ENOSPC: "the disk is full. Free some space, or choose another --output.",
+        errno.EDQUOT: "your disk quota is used up. Free some space, or choose another --output.",
+        errno.EFBIG: "the file would pass the size limit of this process or file system (see ulimit -f).",
+        errno.EROFS: "the file system is read-only. Choose another --output.",
+        errno.EACCES: "permission denied. Choose another --output, or change its permissions.",
+        errno.EPERM: "permission denied. Choose another --output, or change its permissions.",
+        errno.ENOTDIR: "a part of the path is a file, not a folder. Choose another --output.",
+        errno.ENOENT: "the folder is gone or its parent does not exist. Make it first, or choose another --output.",
+    }
+    return remedies.get(error.errno or 0, f"{error.strerror or error}.")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte (`os.write` may take only a part)."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` beside `path`, force it to the disk and put it in place in one step. Leaves nothing on failure."""
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    fsync(path.parent)
+
+
+def fsync(path: Path) -> None:
+    """Force a file's content, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def length_of_whole_lines(path: Path) -> int:
+    """Bytes of `path` up to and with its last line break: shorter than the file where its last line is torn."""
+    block = 1 << 16
+    with path.open("rb") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - block)
+            stream.seek(start)
+            at = stream.read(end - start).rfind(b"\n")
+            if at >= 0:
+                return start + at + 1
+            end = start
+    return 0
+
+
+def acquire_lock(path: Path) -> int:
+    """Lock the folder for this process; the descriptor that holds the lock.
+
+    A POSIX record lock, not `flock`: worker processes that outlive a killed run would inherit `flock` and keep it.
+    """
+    real = os.path.realpath(path)
+    if real in _held:
+        raise RunFolderError(f"{path} is already open in this process. Close it first.")
+    with explaining("lock", path):
+        descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip()
+            os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise RunFolderError(
+                f"Another process{f' ({owner})' if owner else ''} is writing to {path}. "
+                "Wait until it ends, stop it, or choose another --output."
+            ) from None
+        try:
+            os.ftruncate(descriptor, 0)
+            write_all(descriptor, str(os.getpid()).encode())  # for the message above; the lock itself needs no content
+        except BaseException:
+            os.close(descriptor)
+            raise
+    _held.add(real)
+    return descriptor
+
+
+def release_lock(path: Path, descriptor: int) -> None:
+    """Free what `acquire_lock` gave. The death of the process does the same."""
+    os.close(descriptor)
+    _held.discard(os.path.realpath(path))

@@ -1,0 +1,275 @@
+"""The folder of a run: which files there are, how they are written, and who may write them.
+
+Two kinds of file. *Whole* files (`run.json`, `config.yaml`, `summary.json`) are replaced atomically. *Append* files
+(`metrics.jsonl`, ...) only grow, one JSON object a line; a checkpoint remembers how long each was (`sizes`), and going
+on from it cuts them back to that length (`truncate_to`), so a resumed run writes the same bytes as one never stopped.
+One process at a time may write (`.lock`). docs/run-folder.md describes every file and field; a change of it raises
+`SCHEMA_VERSION`. To add an append file, name it in `APPEND_FILES`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import RunFolderError, did_you_mean
+from skill_ttrl.runs.files import (
+    LOCK_FILE,
+    acquire_lock,
+    explain_os_error,
+    explaining,
+    fsync,
+    length_of_whole_lines,
+    release_lock,
+    write_all,
+    write_atomic,
+)
+from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
+
+__all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]
+
+APPEND_FILES = ("metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl")
+_STARTED = {LOCK_FILE, "config.yaml", "config_source.yaml"}  # all that a creation killed before `run.json` can leave
+
+
+class RunFolder:
+    """An open run folder. Make one with `create` or `open`; a context manager that frees the lock.
+
+    Attributes:
+        path: The folder.
+        locked: Whether this object may write. Without the lock every writing method raises `RunFolderError`.
+    """
+
+    def __init__(self, path: Path, lock: int | None) -> None:
+        self.path = path
+        self._lock = lock
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Whether a run was created at `path` (it has a `run.json`)."""
+        return Path(path).joinpath("run.json").is_file()
+
+    @classmethod
+    def create(cls, path: str | Path, config: SkillTTRLConfig, *, source: str | None = None) -> RunFolder:
+        """Start a new run at `path` and lock it. The folder must be new or empty; one missing parent is made.
+
+        Args:
+            path: Where the run is kept.
+            config: Resolved configuration, saved as `config.yaml`.
+            source: Text of the file the user gave, saved as `config_source.yaml`.
+
+        Raises:
+            RunFolderError: the folder holds something already, cannot be written, or another process is in it.
+        """
+        path = Path(path)
+        made = _make_folder(path)
+        folder = cls(path, None)
+        try:
+            foreign = sorted(entry.name for entry in path.iterdir() if not _left_by_creation(entry.name))
+            if foreign:
+                raise RunFolderError(_occupied(path, foreign))
+            folder._lock = acquire_lock(path)
+            if cls.exists(path):  # another process was quicker
+                raise RunFolderError(_occupied(path, []))
+            folder.write_text("config.yaml", config.to_yaml())
+            if source is not None:
+                folder.write_text("config_source.yaml", source)
+            folder.write_json("run.json", describe_environment())  # last: with it the folder counts as a run
+        except BaseException:
+            if folder.locked and not cls.exists(path):
+                for entry in list(path.iterdir()):
+                    entry.unlink()  # all of it is ours: the folder held nothing else
+            folder.close()
+            for empty in made:
+                empty.rmdir()
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path, *, lock: bool = True) -> RunFolder:
+        """Open an existing run; to go on with it (`lock`), last lines torn by a crash are cut.
+
+        Raises:
+            RunFolderError: not a run folder, another schema version, or another process is in it.
+        """
+        path = Path(path)
+        read_run_json(path)
+        folder = cls(path, acquire_lock(path) if lock else None)
+        if lock:
+            try:
+                for name in APPEND_FILES:
+                    folder._cut_torn_line(name)
+            except RunFolderError:
+                folder.close()
+                raise
+        return folder
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object holds the folder's lock."""
+        return self._lock is not None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints; may not exist yet."""
+        return self.path / "checkpoints"
+
+    @property
+    def tracker(self) -> Path:
+        """Folder for event files of trackers; may not exist yet."""
+        return self.path / "tracker"
+
+    @cached_property
+    def config(self) -> SkillTTRLConfig:
+        """The resolved configuration that was saved with the run."""
+        return load_config(self.path / "config.yaml")
+
+    def belongs_to(self, config: SkillTTRLConfig) -> None:
+        """Check that this folder was made for `config`, apart from `NO_EFFECT_ON_RESULTS`.
+
+        Raises:
+            RunFolderError: naming each key that differs, with both values.
+        """
+        differences = config_differences(self.config, config)
+        if differences:
+            shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
+            raise RunFolderError(
+                f"{self.path} belongs to another config: {shown}. "
+                "Choose another --output, or give the run's own config to go on with it."
+            )
+
+    def append_jsonl(self, name: str, lines: Iterable[str]) -> None:
+        """Append JSON texts to an append file, all of them or none, and hand them to the system.
+
+        Args:
+            name: One of `APPEND_FILES`.
+            lines: One JSON text each, without line breaks (`types.to_json`, `json.dumps`).
+
+        Raises:
+            RunFolderError: the disk is full or the folder cannot be written; the file is as it was.
+        """
+        if name not in APPEND_FILES:
+            raise RunFolderError(f"A run has no append file {name!r}.{did_you_mean(name, APPEND_FILES)}")
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self._require_lock()
+        with explaining("write", self.path / name):
+            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                before = os.fstat(descriptor).st_size
+                try:
+                    write_all(descriptor, data)
+                except BaseException:
+                    os.ftruncate(descriptor, before)
+                    raise
+            finally:
+                os.close(descriptor)
+
+    def sizes(self) -> dict[str, int]:
+        """Length in bytes of every append file, 0 where there is none: what a checkpoint keeps for `truncate_to`."""
+        paths = {name: self.path / name for name in APPEND_FILES}
+        return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+
+    def sync(self) -> None:
+        """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""
+        for name in APPEND_FILES:
+            if (self.path / name).exists():
+                with explaining("write", self.path / name):
+                    fsync(self.path / name)
+
+    def truncate_to(self, offsets: Mapping[str, int]) -> None:
+        """Cut the append files back to these lengths in bytes; a file that is not named is emptied.
+
+        Raises:
+            RunFolderError: a file is shorter than it should be. Nothing is cut then.
+        """
+        self._require_lock()
+        sizes = self.sizes()
+        for name, size in sizes.items():
+            if size < offsets.get(name, 0):
+                raise RunFolderError(
+                    f"{self.path / name} holds {size} bytes, but the checkpoint was saved when it held {offsets[name]}. "
+                    "The file was changed or cut since. Restore it, or start again in another --output."
+                )
+        for name, size in sizes.items():
+            if size > offsets.get(name, 0):
+                with explaining("write", self.path / name):
+                    os.truncate(self.path / name, offsets.get(name, 0))
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Replace a whole file atomically: readers see the old text or the new one, never a part.
+
+        Raises:
+            RunFolderError: the disk is full or the folder cannot be written; the old file is as it was.
+        """
+        self._require_lock()
+        path = self.path / name
+        with explaining("write", path):
+            write_atomic(path, text.encode())
+        return path
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Replace a whole JSON file atomically (`write_text`)."""
+        return self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Free the lock. Safe to call twice."""
+        if self._lock is not None:
+            release_lock(self.path, self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _require_lock(self) -> None:
+        if self._lock is None:
+            raise RunFolderError(f"{self.path} is open for reading only. Open it with lock=True to write.")
+
+    def _cut_torn_line(self, name: str) -> None:
+        path = self.path / name
+        if path.exists():
+            with explaining("repair", path):
+                whole = length_of_whole_lines(path)
+                if whole < path.stat().st_size:
+                    os.truncate(path, whole)
+
+
+def _make_folder(path: Path) -> list[Path]:
+    """Make `path` and at most its parent; what was made, innermost first."""
+    if path.exists() and not path.is_dir():
+        raise RunFolderError(
+            f"Cannot make the run folder {path}: a file of that name is there. Choose another --output."
+        )
+    missing = [folder for folder in (path, path.parent) if not folder.exists()]
+    if path.parent in missing and not path.parent.parent.is_dir():
+        raise RunFolderError(
+            f"Cannot make the run folder {path}: there is no folder {path.parent.parent}. "
+            "Make it first (mkdir -p), or choose another --output."
+        )
+    made: list[Path] = []
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            made.insert(0, folder)
+    except OSError as error:
+        for folder in made:
+            folder.rmdir()
+        raise RunFolderError(f"Cannot make the run folder {path}: {explain_os_error(error)}") from error
+    return made
+
+
+def _left_by_creation(name: str) -> bool:
+    return name in _STARTED or (name.startswith(".") and ".tmp-" in name)
+
+
+def _occupied(path: Path, found: list[str]) -> str:
+    if RunFolder.exists(path):
+        return f"{path} holds a run already. Go on with it with --resume auto, or choose another --output."
+    return f"{path} is not empty and not a run folder (found: {some(found)}). Choose another --output."

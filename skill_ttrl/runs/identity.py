@@ -1,0 +1,107 @@
+"""What a run is: the schema and versions it was written with, and the config it belongs to."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+
+SCHEMA_VERSION = 1
+LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
+NO_EFFECT_ON_RESULTS = (
+    "name",
+    "run",
+    "waits_for",
+    "sft.checkpoint_every",
+    "rl.checkpoint_every",
+    "sft.micro_batch_size",
+    "rl.micro_batch_size",
+    "model.gradient_checkpointing",
+)
+"""Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, or memory."""
+
+
+def describe_environment() -> dict[str, Any]:
+    """What `run.json` holds: schema, versions and platform. Nothing about the user, the machine's name or the command."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "skill_ttrl": _version("skill-ttrl") or "not installed",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+    }
+
+
+def read_run_json(path: str | Path) -> dict[str, Any]:
+    """The content of a run's `run.json`.
+
+    Raises:
+        RunFolderError: no such folder, not a run folder, not readable, or written under another schema version.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RunFolderError(
+            f"There is no run folder at {path}. Check the path; a new run starts with: skillttrl train."
+        )
+    if not path.is_dir():
+        raise RunFolderError(f"{path} is a file, not a run folder. Give the folder that holds run.json.")
+    if not path.joinpath("run.json").is_file():
+        found = sorted(entry.name for entry in path.iterdir())
+        raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {some(found)}).")
+    try:
+        data: dict[str, Any] = json.loads(path.joinpath("run.json").read_text(encoding="utf-8"))
+        version = data["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Cannot read {path / 'run.json'}: {type(error).__name__}: {error}.") from None
+    if version != SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{path} has schema version {version!r}, written by skill-ttrl {data.get('skill_ttrl', 'unknown')}; this "
+            f"version reads schema {SCHEMA_VERSION}. Use the skill-ttrl that wrote it, or choose another --output."
+        )
+    return data
+
+
+def config_differences(saved: SkillTTRLConfig, given: SkillTTRLConfig) -> list[str]:
+    """Keys whose values change results and differ, as `"rl.learning_rate 0.0003 there, 0.0001 here"`.
+
+    A revision that `saved` has resolved and `given` leaves open is no difference.
+    """
+    there, here = _flatten(saved.model_dump(mode="json")), _flatten(given.model_dump(mode="json"))
+    differences = []
+    for key in sorted(there.keys() | here.keys()):
+        old, new = there.get(key), here.get(key)
+        ignored = any(key == name or key.startswith(name + ".") for name in NO_EFFECT_ON_RESULTS)
+        resolved = key.endswith(".revision") and new is None
+        if old != new and not ignored and not resolved:
+            differences.append(f"{key} {json.dumps(old)} there, {json.dumps(new)} here")
+    return differences
+
+
+def some(names: list[str]) -> str:
+    """The first few names, for a message."""
+    return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "nothing"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
