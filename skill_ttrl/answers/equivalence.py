@@ -30,7 +30,7 @@ def equivalent(a: str, b: str) -> bool:
 
 
 def canonical(answer: str | None) -> str | None:
-    """The form shared by all answers of the same class; None for an answer that is missing or empty.
+    r"""The form shared by all answers of the same class; None for an answer that is missing or empty.
 
     Numbers become reduced fractions ("number 1/2" for 0.5, 1/2 and \\frac{1}{2}); the first word keeps them apart from texts.
     """

@@ -1,0 +1,138 @@
+"""Rewards: what each try of a group earns. The one door from answers to the learner.
+
+Label-free rewards are made without access to true answers: `build_reward` hands `references` to the `label` control and to
+nothing else, and the tasks inside the groups carry none (`Task.without_reference`). A reward of your own is
+`module:function`, a function from one `Group` to one number for each of its trajectories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from skill_ttrl.answers import extract, grade_answer
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.registry import Registry, import_attribute
+from skill_ttrl.types import Group, VoteResult, derive_seed
+from skill_ttrl.voting import compute_voting_rewards
+
+Reward = Callable[[Group, VoteResult, int], Sequence[float]]
+"""(group, its vote, seed) → one reward for each trajectory, in order."""
+
+REWARDS: Registry[Reward] = Registry("reward")
+
+
+@REWARDS.register("majority")
+def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """1 for agreeing with the group's majority, else 0 (TTRL, eq. 3)."""
+    return [float(match) for match in vote.matches]
+
+
+@REWARDS.register("random")
+def random_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """Control: a fair coin for each try."""
+    rng = np.random.default_rng(derive_seed(seed, "random-reward", group.task.id))
+    return [float(heads) for heads in rng.random(len(group.trajectories)) < 0.5]
+
+
+@REWARDS.register("format")
+def format_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """Control: 1 for giving any answer in the asked form, right or wrong."""
+    return [float(answer is not None) for answer in group.answers]
+
+
+@REWARDS.register("env")
+def env_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """The environment's own return takes the vote's place (ALFWorld, WebShop)."""
+    return [trajectory.env_return for trajectory in group.trajectories]
+
+
+def label_reward(references: Mapping[str, str]) -> Reward:
+    """Control and ceiling: 1 for the true answer. `references` maps task ids to true answers."""
+
+    def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+        reference = references[group.task.id]
+        return [grade_answer(answer, reference)["score"] for answer in group.answers]
+
+    return reward
+
+
+def build_reward(
+    name: str, references: Mapping[str, str], score: Callable[[Group], Sequence[float]] | None = None
+) -> Reward:
+    """The reward that `rl.reward` names, checked to give one finite number for each try.
+
+    Args:
+        name: `majority`, `random`, `format`, `env`, `label`, `module:function`, or `model:PATH`.
+        references: true answers by task id. Only `label` is given them.
+        score: what `model:` scores with (see `llm.reward_model`).
+
+    Raises:
+        ConfigError: nothing has this name, or `label` is asked and there are no true answers.
+    """
+    if name == "label":
+        if not references:
+            raise ConfigError("rl.reward=label needs true answers, and the training tasks have none.")
+        return label_reward(references)
+    if score is not None:
+        return _checked(name, score)
+    if ":" in name:
+        return _checked(name, import_attribute(name, "reward"))
+    if name not in REWARDS:
+        known = [*REWARDS, "label", "module:function", "model:PATH"]
+        raise ConfigError(f"Unknown reward {name!r}.{did_you_mean(name, known)}")
+    return REWARDS.get(name)
+
+
+def _checked(name: str, function: Callable[[Group], Sequence[float]]) -> Reward:
+    def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+        values = [float(value) for value in function(group)]
+        if len(values) != len(group.trajectories) or not all(math.isfinite(value) for value in values):
+            raise ConfigError(
+                f"Reward {name!r} must give one finite number for each of the {len(group.trajectories)} tries "
+                f"at task {group.task.id!r}; it gave {values!r}."
+            )
+        return values
+
+    return reward
+
+
+class RewardManager:
+    """Majority-vote rewards for plain texts."""
+
+    def compute_majority_rewards(
+        self, responses: Sequence[str], prompt_ids: Sequence[object] | None = None, n_per_prompt: int = 64
+    ) -> dict[str, list[float] | list[str | None]]:
+        """Vote within each prompt's responses.
+
+        Args:
+            responses: texts, those of one prompt side by side.
+            prompt_ids: prompt of each response; without it every `n_per_prompt` responses are one prompt.
+            n_per_prompt: responses a prompt.
+
+        Returns:
+            `rewards` (one for each response), `majority_answers` and `agreement_ratios` (one for each prompt, in order of
+            first appearance).
+
+        Raises:
+            ValueError: the number of responses is not a multiple of `n_per_prompt`, or ids and responses differ in number.
+        """
+        if prompt_ids is None:
+            if len(responses) % n_per_prompt:
+                raise ValueError(f"{len(responses)} responses are not a multiple of n_per_prompt={n_per_prompt}.")
+            prompt_ids = [number // n_per_prompt for number in range(len(responses))]
+        positions: dict[object, list[int]] = {}
+        for position, (prompt, _) in enumerate(zip(prompt_ids, responses, strict=True)):
+            positions.setdefault(prompt, []).append(position)
+        rewards = [0.0] * len(responses)
+        answers: list[str | None] = []
+        ratios: list[float] = []
+        for members in positions.values():
+            group, answer, agreement = compute_voting_rewards([extract(responses[place]) for place in members])
+            for place, value in zip(members, group, strict=True):
+                rewards[place] = value
+            answers.append(answer)
+            ratios.append(agreement)
+        return {"rewards": rewards, "majority_answers": answers, "agreement_ratios": ratios}

@@ -1,0 +1,148 @@
+"""Rollouts: every task is tried `group_size` times, all tries advancing together through one batching backend.
+
+The loop is the same for one turn and for many. At each turn all living episodes ask at once; tries that stand at the same
+prompt (the first turn of a group) are one request with `n` samples, so the prompt is read once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.answers import extract
+from skill_ttrl.llm.base import Backend, Request, Sampling
+from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, derive_seed
+
+TextEnvironment = gymnasium.Env[str, str]
+
+
+class EnvPool:
+    """Environments that are made once and used again for every episode.
+
+    Args:
+        make: makes one environment; called as often as episodes run side by side.
+    """
+
+    def __init__(self, make: Callable[[], TextEnvironment]) -> None:
+        self._make = make
+        self._envs: list[TextEnvironment] = []
+
+    def take(self, count: int) -> list[TextEnvironment]:
+        """`count` environments, ready to be reset."""
+        while len(self._envs) < count:
+            self._envs.append(self._make())
+        return self._envs[:count]
+
+    def close(self) -> None:
+        """Close them all."""
+        for env in self._envs:
+            env.close()
+        self._envs.clear()
+
+
+@dataclass
+class Episode:
+    """One try while it runs."""
+
+    task: Task
+    env: TextEnvironment
+    observation: str = ""
+    steps: list[Step] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    error: str | None = None
+
+    def start(self) -> None:
+        """Reset the environment; the true answer goes along only where the task still carries it."""
+        options = dict(self.task.options)
+        if self.task.reference is not None:
+            options["reference"] = self.task.reference
+        try:
+            self.observation, _ = self.env.reset(seed=self.task.seed, options=options)
+        except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
+            self._fail(error)
+
+    def act(self, prompt_ids: tuple[int, ...], completion: Completion, max_turns: int) -> None:
+        """Hand what the model wrote to the environment."""
+        try:
+            seen, reward, terminated, truncated, info = self.env.step(completion.text)
+        except Exception as error:  # as in `start`
+            self._fail(error)
+            return
+        self.steps.append(
+            Step(
+                observation=self.observation,
+                action=completion.text,
+                reward=float(reward),
+                terminated=terminated,
+                truncated=truncated,
+                prompt_ids=prompt_ids,
+                completion=completion,
+                info=_plain(info),
+            )
+        )
+        self.observation = seen
+        if terminated:
+            self.stop_reason = "terminated"
+        elif truncated:
+            self.stop_reason = "truncated"
+        elif len(self.steps) >= max_turns:
+            self.stop_reason = "max_turns"
+
+    def finish(self) -> Trajectory:
+        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text."""
+        answer = None
+        if self.steps:
+            last = self.steps[-1]
+            answer = last.info["answer"] if "answer" in last.info else extract(last.action)
+        assert self.stop_reason is not None
+        return Trajectory(self.task, tuple(self.steps), answer, self.stop_reason, error=self.error)
+
+    def _fail(self, error: Exception) -> None:
+        self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
+
+
+async def rollout(
+    tasks: Sequence[Task],
+    group_size: int,
+    *,
+    envs: EnvPool,
+    agent: Agent,
+    backend: Backend,
+    sampling: Sampling,
+    seed: int,
+    max_turns: int = 1,
+) -> list[Group]:
+    """Try each task `group_size` times; one `Group` for each task, in order."""
+    owners = [task for task in tasks for _ in range(group_size)]
+    episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
+    for episode in episodes:
+        episode.start()
+    for turn in range(max_turns):
+        living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
+        if not living:
+            break
+        waiting: dict[tuple[int, tuple[int, ...]], list[Episode]] = defaultdict(list)
+        for number, episode in living:
+            prompt = backend.encode(agent.messages(episode.steps, episode.observation))
+            waiting[number // group_size, prompt].append(episode)
+        requests = [Request(token_ids=prompt, n=len(asking)) for (_, prompt), asking in waiting.items()]
+        answered = await backend.generate(requests, sampling, seed=derive_seed(seed, "turn", turn))
+        for asking, generation in zip(waiting.values(), answered, strict=True):
+            for episode, completion in zip(asking, generation.completions, strict=True):
+                episode.act(generation.prompt_ids, completion, max_turns)
+    tries = [episode.finish() for episode in episodes]
+    return [
+        Group(task, tuple(tries[number * group_size : (number + 1) * group_size])) for number, task in enumerate(tasks)
+    ]
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an `info` can be written down: texts, numbers, truth values and None."""
+    return {
+        str(key): value for key, value in info.items() if value is None or isinstance(value, str | int | float | bool)
+    }
