@@ -44,7 +44,7 @@ clean:
 # An interpreter that is too old, or a venv that cannot be made, is said in one sentence.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Skill-TTRL needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not there)." >&2; \
+		echo "Skill-TTRL needs Python 3.11 or newer; '$(PYTHON)' says: $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
 		echo "Install it, then name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv (or python3.11-venv)." >&2; exit 1; }

@@ -9,15 +9,16 @@ To add a setting, add a field with its default and a docstring: `skillttrl confi
 
 from __future__ import annotations
 
+import copy
 import importlib.resources
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
 
 Phase = Literal["sft", "rl"]
@@ -26,7 +27,9 @@ Phase = Literal["sft", "rl"]
 class Section(BaseModel):
     """Base of every section: unknown keys are errors, assignments are validated, docstrings are help texts."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class SourceConfig(Section):
@@ -200,9 +203,9 @@ class RLConfig(Section):
     """Upper clip when it differs (DAPO: 0.28); None: the same as `clip_ratio`."""
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bound on the loss of a sample with negative advantage, as a multiple of it; None: no bound."""
-    loss_aggregation: Literal[
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "token-mean"
+    loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
+        "token-mean"
+    )
     kl_coef: float = Field(default=0.001, ge=0)
     """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -260,7 +263,7 @@ class SkillTTRLConfig(Section):
 
     name: str = "run"
     seed: int = Field(default=0, ge=0)
-    phases: list[Phase] = Field(default_factory=lambda: ["rl"])
+    phases: list[Phase] = ["rl"]
     """Phases of `skillttrl train`, in order."""
     waits_for: str | None = None
     """Part of the framework this recipe still needs; the run says so and does not start."""
@@ -278,7 +281,7 @@ class SkillTTRLConfig(Section):
     def to_yaml(self, *, sparse: bool = False) -> str:
         """The config as YAML; `sparse` leaves out what equals the defaults."""
         data = self.model_dump(mode="json", exclude_defaults=sparse)
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        return write_yaml(data)
 
     def save(self, path: str | Path) -> None:
         """Write the whole resolved config to `path` (YAML)."""
@@ -292,10 +295,10 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range.
     """
     if isinstance(source, Mapping):
-        data, where = dict(source), "the given mapping"
+        data, where = copy.deepcopy(dict(source)), "the given mapping"
     else:
         text, where = read_config_text(source)
-        data = _parse_yaml(text, where)
+        data = read_mapping(text, where)
     for override in overrides:
         _apply_override(data, override)
     try:
@@ -333,44 +336,49 @@ def read_config_text(source: str | Path) -> tuple[str, str]:
 
 
 def verified_note(text: str) -> str:
-    """What a config file's opening comment says after `verified:`; "never" where it says nothing."""
-    lines = []
+    """What a config file's opening comment says after `verified:`, up to an empty comment line; "never" where it does not.
+
+    A recipe that was run says `hardware: ...; date: ...; wall time: ...; peak memory: ...; result: ...`.
+    """
+    note: list[str] = []
     for line in text.splitlines():
-        if not line.startswith("#"):
+        comment = line.removeprefix("#").strip()
+        if not line.startswith("#") or (note and not comment):
             break
-        lines.append(line.removeprefix("#").strip())
-    header = " ".join(lines)
-    return header.partition("verified:")[2].strip() or "never"
+        if note or comment.startswith("verified:"):
+            note.append(comment.removeprefix("verified:").strip())
+    return " ".join(note).strip() or "never"
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`a.b=c` as (["a", "b"], value), the value read as YAML (`1e-6` is a number, `null` is None).
+    """`a.b=c` as (["a", "b"], value): `1e-6` is a number, `null` None, `[a, b]` a list; what the field keeps as text is text.
 
     Raises:
-        ConfigError: there is no `=` or no key.
+        ConfigError: there is no `=`, or a key is empty.
     """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    path, equals, value = text.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
         raise ConfigError(f"Cannot read the override {text!r}. It is written key=value, e.g. rl.learning_rate=1e-6.")
-    parsed = _parse_yaml_value(value)
-    return key.strip().split("."), parsed
+    value = value.strip()
+    parsed = read_value(value)
+    if isinstance(parsed, bool | int | float) and _takes_text(keys):
+        return keys, value
+    return keys, parsed
 
 
-def _parse_yaml_value(value: str) -> Any:
-    try:
-        return float(value)  # YAML 1.1 reads 1e-6 as a string; integers and the rest go through YAML below
-    except ValueError:
-        pass
-    try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
+def _takes_text(keys: Sequence[str]) -> bool:
+    """Whether the field at `keys` holds text: then `name=1e3` is a name."""
+    section = _section_at(keys[:-1])
+    field = section.model_fields.get(keys[-1]) if section else None
+    if field is None:
+        return False
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    return any(kind is str or get_origin(kind) is Literal for kind in kinds)
 
 
 def _apply_override(data: dict[str, Any], text: str) -> None:
     keys, value = parse_override(text)
-    if isinstance(value, float) and value.is_integer() and "." not in text.partition("=")[2] and "e" not in text.lower():
-        value = int(value)
     node = data
     for key in keys[:-1]:
         child = node.get(key)
@@ -378,18 +386,6 @@ def _apply_override(data: dict[str, Any], text: str) -> None:
             child = node[key] = {}
         node = child
     node[keys[-1]] = value
-
-
-def _parse_yaml(text: str, where: str) -> dict[str, Any]:
-    try:
-        data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{where} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where} must hold keys and values, found {type(data).__name__}.")
-    return {str(key): value for key, value in data.items()}
 
 
 def _recipe_hint(name: str) -> str:
@@ -401,7 +397,8 @@ def _explain(error: ValidationError, where: str) -> str:
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _known_keys(problem["loc"][:-1])
+            section = _section_at(problem["loc"][:-1])
+            known = section.model_fields if section else ()
             lines.append(f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1]), known)}")
         else:
             message = problem["msg"].removeprefix("Value error, ")
@@ -410,15 +407,14 @@ def _explain(error: ValidationError, where: str) -> str:
     return "\n".join(lines)
 
 
-def _known_keys(location: tuple[str | int, ...]) -> list[str]:
-    """Field names of the section at `location`."""
+def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
+    """The section that the keys lead to; None where they lead elsewhere."""
     section: type[BaseModel] = SkillTTRLConfig
     for part in location:
         field = section.model_fields.get(str(part))
-        if field is None:
-            continue
-        candidates = [field.annotation, *get_args(field.annotation)]
-        models = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if models:
-            section = models[0]
-    return list(section.model_fields)
+        candidates = (field.annotation, *get_args(field.annotation)) if field else ()
+        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return None
+        section = inner[0]
+    return section

@@ -1,0 +1,101 @@
+"""Skill-TTRL: an agent that becomes better without labels.
+
+The public names of the library, loaded when they are first used: `import skill_ttrl` itself is cheap and loads no
+torch. Everything that the command line does is here too (`skill_ttrl.stages`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skill_ttrl.agents.prompt import PromptFormatter
+    from skill_ttrl.answers import compute_reward, grade_answer
+    from skill_ttrl.config import SkillTTRLConfig, load_config
+    from skill_ttrl.llm.engine import RolloutEngine
+    from skill_ttrl.rewards import RewardManager
+    from skill_ttrl.rl.advantages import compute_gae_advantage, compute_grpo_advantage, whiten_advantages
+    from skill_ttrl.rl.kl import compute_kl_penalty
+    from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
+    from skill_ttrl.runs.read import read_run
+    from skill_ttrl.stages.trainer import SkillTTRLTrainer
+    from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+    from skill_ttrl.voting import batch_majority_vote, compute_voting_rewards, majority_vote
+
+__version__ = "0.1.0"
+
+# This library reports nothing to anybody, and neither do those it loads, unless the user has said otherwise.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+
+__all__ = [
+    "Completion",
+    "Group",
+    "PromptFormatter",
+    "RewardManager",
+    "RolloutEngine",
+    "SkillTTRLConfig",
+    "SkillTTRLTrainer",
+    "Step",
+    "Task",
+    "Trajectory",
+    "VoteResult",
+    "__version__",
+    "batch_majority_vote",
+    "compute_entropy_bonus",
+    "compute_gae_advantage",
+    "compute_grpo_advantage",
+    "compute_kl_penalty",
+    "compute_policy_loss",
+    "compute_reward",
+    "compute_voting_rewards",
+    "grade_answer",
+    "load_config",
+    "majority_vote",
+    "read_run",
+    "whiten_advantages",
+]
+
+_HOME = {
+    "Completion": "types",
+    "Group": "types",
+    "PromptFormatter": "agents.prompt",
+    "RewardManager": "rewards",
+    "RolloutEngine": "llm.engine",
+    "SkillTTRLConfig": "config",
+    "SkillTTRLTrainer": "stages.trainer",
+    "Step": "types",
+    "Task": "types",
+    "Trajectory": "types",
+    "VoteResult": "types",
+    "batch_majority_vote": "voting",
+    "compute_entropy_bonus": "rl.losses",
+    "compute_gae_advantage": "rl.advantages",
+    "compute_grpo_advantage": "rl.advantages",
+    "compute_kl_penalty": "rl.kl",
+    "compute_policy_loss": "rl.losses",
+    "compute_reward": "answers",
+    "compute_voting_rewards": "voting",
+    "grade_answer": "answers",
+    "load_config": "config",
+    "majority_vote": "voting",
+    "read_run": "runs.read",
+    "whiten_advantages": "rl.advantages",
+}
+"""The module of each public name, below `skill_ttrl`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first asked for, and keep what it gives."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
