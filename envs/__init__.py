@@ -1,0 +1,26 @@
+"""Gymnasium environments of text, and the one rule by which an environment is named.
+
+`--env` and `env.id` take, in this order: a short name (`math`), `module:EnvId-v0` (the module is imported, from the working
+directory too, and registers the id), or a Gymnasium id that is registered already (`SkillTTRL/Math-v0`). Importing this
+package registers the ones that come along; their modules are imported when one is made.
+"""
+
+import gymnasium
+
+from skill_ttrl.envs.contract import check_text_env
+from skill_ttrl.envs.lookup import SHORT_NAMES, EnvInfo, env_tasks, list_envs, make_env, resolve_env
+from skill_ttrl.envs.text_env import TextEnv, TextSpace
+
+__all__ = [
+    "SHORT_NAMES",
+    "EnvInfo",
+    "TextEnv",
+    "TextSpace",
+    "check_text_env",
+    "env_tasks",
+    "list_envs",
+    "make_env",
+    "resolve_env",
+]
+
+gymnasium.register("SkillTTRL/Math-v0", entry_point="skill_ttrl.envs.math.env:MathEnv")

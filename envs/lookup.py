@@ -1,0 +1,149 @@
+"""Environments by name: what `--env` means, how one is made, which tasks it has."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.registry import import_user_module
+from skill_ttrl.types import Task
+
+SHORT_NAMES: dict[str, str] = {"math": "SkillTTRL/Math-v0"}
+DEFAULT_SEED_TASKS = 256
+_SEEDS_PER_SPLIT = 1_000_000
+_SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class EnvInfo:
+    """One row of the table of environments."""
+
+    id: str
+    short_name: str
+    """Empty where it has none."""
+    description: str
+    """First line of the class's docstring."""
+    module: str
+
+
+def resolve_env(name: str) -> str:
+    """The id that `gymnasium.make` takes, from a short name, `module:EnvId-v0` or a registered id.
+
+    The module of `module:EnvId-v0` is imported, from the working directory too. The id keeps the module, so that it can be
+    made in another process.
+
+    Raises:
+        EnvError: nothing has this name, there is no such module, or importing it registers no such id.
+    """
+    if name in SHORT_NAMES:
+        return SHORT_NAMES[name]
+    if ":" in name:
+        return _resolve_in_module(name)
+    if name in gymnasium.registry:
+        return name
+    known = [*SHORT_NAMES, *(spec.id for spec in _text_specs())]
+    raise EnvError(
+        f"Unknown environment {name!r}.{did_you_mean(name, known)} One of your own is written module:EnvId-v0; "
+        "the module is looked for in the working directory too. List them with: skillttrl envs."
+    )
+
+
+def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Make an environment by any of its names; Gymnasium's passive checker is left out, `check_text_env` is ours.
+
+    Raises:
+        EnvError: see `resolve_env`; or it cannot be made with these arguments.
+    """
+    env_id = resolve_env(name)
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.Error, TypeError) as error:
+        raise EnvError(f"Cannot make {env_id} with {kwargs or 'no arguments'}: {error}") from error
+
+
+def env_tasks(env_id: str, kwargs: Mapping[str, Any], split: str = "train", count: int | None = None) -> list[Task]:
+    """The first `count` tasks of one split of an environment, None for all.
+
+    An environment without a method `tasks`, or whose method returns None, has its seeds as tasks: 0, 1, 2, … for "train",
+    from 1,000,000 on for "validation", from 2,000,000 on for "test" (256 where no count is given).
+
+    Raises:
+        EnvError: see `make_env`; or the split has no tasks.
+    """
+    env = make_env(env_id, **kwargs)
+    try:
+        find = getattr(env.unwrapped, "tasks", None)
+        own = find(split) if callable(find) else None
+    finally:
+        env.close()
+    if own is None:
+        return _seed_tasks(resolve_env(env_id), split, DEFAULT_SEED_TASKS if count is None else count)
+    tasks = [replace(task, env_id=resolve_env(env_id)) for task in own[:count]]
+    if not tasks:
+        raise EnvError(f"{env_id} has no tasks in the split {split!r}.")
+    return tasks
+
+
+def list_envs() -> list[EnvInfo]:
+    """Every registered environment that does not belong to Gymnasium itself, by id."""
+    short = {env_id: name for name, env_id in SHORT_NAMES.items()}
+    return [
+        EnvInfo(spec.id, short.get(spec.id, ""), _description(spec), _module(spec))
+        for spec in sorted(_text_specs(), key=lambda spec: spec.id)
+    ]
+
+
+def _resolve_in_module(name: str) -> str:
+    module, _, env_id = name.partition(":")
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        raise EnvError(
+            f"{module!r} in {name!r} is not a module's name. It is written without folder and ending: my_env:MyEnv-v0."
+        )
+    try:
+        import_user_module(module, "environment")
+    except ConfigError as error:
+        raise EnvError(str(error)) from None
+    if env_id in gymnasium.registry:
+        return name
+    registered = [spec.id for spec in _text_specs() if _module(spec) == module]
+    if not registered:
+        raise EnvError(
+            f"{module!r} was imported and registers no environment. It must call "
+            f"gymnasium.register({env_id!r}, entry_point=...) when it is imported."
+        )
+    raise EnvError(f"{module!r} registers no environment {env_id!r}.{did_you_mean(env_id, registered)}")
+
+
+def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
+    if count > _SEEDS_PER_SPLIT:
+        raise EnvError(f"At most {_SEEDS_PER_SPLIT:,} seeds make the tasks of one split, {count:,} were asked.")
+    block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
+    start = block * _SEEDS_PER_SPLIT
+    return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]
+
+
+def _text_specs() -> list[EnvSpec]:
+    """Registered environments other than Gymnasium's own, which show no text."""
+    return [spec for spec in gymnasium.registry.values() if _module(spec).partition(".")[0] not in {"gymnasium", ""}]
+
+
+def _module(spec: EnvSpec) -> str:
+    if isinstance(spec.entry_point, str):
+        return spec.entry_point.partition(":")[0]
+    return str(getattr(spec.entry_point, "__module__", ""))
+
+
+def _description(spec: EnvSpec) -> str:
+    if spec.entry_point is None:
+        return ""
+    try:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    except ImportError as error:
+        return f"(not usable: {error})"
+    return (creator.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,100 @@
+"""`SkillTTRL/Math-v0`: a problem is shown, one answer is given, the episode ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from skill_ttrl.answers import equivalent, extract
+from skill_ttrl.config import SourceConfig
+from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks
+from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.types import Task
+
+_OPTIONS = ("question", "reference")
+
+
+class MathEnv(TextEnv):
+    """Math problems, one answer each.
+
+    `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
+    one from the environment's own. The reward is 1 when the answer found in the action equals the reference, else 0; with
+    no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None) and `graded`.
+
+    Args:
+        family: generated problems of its own (`add`, `multiply`, `mod`).
+        split: which part of them `reset` draws from.
+        source: problems of its own from elsewhere: a `SourceConfig`, its fields as a mapping, or its path; takes the place
+            of `family`.
+        render_mode: "ansi" or None.
+
+    Raises:
+        ConfigError, DataError: the problems cannot be had; at the first reset without a question, or at `tasks`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own annotation
+
+    def __init__(
+        self,
+        family: str = "add",
+        split: str = "train",
+        source: SourceConfig | Mapping[str, Any] | str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self._split = split
+        self._source = _source_config(f"family:{family}" if source is None else source)
+        self._tasks: Sequence[Task] = ()
+        self._question: str | None = None
+        self._reference: str | None = None
+        self._answer: str | None = None
+
+    def tasks(self, split: str | None = None) -> Sequence[Task]:
+        """The environment's own problems; see `load_tasks`."""
+        return load_tasks(self._source, MATH_ENV_ID, split=split or self._split)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Show a problem: the one in `options`, or one of its own drawn with `seed`."""
+        super().reset(seed=seed)
+        options = options or {}
+        for name in options:
+            if name not in _OPTIONS:
+                raise EnvError(f"{MATH_ENV_ID} has no reset option {name!r}.{did_you_mean(name, _OPTIONS)}")
+        if "question" in options:
+            question, reference = options["question"], options.get("reference")
+        else:
+            self._tasks = self._tasks or self.tasks()
+            task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
+            question, reference = task.options["question"], task.reference
+        if not isinstance(question, str) or not isinstance(reference, str | None):
+            raise EnvError(
+                f"{MATH_ENV_ID} needs a str as question and a str or None as reference, found "
+                f"{type(question).__name__} and {type(reference).__name__}."
+            )
+        self._question, self._reference, self._answer = question, reference, None
+        return question, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Grade the answer in `action`; any text is accepted. The episode is over and the last observation is empty."""
+        if self._question is None:
+            raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
+        self._answer = extract(action)
+        graded = self._reference is not None
+        correct = self._answer is not None and self._reference is not None and equivalent(self._answer, self._reference)
+        return "", float(correct), True, False, {"answer": self._answer, "graded": graded}
+
+    def render(self) -> str | None:
+        """The problem and the last answer, when `render_mode` is "ansi"."""
+        if self.render_mode != "ansi":
+            return None
+        return f"{self._question}\nAnswer: {self._answer if self._answer is not None else '-'}"
+
+
+def _source_config(source: SourceConfig | Mapping[str, Any] | str) -> SourceConfig:
+    if isinstance(source, SourceConfig):
+        return source
+    return SourceConfig(path=source) if isinstance(source, str) else SourceConfig.model_validate(dict(source))

@@ -1,0 +1,101 @@
+"""Environments made of text: the space of all strings, and the contract that every environment here keeps.
+
+`gymnasium.spaces.Text` refuses ordinary text (its default characters hold no space) and fails in asynchronous vectors;
+`TextSpace` takes any `str`. The contract, in Gymnasium's words:
+
+- observations and actions are `str`; **any** action is accepted, since a model may write anything: what makes no sense
+  earns nothing, it raises nothing;
+- `reset(seed=s)` followed by the same actions gives the same episode; `reset(options=...)` plays one given task;
+- rewards are finite numbers; `info` holds plain data that JSON can write;
+- the true answer never appears in an observation or in `info`.
+
+A plain `gymnasium.Env` that does this needs nothing from here: its tasks are seeds. One that knows its tasks has a method
+`tasks(split)`, as `TextEnv` shows. `skill_ttrl.envs.check_text_env` looks whether the contract is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_differing_spaces
+
+from skill_ttrl.types import Task
+
+# Printable ASCII, white space, two- to four-byte UTF-8: what an environment must stand.
+_SAMPLE_CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n", "\t", "ä", "ß", "→", "数", "😀"]
+
+
+class TextSpace(gymnasium.Space[str]):
+    """Every `str`, the empty one and any length included.
+
+    In a vector its batch is a tuple of strings. An `AsyncVectorEnv` needs `shared_memory=False`.
+
+    Args:
+        sample_length: longest text that `sample` draws, in characters. It does not bound what the space contains.
+        seed: of `sample`.
+    """
+
+    def __init__(self, sample_length: int = 32, seed: int | np.random.Generator | None = None) -> None:
+        self.sample_length = sample_length
+        super().__init__(seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: text has no fixed size."""
+        return False
+
+    def sample(self, mask: None = None, probability: None = None) -> str:
+        """A random text of 0 to `sample_length` characters; masks have no meaning here."""
+        if mask is not None or probability is not None:
+            raise ValueError("A TextSpace cannot be sampled with a mask or with probabilities.")
+        length = int(self.np_random.integers(self.sample_length + 1))
+        indices = self.np_random.integers(len(_SAMPLE_CHARACTERS), size=length)
+        return "".join(_SAMPLE_CHARACTERS[index] for index in indices)
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a `str`."""
+        return isinstance(x, str)
+
+    def __repr__(self) -> str:
+        return f"TextSpace(sample_length={self.sample_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace) and self.sample_length == other.sample_length
+
+    def __hash__(self) -> int:
+        return hash((TextSpace, self.sample_length))
+
+
+# Gymnasium batches any space that it does not know as a tuple; only the case of environments that differ has no default.
+# It dispatches on the type of the first space but is called with all of them, which its annotation does not say.
+def _batch_differing_text_spaces(spaces: Sequence[TextSpace]) -> gymnasium.spaces.Tuple[Any]:
+    return gymnasium.spaces.Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random))
+
+
+cast(Any, batch_differing_spaces).register(TextSpace, _batch_differing_text_spaces)
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Base of the environments here: both spaces are text, and it may bring its own tasks.
+
+    A subclass calls `super().__init__()`, writes Gymnasium's `reset` and `step`, and `tasks` where it knows its tasks.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = TextSpace()
+        self.action_space = TextSpace()
+
+    def tasks(self, split: str | None = None) -> Sequence[Task] | None:
+        """The tasks of one part of the data, each to be played by `reset(seed=task.seed, options=task.options)`.
+
+        Args:
+            split: name of the part ("train", "test"); None for all.
+
+        Returns:
+            Tasks in a fixed order, the parts disjoint. None: every seed is a task.
+        """
+        return None
