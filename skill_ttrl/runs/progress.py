@@ -1,6 +1,6 @@
 """How a stage tells the world where it is, without knowing who listens.
 
-Stages call these four methods; the command line draws them, tests and library users pass nothing.
+Stages call these methods; the command line draws them, tests and library users pass nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from typing import Protocol
 class Progress(Protocol):
     """A listener to a run."""
 
-    def start(self, phase: str, total: int, unit: str) -> None:
-        """A phase of `total` units begins (or goes on, after a resume)."""
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """A phase of `total` units begins, or goes on after a resume with `done` of them behind it."""
+        ...
+
+    def enter(self, phase: str, part: str) -> None:
+        """Within the phase, this part of the loop is at work now ("sample", "vote", …)."""
         ...
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
@@ -32,10 +36,17 @@ class Progress(Protocol):
 class SilentProgress:
     """Listens and says nothing."""
 
-    def start(self, phase: str, total: int, unit: str) -> None: ...
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """See `Progress.start`."""
 
-    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None: ...
+    def enter(self, phase: str, part: str) -> None:
+        """See `Progress.enter`."""
 
-    def finish(self, phase: str) -> None: ...
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        """See `Progress.advance`."""
 
-    def notice(self, text: str, *, warning: bool = False) -> None: ...
+    def finish(self, phase: str) -> None:
+        """See `Progress.finish`."""
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """See `Progress.notice`."""

@@ -1,0 +1,49 @@
+"""Signals that ask a run to stop: it finishes its step, saves a checkpoint and leaves."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+from skill_ttrl.errors import SkillTTRLError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Interrupted(SkillTTRLError):
+    """The run was asked to stop and has saved where it was. The exit code is 128 plus the signal's number."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signum
+
+
+class StopSignal:
+    """While entered, SIGINT, SIGTERM and SIGUSR1 are remembered instead of ending the process.
+
+    A second SIGINT ends it at once. Outside the main thread signals cannot be caught, and nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        try:
+            for signum in SIGNALS:
+                self._before[signum] = signal.signal(signum, self._remember)
+        except ValueError:  # not the main thread
+            self._before.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _remember(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signum = signum

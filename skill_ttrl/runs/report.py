@@ -1,0 +1,165 @@
+"""The outcome of a run: `summary.json` for machines, `summary.md` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import SCHEMA_VERSION
+from skill_ttrl.types import from_json
+
+_UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run achieved. Shares lie in [0, 1]; None means not measured (no labels, or the phase was not run)."""
+
+    name: str
+    seed: int
+    reward: str
+    """Reward of the reinforcement phase ("majority", or a control)."""
+    transductive: bool
+    """True: measured on the tasks it trained on, as TTRL does. False: on held-out ones."""
+    problems: int
+    """Problems measured on."""
+    samples: int
+    """Samples of each (the k of avg@k and maj@k)."""
+    temperature: float
+    """Temperature of those samples."""
+    accuracy_before: float | None = None
+    """avg@k: mean accuracy of single samples, before the reinforcement phase."""
+    accuracy_after: float | None = None
+    majority_before: float | None = None
+    """maj@k: share of problems whose most frequent answer is right."""
+    majority_after: float | None = None
+    greedy_before: float | None = None
+    greedy_after: float | None = None
+    pass_at_k_before: dict[str, float] = field(default_factory=dict)
+    """Unbiased pass@k by k (as text)."""
+    pass_at_k_after: dict[str, float] = field(default_factory=dict)
+    accuracy_by_temperature_before: dict[str, float] = field(default_factory=dict)
+    """avg@k at further temperatures (as text)."""
+    accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """(low, high) of the figure named; `accuracy_change` is the paired difference after - before."""
+    confidence: float = 0.95
+    """Level of the intervals."""
+    label_accuracy: float | None = None
+    """Share of the training votes whose winner is the true answer (measured only), in the last step."""
+    agreement: float | None = None
+    """Mean share of samples that agree with the winner, in the last step."""
+    entropy_first: float | None = None
+    """Mean entropy (nats) of the answers of a group in the first step."""
+    entropy_last: float | None = None
+    flip_rate: float | None = None
+    """Share of problems right by vote before and wrong after."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Steps done in each phase."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each phase in seconds; resumed parts are added up."""
+    warnings: list[str] = field(default_factory=list)
+    """What the run warned of, in its words."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of skill-ttrl, python and the libraries."""
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_summary(folder: RunFolder, summary: Summary) -> None:
+    """Write `summary.json` and `summary.md`.
+
+    Raises:
+        RunFolderError: the folder cannot be written.
+    """
+    folder.write_json("summary.json", asdict(summary))
+    folder.write_text("summary.md", summary_markdown(summary))
+
+
+def read_summary(path: str | Path) -> Summary:
+    """The summary in a run folder.
+
+    Raises:
+        RunFolderError: there is none (the run has not ended), or it cannot be read.
+    """
+    file = Path(path) / "summary.json"
+    try:
+        return from_json(Summary, file.read_bytes())
+    except FileNotFoundError:
+        raise RunFolderError(
+            f"{path} has no summary.json: the run has not ended. Go on with it with --resume auto."
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise RunFolderError(f"Cannot read {file}: {' '.join(str(error).split())}") from None
+
+
+def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
+    """The table of a report: (figure, before, after), those left out that were measured neither time."""
+    rows: list[tuple[str, float | None, float | None]] = [
+        (
+            label.replace("@k", f"@{summary.samples}"),
+            getattr(summary, f"{key}_before"),
+            getattr(summary, f"{key}_after"),
+        )
+        for label, key in _UNITS
+    ]
+    rows += _by_key("pass@{}", summary.pass_at_k_before, summary.pass_at_k_after)
+    rows += _by_key(
+        f"avg@{summary.samples}, T = {{}}",
+        summary.accuracy_by_temperature_before,
+        summary.accuracy_by_temperature_after,
+    )
+    rows.append(("entropy of the answers (nats)", summary.entropy_first, summary.entropy_last))
+    return [row for row in rows if row[1] is not None or row[2] is not None]
+
+
+def summary_markdown(summary: Summary) -> str:
+    """The summary as Markdown: what was done, the table, the signs without labels, the warnings."""
+    held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
+    lines = [
+        f"# {summary.name}",
+        "",
+        f"Reward `{summary.reward}`, seed {summary.seed}. Measured on {summary.problems} problems, {held}, "
+        f"{summary.samples} samples each at T = {summary.temperature:g}.",
+        "",
+        "| figure | before | after |",
+        "|---|---:|---:|",
+        *(f"| {label} | {_number(before)} | {_number(after)} |" for label, before, after in summary_rows(summary)),
+        "",
+    ]
+    for name, (low, high) in summary.intervals.items():
+        lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
+    signs = (
+        ("agreement of the last votes", summary.agreement),
+        ("last votes whose winner is the true answer", summary.label_accuracy),
+        ("problems that were right by vote before and are wrong after", summary.flip_rate),
+    )
+    lines += [f"- {text}: {value:.3f}" for text, value in signs if value is not None]
+    if summary.seconds:
+        lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
+    if summary.warnings:
+        lines += ["", "## Warnings", "", *(f"- {text}" for text in summary.warnings)]
+    if summary.versions:
+        lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def summary_versions(run_json: Mapping[str, object]) -> dict[str, str]:
+    """The `versions` of a summary from what `run.json` holds."""
+    own = {"skill-ttrl": str(run_json["skill_ttrl"]), "python": str(run_json["python"])}
+    libraries = run_json["libraries"]
+    return own | ({str(key): str(value) for key, value in libraries.items()} if isinstance(libraries, Mapping) else {})
+
+
+def _by_key(
+    label: str, before: Mapping[str, float], after: Mapping[str, float]
+) -> list[tuple[str, float | None, float | None]]:
+    return [(label.format(key), before.get(key), after.get(key)) for key in (dict(before) | dict(after))]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

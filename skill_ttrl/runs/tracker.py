@@ -1,0 +1,116 @@
+"""Trackers (TensorBoard, W&B, trackio, MLflow) through accelerate, with everything kept in the run folder.
+
+Nothing leaves the machine unless the user asks for it by the tracker's own variables: W&B stays offline without
+`WANDB_API_KEY` or `WANDB_MODE`, MLflow and trackio write into `tracker/` without `MLFLOW_TRACKING_URI` or
+`TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its class and package to `_TRACKERS`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
+from skill_ttrl.runs.folder import RunFolder
+
+_TRACKERS = {
+    "tensorboard": ("TensorBoardTracker", "tensorboard"),
+    "wandb": ("WandBTracker", "wandb"),
+    "trackio": ("TrackioTracker", "trackio"),
+    "mlflow": ("MLflowTracker", "mlflow"),
+}
+
+
+class RunTracker:
+    """An open tracker: call it with figures and their step (it is a `metrics.Tracker`), then `close` it."""
+
+    def __init__(self, kind: str, inner: Any) -> None:
+        self.kind = kind
+        self._inner = inner
+
+    def __call__(self, figures: dict[str, float], step: int) -> None:
+        """Hand figures named `phase/name` to the tracker."""
+        if self.kind == "wandb":  # W&B drops a step lower than the last one, and each phase counts from 1
+            steps = {f"{name.partition('/')[0]}/step": float(step) for name in figures}
+            self._inner.log({**figures, **steps})
+        else:
+            self._inner.log(figures, step=step)
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._inner.finish()
+
+
+def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[str, Any]) -> RunTracker | None:
+    """Start the tracker of a run. Call it after `accelerate.Accelerator` was made: it shares that one's process state.
+
+    Args:
+        kind: "none", "tensorboard", "wandb", "trackio" or "mlflow".
+        folder: The run; events go to its `tracker/`.
+        run_name: Project or experiment name for W&B, trackio and MLflow.
+        config: Settings shown beside the curves (`SkillTTRLConfig.model_dump(mode="json")`).
+
+    Returns:
+        The tracker, or None for "none".
+
+    Raises:
+        ConfigError: no tracker has this name.
+        MissingDependencyError: its package is not installed.
+    """
+    if kind == "none":
+        return None
+    if kind not in _TRACKERS:
+        raise ConfigError(f"Unknown tracker {kind!r}.{did_you_mean(kind, ['none', *_TRACKERS])}")
+    class_name, package = _TRACKERS[kind]
+    if importlib.util.find_spec(package) is None:
+        raise _missing(kind)
+    place = folder.tracker.resolve()
+    place.mkdir(exist_ok=True)
+    _keep_local(str(place))
+    from accelerate import tracking
+
+    arguments: dict[str, Any] = {"logging_dir": str(place)} if kind == "tensorboard" else {}
+    if kind == "wandb":
+        arguments = {"dir": str(place)}
+    name = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
+    inner = getattr(tracking, class_name)(name, **arguments)
+    inner.start()
+    inner.store_init_configuration(dict(_flat(config)))
+    return RunTracker(kind, inner)
+
+
+def _missing(kind: str) -> MissingDependencyError:
+    if kind == "mlflow":  # too large for the extra
+        return MissingDependencyError("The tracker 'mlflow' needs MLflow. Install it with: pip install mlflow")
+    return MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")
+
+
+def _keep_local(place: str) -> None:
+    defaults = {
+        "WANDB_MODE": "online" if "WANDB_API_KEY" in os.environ else "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_DISABLE_CODE": "true",
+        "WANDB_SILENT": "true",
+        "TRACKIO_DIR": place,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "GRADIO_ANALYTICS_ENABLED": "False",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str | int | float | bool]]:
+    """(dotted key, value) pairs; what is no plain value is given as JSON text."""
+    pairs: list[tuple[str, str | int | float | bool]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            pairs.extend(_flat(value, f"{prefix}{key}."))
+        else:
+            plain = value if isinstance(value, str | int | float | bool) else json.dumps(value)
+            pairs.append((f"{prefix}{key}", plain))
+    return pairs
