@@ -336,15 +336,15 @@ def read_config_text(source: str | Path) -> tuple[str, str]:
 
 
 def verified_note(text: str) -> str:
-    """What a config file's opening comment says after `verified:`, up to an empty comment line; "never" where it does not.
+    """What a config file's opening comment says after `verified:`, with its indented lines; "never" where it does not.
 
     A recipe that was run says `hardware: ...; date: ...; wall time: ...; peak memory: ...; result: ...`.
     """
     note: list[str] = []
     for line in text.splitlines():
-        comment = line.removeprefix("#").strip()
-        if not line.startswith("#") or (note and not comment):
+        if not line.startswith("#") or (note and not line.startswith("#  ")):
             break
+        comment = line.removeprefix("#").strip()
         if note or comment.startswith("verified:"):
             note.append(comment.removeprefix("verified:").strip())
     return " ".join(note).strip() or "never"

@@ -47,6 +47,15 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _DIGITS)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _DIGITS)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # rare line breaks become spaces in every style but the double-quoted one
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def read_mapping(text: str, where: str) -> dict[str, Any]:
     """Keys and values of a YAML or JSON text; `where` names it in messages.
 

@@ -1,0 +1,224 @@
+"""Configs: what a file or an override says is what the run gets, and a mistake is named where it stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text, verified_note
+from skill_ttrl.config_text import read_mapping, write_yaml
+from skill_ttrl.errors import ConfigError
+
+
+def setting(override: str) -> Any:
+    """The value that a config has after one override."""
+    value: Any = load_config({}, [override])
+    for key in parse_override(override)[0]:
+        value = value[key] if isinstance(value, dict) else getattr(value, key)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("rl.learning_rate=1e-6", 1e-6),
+        ("rl.learning_rate=1E-6", 1e-6),
+        ("rl.learning_rate=2", 2.0),
+        ("rl.steps=3", 3),
+        ("rl.clip_ratio_high=null", None),
+        ("rl.clip_ratio_high=", None),
+        ("rl.betas=[0.9, 0.95]", (0.9, 0.95)),
+        ("rl.reward=random", "random"),
+        ("rl.reward=my_rewards:score", "my_rewards:score"),
+        ("name=1e3", "1e3"),
+        ("name=007", "007"),
+        ("name=on", "on"),
+        ("name=true", "true"),
+        ("name=2024-01-01", "2024-01-01"),
+        ("name=infinity", "infinity"),
+        ("name='quoted # text'", "quoted # text"),
+        ("name=a=b", "a=b"),
+        ("agent.system=You: answer # all of it", "You: answer # all of it"),
+        ("agent.system=- one", "- one"),
+        ("agent.system=null", None),
+        ("phases=[sft, rl]", ["sft", "rl"]),
+        ("run.save_trajectories=false", False),
+        ("run.keep_checkpoints=null", None),
+        ("model.lora.r=8", 8),
+        ("env.kwargs.noise=1e-3", 1e-3),
+        ("env.kwargs.digits=2", 2),
+        ("env.kwargs.name=1x", "1x"),
+        ("env.kwargs={digits: 2, deep: {ok: true}}", {"digits": 2, "deep": {"ok": True}}),
+        ("eval.extra_temperatures=[0.3, 1]", [0.3, 1.0]),
+    ],
+)
+def test_override_has_the_value_it_looks_like(override: str, expected: object) -> None:
+    value = setting(override)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize("override", ["rl.steps=3.5", "rl.learning_rate=nan", "rl.learning_rate=inf", "rl.steps=three"])
+def test_override_of_the_wrong_kind_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        load_config({}, [override])
+
+
+@pytest.mark.parametrize("override", ["rl.steps", "=3", "rl..steps=3", ".rl=3", ""])
+def test_override_that_is_none_says_how_one_is_written(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"written key=value, e\.g\. rl\.learning_rate=1e-6"):
+        load_config({}, [override])
+
+
+def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping() -> None:
+    given_mapping: dict[str, Any] = {"rl": {"steps": 5, "kl_coef": 0.0}, "model": {"lora": None}}
+    config = load_config(given_mapping, ["rl.steps=6", "rl.steps=7", "model.lora.alpha=4"])
+    assert (config.rl.steps, config.rl.kl_coef) == (7, 0.0)
+    assert config.model.lora is not None
+    assert (config.model.lora.alpha, config.model.lora.r) == (4.0, 16)
+    assert given_mapping == {"rl": {"steps": 5, "kl_coef": 0.0}, "model": {"lora": None}}
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "hint"),
+    [
+        ({"modle": {}}, "modle", "model"),
+        ({"rl": {"learning_rat": 1e-6}}, "rl.learning_rat", "learning_rate"),
+        ({"data": {"train": {"path": "a.json", "promt_field": "q"}}}, "data.train.promt_field", "prompt_field"),
+        ({"sft": {"data": {"path": "a.json", "optons": {}}}}, "sft.data.optons", "options"),
+        ({"model": {"lora": {"aplha": 1}}}, "model.lora.aplha", "alpha"),
+        ({"model": {"embedded": {"layer": 1}}}, "model.embedded.layer", "layers"),
+    ],
+)
+def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(data)
+    assert f"{path}: unknown key. Did you mean '{hint}'? Known: " in str(caught.value)
+
+
+def test_misspelt_key_of_an_override_is_answered_too() -> None:
+    with pytest.raises(ConfigError, match=r"rl\.stesp: unknown key\. Did you mean 'steps'\?"):
+        load_config({}, ["rl.stesp=3"])
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"rl": {"steps": -1, "stpes": 2}, "seed": "x"})
+    message = str(caught.value)
+    assert "3 problems" in message
+    assert all(path in message for path in ("rl.steps", "rl.stpes", "seed"))
+    assert "(found -1)" in message
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"n_votes_per_prompt \(8\) must be at least n_samples_per_prompt \(16\)"):
+        load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": 16}})
+
+
+def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
+    data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "clip_ratio_high": None}, "phases": ["sft", "rl"]}
+    (tmp_path / "a.json").write_text(json.dumps(data, indent="\t"), encoding="utf-8")
+    (tmp_path / "a.yaml").write_text(
+        "name: x\nrl: {learning_rate: 1e-6, steps: 3, clip_ratio_high: null}\nphases: [sft, rl]\n", encoding="utf-8"
+    )
+    assert load_config(tmp_path / "a.json") == load_config(str(tmp_path / "a.yaml")) == load_config(data)
+
+
+def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("# nothing yet\n", encoding="utf-8")
+    assert load_config(tmp_path / "a.yaml") == SkillTTRLConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rl: [", "neither YAML nor JSON"),
+        ("- rl\n- sft\n", "must hold keys and values, found list"),
+        ("just words", "must hold keys and values, found str"),
+        ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}\n", "the key 'rl' is given twice"),
+        ("rl:\n  steps: 1\n  steps: 2\n", "the key 'steps' is given twice"),
+        ("name: !!python/object/apply:os.getcwd []\n", "neither YAML nor JSON"),
+    ],
+)
+def test_text_that_is_no_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(tmp_path / "a.yaml")
+    assert "a.yaml" in str(caught.value)
+
+
+def test_missing_file_and_unknown_recipe_say_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"No config file at .*nothing\.yaml"):
+        load_config(tmp_path / "nothing.yaml")
+    with pytest.raises(ConfigError, match=r"Unknown recipe 'quickstrat'.*skillttrl configs list"):
+        load_config("quickstrat")
+
+
+def test_binary_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="Cannot read the config"):
+        load_config(tmp_path / "a.yaml")
+
+
+def test_run_folder_gives_its_resolved_config(tmp_path: Path) -> None:
+    config = load_config({"name": "kept", "rl": {"steps": 2}})
+    config.save(tmp_path / "config.yaml")
+    assert load_config(tmp_path) == config
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_saved_config_reads_back_as_the_same(sparse: bool) -> None:
+    data = {
+        "name": "1e3",
+        "agent": {"system": "no"},
+        "rl": {"learning_rate": 3e-7, "betas": [0.9, 0.95]},
+        "data": {"train": {"path": "family:add", "options": {"noise": 1e-3, "tag": "007", "on": True}}},
+    }
+    config = load_config(data)
+    assert load_config(read_mapping(config.to_yaml(sparse=sparse), "it")) == config
+    assert ("advantage_epsilon" in config.to_yaml(sparse=sparse)) is not sparse
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@example({"\x85": None, "a": "b\u2028c"})
+@given(st.dictionaries(st.text(), values, max_size=4))
+def test_what_is_written_is_what_is_read(data: dict[str, Any]) -> None:
+    assert read_mapping(write_yaml(data), "it") == data
+
+
+@given(st.text())
+def test_text_of_an_override_never_breaks_anything(value: str) -> None:
+    keys, parsed = parse_override(f"name={value}")
+    assert keys == ["name"]
+    assert parsed is None or isinstance(parsed, str | list | dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("# verified: never\n#\n# A recipe.\nname: x\n", "never"),
+        ("# verified: never\nname: x\n", "never"),
+        ("# A recipe without a word on it.\nname: x\n", "never"),
+        ("name: x\n# verified: hardware: much\n", "never"),
+        ("# verified: never\n# A recipe for one GPU.\n#  It waits.\nname: x\n", "never"),
+        ("# verified: hardware: 2 cores;\n#   date: 2026-11-21\n# More.\n", "hardware: 2 cores; date: 2026-11-21"),
+    ],
+)
+def test_verified_note_is_the_word_s_line_and_those_indented_under_it(text: str, note: str) -> None:
+    assert verified_note(text) == note
+
+
+def test_config_text_names_its_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\n", encoding="utf-8")
+    assert read_config_text(tmp_path / "mine.yaml") == ("name: mine\n", str(tmp_path / "mine.yaml"))

@@ -1,0 +1,56 @@
+"""Every shipped recipe: valid, and honest on whether anybody has run it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from skill_ttrl.config import load_config, read_config_text, recipe_names, verified_note
+
+FIELDS = ("hardware", "date", "wall time", "peak memory", "result")
+REAL_MODELS = ("ttrl_qwen2.5_math_7b", "ttrl_qwen2.5_math_1.5b", "ttrl_qwen2.5_0.5b_lora")
+
+
+def test_recipes_of_the_project_are_there() -> None:
+    assert {"quickstart", *REAL_MODELS} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_is_valid_and_named_as_its_file(name: str) -> None:
+    assert load_config(name).name == name
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_opens_with_who_ran_it(name: str) -> None:
+    text, _ = read_config_text(name)
+    note = verified_note(text)
+    assert text.startswith("# verified: ")
+    if note != "never":
+        missing = [field for field in FIELDS if not re.search(rf"\b{field}: [^;]+", note)]
+        assert not missing, f"{name}: the header does not say {missing}"
+        assert re.search(r"date: \d{4}-\d\d-\d\d", note)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_says_what_it_waits_for_in_its_header_too(name: str) -> None:
+    text, _ = read_config_text(name)
+    assert ("Waits for:" in text) == (load_config(name).waits_for is not None)
+
+
+@pytest.mark.parametrize("name", REAL_MODELS)
+def test_recipe_for_a_real_model_trusts_no_code_and_names_its_data(name: str) -> None:
+    config = load_config(name)
+    assert not config.model.trust_remote_code
+    assert config.data.train is not None
+    assert config.rl.reward == "majority"
+
+
+def test_7b_recipe_has_ttrl_s_published_settings() -> None:
+    config = load_config("ttrl_qwen2.5_math_7b")
+    rollout, rl, evaluation = config.rollout, config.rl, config.eval
+    assert (rollout.n_votes_per_prompt, rollout.n_samples_per_prompt, rollout.temperature) == (64, 32, 1.0)
+    assert (rollout.max_new_tokens, config.data.max_prompt_tokens) == (3072, 512)
+    assert (rl.prompts_per_step, rl.mini_batch_prompts, rl.epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
+    assert (rl.clip_ratio, rl.dual_clip, rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.2, 3.0, 0.001, "k3", 0.0)
+    assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
