@@ -1,0 +1,98 @@
+"""Where the learner computes and how precisely: `auto` made explicit, and the `Accelerator` that carries both."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from skill_ttrl.config import RuntimeConfig
+from skill_ttrl.errors import ModelError
+
+_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `runtime.device` means on this machine: `auto` is a GPU where there is one.
+
+    Raises:
+        ModelError: the name is none torch knows, or there is no such device here.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"Unknown device {name!r}. Set runtime.device to cpu, cuda, cuda:1, mps or auto.") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        index = device.index or 0
+        if index >= count:
+            raise ModelError(
+                f"runtime.device is {name!r}, but torch {torch.__version__} finds {count} CUDA devices. "
+                "Use runtime.device=cpu or auto, or install a CUDA build of torch."
+            )
+        return torch.device("cuda", index)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ModelError("runtime.device is 'mps', but there is no Metal device. Use runtime.device=cpu or auto.")
+    return device
+
+
+def resolve_precision(name: str, device: torch.device) -> str:
+    """`fp32`, `bf16` or `fp16`: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
+
+    Raises:
+        ModelError: fp16 on a CPU, or bf16 on a GPU that has no support for it.
+    """
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if name == "auto":
+        return "bf16" if has_bf16 else "fp32"
+    if name == "fp16" and device.type == "cpu":
+        raise ModelError("runtime.precision is fp16, which needs a GPU. Use fp32 or bf16 on a CPU.")
+    if name == "bf16" and device.type == "cuda" and not has_bf16:
+        raise ModelError("runtime.precision is bf16, which this GPU does not have. Use fp16 or fp32.")
+    return name
+
+
+def make_accelerator(
+    runtime: RuntimeConfig, tracker: str | None = None, project_dir: str | Path | None = None
+) -> Accelerator:
+    """One `Accelerator` for a run; also sets torch's CPU threads where the config names a number.
+
+    accelerate keeps one state a process, so an earlier accelerator with other settings is void after this call.
+
+    Args:
+        runtime: Device, precision, threads.
+        tracker: Name of an accelerate tracker; None or "none" tracks nothing.
+        project_dir: Where trackers that write files put them.
+
+    Raises:
+        ModelError: the device or precision is not to be had here.
+    """
+    device = resolve_device(runtime.device)
+    mixed_precision = _MIXED_PRECISION[resolve_precision(runtime.precision, device)]
+    if runtime.threads is not None:
+        torch.set_num_threads(runtime.threads)
+    shared = AcceleratorState._shared_state
+    if shared and (shared["device"] != device or shared["_mixed_precision"] != mixed_precision):
+        AcceleratorState._reset_state(reset_partial_state=True)
+    before = os.environ.get(_DEVICE_VARIABLE)
+    os.environ[_DEVICE_VARIABLE] = str(device)
+    try:
+        return Accelerator(
+            cpu=device.type == "cpu",
+            mixed_precision=mixed_precision,
+            log_with=None if tracker in (None, "none") else tracker,
+            project_dir=project_dir,
+        )
+    finally:
+        if before is None:
+            del os.environ[_DEVICE_VARIABLE]
+        else:
+            os.environ[_DEVICE_VARIABLE] = before
