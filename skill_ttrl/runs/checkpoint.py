@@ -8,6 +8,7 @@ file) and then renamed in one step, so a kill at any point leaves only whole one
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ TENSORS = "trainer.pt"
 ResumeMode = Literal["auto", "last-good"]
 
 _NAME = re.compile(r"(?P<phase>[a-z][a-z0-9_]*)-(?P<step>\d{6,})")
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
 _REPLACED = ".replaced-"
 # torch and safetensors report a failed write in their own exceptions; these are the words they use for it.
 _FAILED_WRITE = ("os error 28", "os error 27", "No space left", "File too large", "failed writing", "iostream error")
@@ -102,7 +104,7 @@ def save_checkpoint(
         of_phase = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.phase == phase]
         older = [checkpoint for checkpoint in of_phase if checkpoint.step < step]
         for checkpoint in older[: max(0, len(older) - (max(keep, 1) - 1))]:
-            shutil.rmtree(checkpoint.path)
+            _remove(checkpoint.path)
     return final
 
 
@@ -262,6 +264,13 @@ def _read_json(path: Path, name: str, required: tuple[str, ...] = ()) -> dict[st
     return data
 
 
+def _remove(path: Path) -> None:
+    """Remove a checkpoint so that a kill in between leaves no half of one under its name."""
+    hidden = path.with_name(f".tmp-old-{path.name}")
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 def _remove_leftovers(folder: RunFolder) -> None:
     for entry in folder.checkpoints.glob(f"{_REPLACED}*"):
         final = entry.with_name(entry.name.removeprefix(_REPLACED))
@@ -274,9 +283,13 @@ def _remove_leftovers(folder: RunFolder) -> None:
 
 
 def _failed_write(error: BaseException) -> str | None:
-    """Why the disk refused, when that is what `error` is about."""
-    if isinstance(error, OSError):
-        return explain_os_error(error)
-    if isinstance(error, Exception) and any(words in str(error) for words in _FAILED_WRITE):
-        return f"the disk refused it ({str(error).partition(chr(10))[0]}). Free some space, or choose another --output."
+    """Why the disk refused, when that is what `error`, or one it came from, is about."""
+    cause: BaseException | None = error if isinstance(error, Exception) else None
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _DISK:
+            return explain_os_error(cause)
+        if any(words in str(cause) for words in _FAILED_WRITE):
+            first_line = str(cause).partition("\n")[0]
+            return f"the disk refused it ({first_line}). Free some space, or choose another --output."
+        cause = cause.__context__
     return None

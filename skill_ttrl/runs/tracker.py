@@ -45,7 +45,7 @@ class RunTracker:
 
 
 def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[str, Any]) -> RunTracker | None:
-    """Start the tracker of a run. Call it after `accelerate.Accelerator` was made: it shares that one's process state.
+    """Start the tracker of a run. Where an `accelerate.Accelerator` is used, make that first: the two share their state.
 
     Args:
         kind: "none", "tensorboard", "wandb", "trackio" or "mlflow".
@@ -70,8 +70,9 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     place = folder.tracker.resolve()
     place.mkdir(exist_ok=True)
     _keep_local(str(place))
-    from accelerate import tracking
+    from accelerate import PartialState, tracking
 
+    PartialState()  # the trackers' own logging asks for it; an Accelerator's is taken where there is one
     arguments: dict[str, Any] = {"logging_dir": str(place)} if kind == "tensorboard" else {}
     if kind == "wandb":
         arguments = {"dir": str(place)}

@@ -1,0 +1,111 @@
+"""The model card (`README.md`) that goes with every checkpoint and export."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import yaml
+
+from skill_ttrl.config import SkillTTRLConfig
+
+_REWARDS = {
+    "majority": "agreement with the majority answer of the samples: **no labels were used**",
+    "label": "agreement with the true answer: a control, **labels were used**",
+    "random": "a coin toss: a control that should teach nothing",
+    "format": "whether an answer was given at all: a control",
+    "env": "the environment's own return",
+}
+
+
+def model_card(
+    config: SkillTTRLConfig,
+    *,
+    phase: str,
+    step: int,
+    figures: Mapping[str, float | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> str:
+    """A Hugging Face model card: YAML front matter, what the model is, how it was trained, figures, the config.
+
+    Args:
+        config: The run's resolved config.
+        phase: Phase of the checkpoint ("sft", "rl").
+        step: Steps of it that are done.
+        figures: Newest figures by name; what is None or not finite is left out.
+        versions: Of the libraries, by name.
+
+    Returns:
+        Markdown text.
+    """
+    embedded = config.model.path == "embedded"
+    adapter = config.model.lora is not None
+    front: dict[str, object] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+    }
+    if not embedded:
+        front["base_model"] = config.model.path
+    front["tags"] = [
+        "skill-ttrl",
+        "reinforcement-learning",
+        "grpo",
+        *(["ttrl"] if config.rl.reward == "majority" else []),
+    ]
+    base = "a small Qwen2 with random initial weights, made on the spot" if embedded else f"`{config.model.path}`"
+    if config.model.revision and not embedded:
+        base += f" at revision `{config.model.revision}`"
+    lines = [
+        "---",
+        yaml.safe_dump(front, sort_keys=False).rstrip(),
+        "---",
+        "",
+        f"# {config.name}",
+        "",
+        f"A checkpoint of Skill-TTRL after {step} steps of the phase `{phase}`. It started from {base}"
+        f"{' and holds LoRA adapters for it' if adapter else ''}.",
+        "",
+        "## Training",
+        "",
+        *_training(config, phase),
+        "",
+        "The weights follow the training tasks and were measured on those named in the config only. Test-time training "
+        "sharpens what a model half knows already; where its majority is wrong it makes the wrong answer surer.",
+    ]
+    finite = {name: value for name, value in (figures or {}).items() if value is not None and math.isfinite(value)}
+    if finite:
+        lines += ["", "## Figures", "", "| figure | value |", "|---|---:|"]
+        lines += [f"| {name} | {value:.4g} |" for name, value in finite.items()]
+    lines += [
+        "",
+        "## Config",
+        "",
+        "What differs from the defaults:",
+        "",
+        "```yaml",
+        config.to_yaml(sparse=True).rstrip(),
+        "```",
+    ]
+    if versions:
+        lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
+    lines = []
+    if phase == "sft" or "sft" in config.phases:
+        source = config.sft.data.path if config.sft.data else "none given"
+        lines.append(
+            f"- Supervised cold start: up to {config.sft.steps} steps of {config.sft.batch_size} demonstrations from "
+            f"`{source}`, loss on the completions only."
+        )
+    if phase == "rl":
+        reward = _REWARDS.get(config.rl.reward, f"`{config.rl.reward}`")
+        source = config.data.train.path if config.data.train else config.env.id
+        lines.append(
+            f"- Reinforcement (`{config.rl.advantage}` advantages, `{config.rl.loss}` loss, learning rate "
+            f"{config.rl.learning_rate:g}): up to {config.rl.steps} steps of {config.rl.prompts_per_step} prompts from "
+            f"`{source}`, {config.rollout.n_samples_per_prompt} samples each."
+        )
+        lines.append(f"- Reward: {reward}.")
+    return lines

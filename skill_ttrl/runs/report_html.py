@@ -1,0 +1,107 @@
+"""A report that opens in any browser: one HTML file with the summary's table and a curve for every figure.
+
+The curves are plain SVG drawn here: no plotting package, no script, nothing fetched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import Run, read_run
+from skill_ttrl.runs.report import Summary, summary_rows
+
+Point = tuple[float, float]
+"""(step, value), both finite."""
+
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 52, 26, 22  # of one chart, in pixels
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;max-width:1160px;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}"
+    "td:first-child,th:first-child{text-align:left}svg{margin:4px}text{font:11px system-ui,sans-serif;fill:#555}"
+    ".warning{background:#fff3cd;padding:.6em 1em}"
+)
+
+
+def write_report_html(folder: RunFolder) -> Path:
+    """Write `report.html` into a run folder from its metrics and, where it has ended, its summary.
+
+    Raises:
+        RunFolderError: the folder cannot be written, or a file in it cannot be read.
+    """
+    return folder.write_text("report.html", report_html(read_run(folder.path)))
+
+
+def report_html(run: Run) -> str:
+    """The report of a run as one HTML document."""
+    charts = [line_chart(title, points) for title, points in curves(run)]
+    title = escape(f"{run.config.name}, seed {run.config.seed}")
+    body = [f"<h1>{title}</h1>"]
+    if run.summary is not None:
+        body.append(_summary_html(run.summary))
+    body += ["<h2>Curves by step</h2>", *(charts or ["<p>No figure has two steps yet.</p>"])]
+    body.append(f"<h2>Config</h2><pre>{escape(run.config.to_yaml(sparse=True))}</pre>")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+def curves(run: Run) -> list[tuple[str, list[Point]]]:
+    """(title, points) of every figure in `metrics.jsonl` that has at least two finite values, by phase and name."""
+    points: dict[str, list[Point]] = {}
+    for record in run.metrics.to_dict("records"):
+        for name, value in record.items():
+            number = isinstance(value, int | float) and name not in ("step", "phase") and math.isfinite(value)
+            if number:
+                points.setdefault(f"{record['phase']}: {name}", []).append((float(record["step"]), float(value)))
+    return [(title, found) for title, found in points.items() if len(found) > 1]
+
+
+def line_chart(title: str, points: Sequence[Point]) -> str:
+    """One curve as an SVG element, with its lowest and highest value and step beside the axes.
+
+    Args:
+        title: Written above; escaped here.
+        points: At least one.
+    """
+    steps, values = [x for x, _ in points], [y for _, y in points]
+    low, high = min(values), max(values)
+    first, last = min(steps), max(steps)
+    inner_width, inner_height = _WIDTH - _LEFT - 10, _HEIGHT - _TOP - _BOTTOM
+
+    def place(point: Point) -> str:
+        x = _LEFT + inner_width * ((point[0] - first) / (last - first) if last > first else 0.5)
+        y = _TOP + inner_height * (1 - ((point[1] - low) / (high - low) if high > low else 0.5))
+        return f"{x:.1f},{y:.1f}"
+
+    bottom = _TOP + inner_height
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
+        f'<text x="{_LEFT}" y="15">{escape(title)}</text>'
+        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - 10}" fill="none" stroke="#bbb"/>'
+        f'<polyline points="{" ".join(map(place, points))}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
+        f'<text x="{_LEFT - 4}" y="{_TOP + 8}" text-anchor="end">{high:.3g}</text>'
+        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">{low:.3g}</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:g}</text>'
+        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 6}" text-anchor="end">{last:g}</text></svg>'
+    )
+
+
+def _summary_html(summary: Summary) -> str:
+    def cell(value: float | None) -> str:
+        return f"<td>{'-' if value is None else f'{value:.3f}'}</td>"
+
+    rows = "".join(
+        f"<tr><td>{escape(label)}</td>{cell(before)}{cell(after)}</tr>"
+        for label, before, after in summary_rows(summary)
+    )
+    warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in summary.warnings)
+    held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
+    return (
+        f"{warnings}<p>Reward {escape(summary.reward)}; {summary.problems} problems, {held}.</p>"
+        f"<table><tr><th>figure</th><th>before</th><th>after</th></tr>{rows}</table>"
+    )

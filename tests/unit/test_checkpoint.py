@@ -1,0 +1,161 @@
+"""Checkpoints: whole or not there, damage is named, and going on from one puts the folder back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.runs.checkpoint import (
+    list_checkpoints,
+    load_state,
+    load_tensors,
+    newest,
+    rewind,
+    save_checkpoint,
+    verify,
+)
+from skill_ttrl.runs.folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", SkillTTRLConfig(phases=["sft", "rl"]))
+
+
+def save(folder: RunFolder, phase: str, step: int, keep: int | None = None) -> Path:
+    def save_model(path: Path) -> None:
+        (path / "nested").mkdir()
+        (path / "nested" / "weights.bin").write_bytes(bytes([step % 256]) * 100)
+
+    folder.append_jsonl("metrics.jsonl", [json.dumps({"phase": phase, "step": step})])
+    tensors = {"optimizer": {"state": {0: torch.full((3,), float(step))}, "lr": 0.1}}
+    return save_checkpoint(
+        folder, phase, step, save_model=save_model, state={"seen": step}, tensors=tensors, keep=keep, card=f"# {step}\n"
+    )
+
+
+def names(folder: RunFolder) -> list[str]:
+    return [checkpoint.path.name for checkpoint in list_checkpoints(folder)]
+
+
+def test_round_trip(folder: RunFolder) -> None:
+    path = save(folder, "rl", 3)
+    assert path == folder.path / "checkpoints" / "rl-000003"
+    verify(path)
+    state = load_state(path)
+    assert (state["phase"], state["step"], state["state"]) == ("rl", 3, {"seen": 3})
+    assert state["offsets"] == folder.sizes()
+    tensors = load_tensors(path)
+    assert torch.equal(tensors["optimizer"]["state"][0], torch.full((3,), 3.0)) and tensors["optimizer"]["lr"] == 0.1
+    assert (path / "README.md").read_text() == "# 3\n"
+
+
+def test_keep_leaves_the_newest_of_each_phase(folder: RunFolder) -> None:
+    for step in (100, 200, 300):
+        save(folder, "sft", step, keep=1)
+    for step in (1, 2, 3, 10):
+        save(folder, "rl", step, keep=2)
+    assert names(folder) == ["sft-000300", "rl-000003", "rl-000010"]
+    assert sorted(entry.name for entry in folder.checkpoints.iterdir()) == sorted(names(folder))
+
+
+def test_phases_are_ordered_as_the_config_has_them(folder: RunFolder) -> None:
+    save(folder, "sft", 500)
+    save(folder, "rl", 1)
+    checkpoint, _ = newest(folder)
+    assert checkpoint is not None and (checkpoint.phase, checkpoint.step) == ("rl", 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("nested/weights.bin", lambda f: f.write_bytes(b"x" * 100), r"nested/weights.bin has changed"),
+        ("trainer.pt", lambda f: f.write_bytes(f.read_bytes()[:-10]), r"trainer.pt has \d+ bytes instead of \d+"),
+        ("state.json", lambda f: f.unlink(), r"state.json is missing"),
+        ("manifest.json", lambda f: f.write_text("{"), r"cannot read manifest.json"),
+        ("manifest.json", lambda f: f.write_text("{}"), r"manifest.json does not list"),
+        ("manifest.json", lambda f: f.unlink(), r"manifest.json is missing"),
+    ],
+)
+def test_damage_is_named_and_the_one_before_is_taken_only_when_asked(folder, file, damage, message) -> None:  # type: ignore[no-untyped-def]
+    save(folder, "rl", 1)
+    damage(save(folder, "rl", 2) / file)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        newest(folder)
+    assert "rl-000002" in str(caught.value) and "--resume last-good" in str(caught.value)
+    checkpoint, skipped = newest(folder, "last-good")
+    assert checkpoint is not None and checkpoint.step == 1
+    assert len(skipped) == 1 and "rl-000002" in skipped[0]
+
+
+def test_last_good_with_nothing_good(folder: RunFolder) -> None:
+    assert newest(folder) == (None, [])
+    (save(folder, "rl", 1) / "state.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is whole"):
+        newest(folder, "last-good")
+
+
+def test_rewind_cuts_the_files_and_sets_damaged_ones_aside(folder: RunFolder) -> None:
+    save(folder, "rl", 1)
+    (save(folder, "rl", 2) / "trainer.pt").write_bytes(b"")
+    folder.append_jsonl("trajectories.jsonl", ["{}"])
+    checkpoint, _ = newest(folder, "last-good")
+    assert rewind(folder, checkpoint) == {"seen": 1}
+    assert (folder.path / "metrics.jsonl").read_text() == '{"phase": "rl", "step": 1}\n'
+    assert folder.sizes()["trajectories.jsonl"] == 0
+    assert names(folder) == ["rl-000001"]
+    assert (folder.checkpoints / "damaged-rl-000002").is_dir(), "what a user may want to look at is kept"
+    save(folder, "rl", 2)
+    assert newest(folder)[0] is not None
+    assert rewind(folder, None) == {} and set(folder.sizes().values()) == {0}
+
+
+def test_a_step_saved_again_replaces_the_old_one(folder: RunFolder) -> None:
+    save(folder, "rl", 1, keep=1)
+    path = save(folder, "rl", 1, keep=1)
+    assert load_state(path)["offsets"]["metrics.jsonl"] == folder.sizes()["metrics.jsonl"]
+    assert [entry.name for entry in folder.checkpoints.iterdir()] == ["rl-000001"]
+
+
+def test_leftovers_of_a_kill_are_removed_or_put_back(folder: RunFolder) -> None:
+    path = save(folder, "rl", 1)
+    path.rename(folder.checkpoints / ".replaced-rl-000001")  # killed between the two renames of a replacement
+    (folder.checkpoints / ".tmp-rl-000002-99").mkdir()
+    reader = RunFolder.open(folder.path, lock=False)
+    assert newest(reader) == (None, []) and len(list(folder.checkpoints.iterdir())) == 2, "a reader removes nothing"
+    checkpoint, _ = newest(folder)
+    assert checkpoint is not None and checkpoint.path == path
+    assert [entry.name for entry in folder.checkpoints.iterdir()] == ["rl-000001"]
+
+
+def test_an_error_of_the_model_is_left_as_it_is_and_leaves_nothing(folder: RunFolder) -> None:
+    def broken(path: Path) -> None:
+        (path / "half.bin").write_bytes(b"x")
+        raise KeyError("lm_head")
+
+    with pytest.raises(KeyError, match="lm_head"):
+        save_checkpoint(folder, "rl", 1, save_model=broken, state={}, tensors={}, keep=None)
+    assert list(folder.checkpoints.iterdir()) == []
+
+
+class Code:
+    """Something a pickle could run."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("executed",))
+
+
+def test_tensors_never_run_code(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(folder, "rl", 1)
+    torch.save({"x": Code()}, path / "trainer.pt")
+    with pytest.raises(CheckpointError, match=r"cannot read trainer\.pt"):
+        load_tensors(path)
+    (path / "trainer.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot read trainer\.pt"):
+        load_tensors(path)
+    assert "executed" not in capsys.readouterr().out

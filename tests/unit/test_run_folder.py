@@ -1,0 +1,249 @@
+"""The run folder: what it refuses, what it repairs, and that nothing is left half written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import APPEND_FILES, SCHEMA_VERSION, RunFolder
+
+
+def make(path: Path) -> RunFolder:
+    return RunFolder.create(path, SkillTTRLConfig(name="t"))
+
+
+def test_create_writes_what_identifies_a_run(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "runs" / "a", SkillTTRLConfig(seed=7), source="seed: 7\n") as folder:
+        info = json.loads((folder.path / "run.json").read_text())
+        assert info["schema_version"] == SCHEMA_VERSION
+        assert {"skill_ttrl", "created", "python", "platform", "libraries"} <= info.keys()
+        assert info["libraries"]["numpy"]
+        assert load_config(folder.path / "config.yaml") == SkillTTRLConfig(seed=7) == folder.config
+        assert (folder.path / "config_source.yaml").read_text() == "seed: 7\n"
+        assert folder.sizes() == dict.fromkeys(APPEND_FILES, 0)
+    assert RunFolder.exists(tmp_path / "runs" / "a")
+
+
+def test_create_refuses_what_is_there_already(tmp_path: Path) -> None:
+    make(tmp_path / "a").close()
+    with pytest.raises(RunFolderError, match=r"holds a run already.*--resume auto"):
+        make(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("x")
+    with pytest.raises(RunFolderError, match=r"not empty and not a run folder \(found: thesis.tex\)"):
+        make(tmp_path / "b")
+    assert [entry.name for entry in (tmp_path / "b").iterdir()] == ["thesis.tex"]
+    (tmp_path / "c").write_text("x")
+    with pytest.raises(RunFolderError, match="a file of that name is there"):
+        make(tmp_path / "c")
+
+
+def test_create_makes_one_missing_parent_and_no_more(tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "a").close()
+    with pytest.raises(RunFolderError, match=r"there is no folder .*typo"):
+        make(tmp_path / "typo" / "runs" / "a")
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/skill-ttrl-run", "file/run"])
+def test_create_where_nothing_can_be_made(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunFolderError, match="Cannot make the run folder"):
+        make(tmp_path / place)
+
+
+def test_a_creation_that_was_killed_can_be_started_again(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    make(path).close()
+    (path / "run.json").unlink()
+    (path / ".run.json.tmp-123").write_text("{")
+    assert not RunFolder.exists(path)
+    make(path).close()
+    assert RunFolder.exists(path)
+
+
+def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "write_json", lambda *_: (_ for _ in ()).throw(RunFolderError("full")))
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "runs" / "a", tmp_path / "empty"):
+        with pytest.raises(RunFolderError, match="full"):
+            make(path)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_open_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no run folder at"):
+        RunFolder.open(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(RunFolderError, match=r"has no run.json \(found: notes.txt\)"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(RunFolderError, match="is a file, not a run folder"):
+        RunFolder.open(tmp_path / "notes.txt")
+    make(tmp_path / "a").close()
+    info = json.loads((tmp_path / "a" / "run.json").read_text())
+    (tmp_path / "a" / "run.json").write_text(json.dumps(info | {"schema_version": 99, "skill_ttrl": "9.0"}))
+    with pytest.raises(RunFolderError, match=r"schema version 99, written by skill-ttrl 9.0.*reads schema 1"):
+        RunFolder.open(tmp_path / "a")
+    (tmp_path / "a" / "run.json").write_text("[]")
+    with pytest.raises(RunFolderError, match="Cannot read"):
+        RunFolder.open(tmp_path / "a")
+
+
+def test_append_sizes_truncate(tmp_path: Path) -> None:
+    with make(tmp_path / "a") as folder:
+        folder.append_jsonl("metrics.jsonl", ['{"a": 1}', '{"ä": 2}'])
+        offsets = folder.sizes()
+        assert offsets["metrics.jsonl"] == len('{"a": 1}\n{"ä": 2}\n'.encode())
+        folder.append_jsonl("metrics.jsonl", ['{"late": 1}'])
+        folder.append_jsonl("votes.jsonl", ['{"late": 1}'])
+        folder.truncate_to(offsets)
+        assert folder.sizes() == offsets
+        with pytest.raises(RunFolderError, match=r"Did you mean 'metrics.jsonl'"):
+            folder.append_jsonl("metric.jsonl", [])
+
+
+def test_truncate_refuses_a_file_that_lost_lines_and_cuts_nothing(tmp_path: Path) -> None:
+    with make(tmp_path / "a") as folder:
+        folder.append_jsonl("metrics.jsonl", ["{}"] * 5)
+        folder.append_jsonl("votes.jsonl", ["{}"])
+        before = folder.sizes()
+        with pytest.raises(RunFolderError, match=r"votes.jsonl holds 3 bytes.* when it held 30"):
+            folder.truncate_to({"metrics.jsonl": 3, "votes.jsonl": 30})
+        assert folder.sizes() == before
+
+
+@pytest.mark.parametrize("torn", ['{"half', "x" * 200_000])
+def test_a_torn_last_line_is_cut_on_opening(tmp_path: Path, torn: str) -> None:
+    with make(tmp_path / "a") as folder:
+        folder.append_jsonl("metrics.jsonl", ['{"a": 1}'])
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as stream:
+        stream.write(torn)
+    RunFolder.open(tmp_path / "a", lock=False).close()
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == '{"a": 1}\n' + torn, "a reader must not repair"
+    RunFolder.open(tmp_path / "a").close()
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == '{"a": 1}\n'
+
+
+def test_belongs_to_names_the_keys_that_differ(tmp_path: Path) -> None:
+    with make(tmp_path / "a") as folder:
+        given = SkillTTRLConfig(name="other")
+        given.run.keep_checkpoints = 1
+        given.rl.micro_batch_size = 2
+        folder.belongs_to(given)
+        given.rl.learning_rate = 1e-4
+        given.seed = 3
+        with pytest.raises(RunFolderError, match=r"rl.learning_rate 5e-07 there, 0.0001 here; seed 0 there, 3 here"):
+            folder.belongs_to(given)
+
+
+def test_a_resolved_revision_still_belongs(tmp_path: Path) -> None:
+    saved = SkillTTRLConfig()
+    saved.model.revision = "abc"
+    with RunFolder.create(tmp_path / "a", saved) as folder:
+        folder.belongs_to(SkillTTRLConfig())
+        other = SkillTTRLConfig()
+        other.model.revision = "def"
+        with pytest.raises(RunFolderError, match=r'model.revision "abc" there, "def" here'):
+            folder.belongs_to(other)
+
+
+def test_without_the_lock_nothing_is_written(tmp_path: Path) -> None:
+    make(tmp_path / "a").close()
+    folder = RunFolder.open(tmp_path / "a", lock=False)
+    for write in (
+        lambda: folder.append_jsonl("metrics.jsonl", ["{}"]),
+        lambda: folder.write_text("x.md", "x"),
+        lambda: folder.truncate_to({}),
+    ):
+        with pytest.raises(RunFolderError, match="open for reading only"):
+            write()
+
+
+_TRY_OPEN = """
+import sys
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+try:
+    RunFolder.open(sys.argv[1])
+except RunFolderError as error:
+    print(error)
+"""
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    import os
+
+    with make(tmp_path / "a") as folder:
+        with pytest.raises(RunFolderError, match="already open in this process"):
+            RunFolder.open(folder.path)
+        command = [sys.executable, "-c", _TRY_OPEN, str(folder.path)]
+        other = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert f"Another process ({os.getpid()}) is writing" in other.stdout
+        RunFolder.open(folder.path, lock=False).close()
+        # closing a reader must not free the writer's lock
+        assert "Another process" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    RunFolder.open(folder.path).close()
+
+
+_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import torch
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.checkpoint import list_checkpoints, save_checkpoint
+from skill_ttrl.runs.folder import RunFolder
+
+folder = RunFolder.create(sys.argv[1], SkillTTRLConfig())
+folder.append_jsonl("metrics.jsonl", ["{}"])
+folder.write_text("summary.md", "old")
+before = sorted((str(p), p.stat().st_size) for p in folder.path.rglob("*"))
+limit = 20_000  # bytes a file may have: writes beyond it fail as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+def save_safetensors(path):
+    from safetensors.torch import save_file
+    save_file({"w": torch.zeros(100_000)}, path / "model.safetensors")
+
+def checkpoint(save_model=lambda path: None, tensors={}):
+    save_checkpoint(folder, "rl", 1, save_model=save_model, state={}, tensors=tensors, keep=None)
+
+for name, write in {
+    "append": lambda: folder.append_jsonl("metrics.jsonl", ["x" * 100] * 1000),
+    "text": lambda: folder.write_text("summary.md", "x" * 100_000),
+    "new file": lambda: folder.write_json("new.json", "x" * 100_000),
+    "model": lambda: checkpoint(save_model=lambda path: (path / "m.bin").write_bytes(b"x" * 100_000)),
+    "safetensors": lambda: checkpoint(save_model=save_safetensors),
+    "tensors": lambda: checkpoint(tensors={"moments": torch.zeros(100_000)}),
+}.items():
+    try:
+        write()
+    except RunFolderError as error:
+        print(name, "|", error)
+    else:
+        sys.exit(f"{name} was written")
+    (folder.path / "checkpoints").exists() and (folder.path / "checkpoints").rmdir()  # must be empty
+    after = sorted((str(p), p.stat().st_size) for p in folder.path.rglob("*"))
+    if after != before:
+        sys.exit(f"{name} left {set(after) ^ set(before)}")
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+checkpoint()
+print("then", len(list_checkpoints(folder)))
+"""
+
+
+def test_a_full_disk_is_said_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) == 7 and lines[-1] == "then 1"
+    assert all(
+        "Cannot write" in line and ("size limit" in line or "the disk refused" in line) for line in lines[:-1]
+    ), lines
