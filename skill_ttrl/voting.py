@@ -83,6 +83,9 @@ class VoteHistory:
         self.winners.update({prompt: key for prompt, key in keys.items() if key is not None})
         return figures
 
+    def warnings(self) -> list[str]:
+        return []
+
     def state_dict(self) -> dict[str, object]:
         """JSON-able state for a checkpoint."""
         return {"winners": self.winners, "first_agreement": self.first_agreement}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skill_ttrl.config import LoraConfig, ModelConfig
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 
 if TYPE_CHECKING:
@@ -56,28 +56,46 @@ def load_model(
     else:
         model, tokenizer, revision = _load_pretrained(config, dtype)
     if config.lora is not None:
+        if config.path == EMBEDDED:
+            raise ConfigError(
+                "model.lora adapts a model that knows something; the built-in one starts from random weights."
+            )
         model = add_lora(model, config.lora, seed)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if config.lora is not None:
-            model.enable_input_require_grads()
     return LoadedModel(_to_device(model, device), tokenizer, revision)
 
 
 def load_checkpoint(
-    folder: Path, *, device: str, dtype: torch.dtype = torch.float32, trainable: bool = True
+    folder: Path, *, device: str, dtype: torch.dtype = torch.float32, base: ModelConfig | None = None
 ) -> LoadedModel:
-    """The policy saved in `folder`: full weights, or an adapter beside the base model it names."""
+    """The policy saved in `folder`: full weights, or an adapter on top of its base model.
+
+    Args:
+        folder: a checkpoint, or any folder in Hugging Face format.
+        device: resolved device.
+        dtype: of the weights.
+        base: where an adapter's base model is; None takes what the adapter names.
+
+    Raises:
+        ModelError: a part of it is not there or cannot be read.
+    """
+    own = ModelConfig(path=str(folder))
     if not (folder / "adapter_config.json").is_file():
-        model, tokenizer, _ = _load_pretrained(ModelConfig(path=str(folder)), dtype)
+        model, tokenizer, _ = _load_pretrained(own, dtype)
         return LoadedModel(_to_device(model, device), tokenizer, None)
     from peft import PeftConfig, PeftModel
 
-    described = PeftConfig.from_pretrained(str(folder))
-    base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
+    if base is None:
+        described = PeftConfig.from_pretrained(str(folder))
+        base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
     model, _, revision = _load_pretrained(base, dtype)
-    model = PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
-    return LoadedModel(_to_device(model, device), _load_tokenizer(ModelConfig(path=str(folder))), revision)
+    model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    return LoadedModel(_to_device(model, device), _load_tokenizer(own), revision)
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a policy in Hugging Face format: all weights, or the adapter alone where it has one."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:

@@ -1,0 +1,165 @@
+"""From a config to the parts that act: policy, sampler, environments, tasks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
+from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks
+from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.llm.base import Backend
+from skill_ttrl.llm.engine import make_backend
+from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
+from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rollout import EnvPool
+from skill_ttrl.runs.progress import Progress
+from skill_ttrl.stages.context import Workbench
+from skill_ttrl.types import Task, derive_seed
+
+AUTOCAST = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None) -> Workbench:
+    """Make every part that a config names.
+
+    Args:
+        config: the whole config.
+        progress: told of what was left out or substituted.
+        weights: a checkpoint folder to take the policy from, in place of `model.path`.
+
+    Raises:
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    if config.waits_for:
+        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+    accelerator = make_accelerator(config.runtime)
+    env_id = resolve_env(config.env.id)
+    train = _tasks(config, env_id, config.data.train, "train")
+    held_out = config.data.eval is not None or config.data.train is None
+    evaluated = _tasks(config, env_id, config.data.eval, "test") if held_out else train
+
+    loaded = _load(config, accelerator, weights)
+    backend = make_backend(
+        config.rollout.backend,
+        loaded.model,
+        loaded.tokenizer,
+        max_batch_size=config.rollout.max_batch_size,
+        autocast=AUTOCAST[accelerator.mixed_precision],
+    )
+    agent = ConversationAgent(PromptFormatter.from_config(config.agent))
+    envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
+    check_text_env(envs.take(1)[0], train[0])
+    _check_context(config, loaded)
+    train = fit_prompts(train, config.data, backend, agent, progress)
+    if held_out:
+        evaluated = fit_prompts(evaluated, config.data, backend, agent, progress)
+        _refuse_leak(train, evaluated)
+    else:
+        evaluated = train
+    return Workbench(
+        config=config,
+        accelerator=accelerator,
+        policy=Policy(
+            loaded.model,
+            loaded.tokenizer,
+            accelerator.device,
+            gradient_checkpointing=config.model.gradient_checkpointing,
+        ),
+        backend=backend,
+        envs=envs,
+        agent=agent,
+        train_tasks=[task.without_reference() for task in train],
+        references={task.id: task.reference for task in train if task.reference is not None},
+        eval_tasks=evaluated,
+        transductive=not held_out,
+    )
+
+
+def _load(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None) -> LoadedModel:
+    """Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not."""
+    frozen = AUTOCAST[accelerator.mixed_precision] if config.model.lora is not None else None
+    device, dtype = str(accelerator.device), frozen or torch.float32
+    if weights is not None:
+        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model)
+    corpus = []
+    if config.model.path == EMBEDDED and config.sft.data is not None:
+        pairs = load_demonstrations(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
+        corpus = [text for pair in pairs for text in pair]
+    return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
+
+
+def _tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str) -> list[Task]:
+    if source is not None:
+        tasks = load_tasks(source, env_id, split=split)
+    else:
+        tasks = env_tasks(env_id, config.env.kwargs, split)
+    if not tasks:
+        raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
+    return tasks
+
+
+def fit_prompts(
+    tasks: Sequence[Task], config: DataConfig, backend: Backend, agent: ConversationAgent, progress: Progress
+) -> list[Task]:
+    """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out, cut or refused as `overlong` says.
+
+    Only tasks that state their question can be looked at beforehand; others pass.
+    """
+
+    def length(question: str) -> int:
+        return len(backend.encode(agent.messages((), question)))
+
+    kept: list[Task] = []
+    long: list[str] = []
+    for task in tasks:
+        question = task.options.get("question")
+        if not isinstance(question, str) or length(question) <= config.max_prompt_tokens:
+            kept.append(task)
+            continue
+        long.append(task.id)
+        if config.overlong == "truncate":
+            # The longest end of the question that fits: a prompt's tokens grow with its characters.
+            start = bisect_left(
+                range(len(question)), True, key=lambda i: length(question[i:]) <= config.max_prompt_tokens
+            )
+            kept.append(replace(task, options={**task.options, "question": question[start:]}))
+    if long:
+        found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens"
+        if config.overlong == "refuse":
+            raise DataError(f"{found}, first {long[0]!r}. Raise data.max_prompt_tokens or set data.overlong=filter.")
+        done = "left out" if config.overlong == "filter" else "cut at the left"
+        progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
+    if not kept:
+        raise DataError(f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}.")
+    return kept
+
+
+def _check_context(config: SkillTTRLConfig, loaded: LoadedModel) -> None:
+    positions = getattr(loaded.model.config, "max_position_embeddings", None)
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    if positions is not None and needed > positions:
+        raise ConfigError(
+            f"data.max_prompt_tokens ({config.data.max_prompt_tokens}) + rollout.max_new_tokens "
+            f"({config.rollout.max_new_tokens}) = {needed} tokens, but the model has {positions} positions. Lower one."
+        )
+
+
+def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:
+    shared = {task.id for task in train} & {task.id for task in evaluated}
+    if shared:
+        raise DataError(
+            f"{len(shared)} tasks are in data.train and in data.eval, first {min(shared)!r}. Held-out tasks must be "
+            "others; to measure on the training tasks themselves (transductive, as TTRL does) leave data.eval out."
+        )

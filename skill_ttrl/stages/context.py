@@ -1,0 +1,138 @@
+"""What the phases of a run share: the policy, its sampler, the tasks, and where everything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.base import Backend, Sampling
+from skill_ttrl.llm.load import save_model
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rollout import EnvPool
+from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.interrupt import Interrupted, StopSignal
+from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.progress import Progress
+from skill_ttrl.stages.measure import Evaluation, measure
+from skill_ttrl.types import Task, to_json
+
+
+@dataclass
+class Workbench:
+    """The parts that act: made from a config (`stages.build`), used by every stage."""
+
+    config: SkillTTRLConfig
+    accelerator: Accelerator
+    policy: Policy
+    backend: Backend
+    envs: EnvPool
+    agent: Agent
+    train_tasks: list[Task]
+    """As the trainer is given them: without true answers."""
+    references: dict[str, str]
+    """True answers of the training tasks by id, for the meters and for the `label` control. No other reward sees them."""
+    eval_tasks: list[Task]
+    transductive: bool
+    """Whether evaluation runs on the very tasks that are trained on."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How training samples are drawn."""
+        rollout = self.config.rollout
+        return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+
+    def evaluate(self, label: str, tasks: Sequence[Task] | None = None) -> Evaluation:
+        """Measure the policy as it is now on the evaluation tasks."""
+        return measure(
+            self.eval_tasks if tasks is None else tasks,
+            label=label,
+            config=self.config.eval,
+            envs=self.envs,
+            agent=self.agent,
+            backend=self.backend,
+            max_new_tokens=self.config.rollout.max_new_tokens,
+            max_turns=self.config.agent.max_turns,
+            seed=self.config.seed,
+        )
+
+
+@dataclass
+class Run:
+    """A run in progress."""
+
+    bench: Workbench
+    folder: RunFolder
+    log: MetricsLog
+    progress: Progress
+    stop: StopSignal
+    resumed: Checkpoint | None = None
+    resumed_state: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """The run's config."""
+        return self.bench.config
+
+    def steps_done(self, phase: str) -> int:
+        """Steps of `phase` that the checkpoint holds: those it was saved at, or all where it is of a later phase."""
+        if self.resumed is None:
+            return 0
+        order = list(self.config.phases)
+        if order.index(phase) < order.index(self.resumed.phase):  # type: ignore[arg-type]  # phases are plain names here
+            return self.config.sft.steps if phase == "sft" else self.config.rl.steps
+        return self.resumed.step if self.resumed.phase == phase else 0
+
+    def evaluate(self, label: str) -> Evaluation:
+        """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
+        if label not in self.evaluations:
+            self.progress.start(f"evaluate {label}", 1, "evaluation")
+            found = self.bench.evaluate(label)
+            self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+            self.evaluations[label] = found
+            self.progress.finish(f"evaluate {label}")
+        return self.evaluations[label]
+
+    def warn(self, text: str) -> None:
+        """Tell the user something once, and keep it for the summary."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self.progress.notice(text, warning=True)
+
+    def checkpoint(self, phase: str, step: int, *, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Path:
+        """Save everything that this phase needs to go on after `step` steps."""
+        latest = list(self.evaluations.values())[-1:]
+        figures = {"accuracy": latest[0].accuracy} if latest and latest[0].accuracy is not None else {}
+        return save_checkpoint(
+            self.folder,
+            phase,
+            step,
+            save_model=partial(save_model, self.bench.policy.model, self.bench.policy.tokenizer),
+            state={**state, "warnings": self.warnings},
+            tensors=tensors,
+            keep=self.config.run.keep_checkpoints,
+            card=model_card(self.config, phase=phase, step=step, figures=figures),
+        )
+
+    def leave_if_asked(self, phase: str, step: int) -> None:
+        """Stop here if a signal asked for it; the caller has just saved a checkpoint.
+
+        Raises:
+            Interrupted: with the exit code of the signal.
+        """
+        if self.stop.signum is not None:
+            raise Interrupted(
+                f"Stopped by signal {self.stop.signum} after {phase} step {step}; everything is saved in "
+                f"{self.folder.path}. Go on with the same command and --resume auto.",
+                self.stop.signum,
+            )

@@ -1,0 +1,201 @@
+"""Reinforcement without labels: sample many, vote, reward agreement, follow with GRPO.
+
+`reinforce` is the one visible loop. Labels are measured beside it (`label_metrics`); what flows from the votes into the
+weights is in the lines between `sample` and `update`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.reward_model import RewardModel
+from skill_ttrl.rewards import Reward, build_reward
+from skill_ttrl.rl.advantages import ADVANTAGES
+from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.update import Learner
+from skill_ttrl.rollout import rollout
+from skill_ttrl.runs.checkpoint import load_tensors
+from skill_ttrl.runs.records import trajectory_lines, vote_line
+from skill_ttrl.runs.statistics import vote_entropy
+from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+from skill_ttrl.voting import VoteHistory, label_metrics, majority_vote
+
+PHASE = "GRPO"
+MODEL_REWARD = "model:"
+
+
+def reinforce(run: Run) -> None:
+    """Train for `rl.steps` steps, from where a resumed run stopped."""
+    bench, config = run.bench, run.config
+    run.evaluate("before")
+    reward = make_reward(bench)
+    learner = Learner(bench.policy, config.rl, bench.accelerator, total_steps=config.rl.steps)
+    history = VoteHistory()
+    done = run.steps_done("rl")
+    if done and run.resumed is not None:
+        learner.load_state_dict(load_tensors(run.resumed.path)["learner"])
+        history = VoteHistory.from_state(run.resumed_state["votes"])
+    bench.backend.sync(done)
+    run.progress.start(PHASE, config.rl.steps, "step", done)
+
+    for step in range(done, config.rl.steps):
+        clock = Clock(run)
+        tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
+        clock.enter("sample")
+        groups = sample(bench, tasks, step)
+        clock.enter("vote")
+        votes = [majority_vote(group.answers) for group in groups]
+        clock.enter("reward")
+        seed = derive_seed(config.seed, "reward", step)
+        groups = [g.with_rewards(list(reward(g, v, seed))) for g, v in zip(groups, votes, strict=True)]
+        clock.enter("update")
+        batch = make_batch(trained_on(groups, config, step), config)
+        figures = learner.update(batch, step=step, seed=config.seed, temperature=bench.sampling.temperature)
+        bench.backend.sync(step + 1)
+
+        clock.enter("record")
+        figures |= history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+        figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
+        record(run, step, groups, votes, figures, clock)
+        for warning in history.warnings():
+            run.warn(warning)
+        finish_step(run, step + 1, learner, history)
+    run.progress.finish(PHASE)
+    run.evaluate("after")
+
+
+def sample(bench: Workbench, tasks: Sequence[Task], step: int) -> list[Group]:
+    """`n_votes_per_prompt` tries at each task with the present policy."""
+    return asyncio.run(
+        rollout(
+            tasks,
+            bench.config.rollout.n_votes_per_prompt,
+            envs=bench.envs,
+            agent=bench.agent,
+            backend=bench.backend,
+            sampling=bench.sampling,
+            seed=derive_seed(bench.config.seed, "rollout", step),
+            max_turns=bench.config.agent.max_turns,
+        )
+    )
+
+
+def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
+    """The tasks of one step: each epoch goes once through all of them in an order drawn from the run's seed."""
+    chosen = []
+    for position in range(step * count, (step + 1) * count):
+        epoch, offset = divmod(position, len(tasks))
+        order = np.random.default_rng(derive_seed(seed, "tasks", epoch)).permutation(len(tasks))
+        chosen.append(tasks[order[offset]])
+    return chosen
+
+
+def trained_on(groups: Sequence[Group], config: SkillTTRLConfig, step: int) -> list[Group]:
+    """`n_samples_per_prompt` of each group's tries, drawn with a seed: all vote, these are learned from (TTRL)."""
+    keep, votes = config.rollout.n_samples_per_prompt, config.rollout.n_votes_per_prompt
+    if keep == votes:
+        return list(groups)
+    rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
+    return [group.select(sorted(rng.choice(votes, keep, replace=False).tolist())) for group in groups]
+
+
+def make_batch(groups: Sequence[Group], config: SkillTTRLConfig) -> RolloutBatch:
+    """Rewards become advantages within each group, and everything becomes tensors."""
+    rewards = [trajectory.reward or 0.0 for group in groups for trajectory in group.trajectories]
+    owners = [place for place, group in enumerate(groups) for _ in group.trajectories]
+    estimate = ADVANTAGES.get(config.rl.advantage)
+    return pack(groups, estimate(rewards, owners, config.rl.advantage_epsilon).tolist())
+
+
+def make_reward(bench: Workbench) -> Reward:
+    """The reward of the config. Only the `label` control is handed the true answers."""
+    name = bench.config.rl.reward
+    if name.startswith(MODEL_REWARD):
+        scorer = RewardModel(name.removeprefix(MODEL_REWARD), device=str(bench.policy.device))
+        return build_reward(name, {}, scorer)
+    return build_reward(name, bench.references if name == "label" else {})
+
+
+def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+    """What a step's samples look like, without labels."""
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    completions = [step.completion for trajectory in tries for step in trajectory.steps if step.completion is not None]
+    rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
+    return {
+        "reward": float(np.mean([value for group in rewards for value in group])),
+        "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
+        "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
+        "response_tokens": float(np.mean([len(done.token_ids) for done in completions])) if completions else 0.0,
+        "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
+        "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
+    }
+
+
+def label_figures(
+    groups: Sequence[Group], votes: Sequence[VoteResult], references: Mapping[str, str]
+) -> dict[str, float]:
+    """How right the votes were; empty where a task has no true answer. Nothing of it is fed back."""
+    if not all(group.task.id in references for group in groups):
+        return {}
+    truths = [references[group.task.id] for group in groups]
+    return label_metrics(votes, truths, [group.answers for group in groups])
+
+
+def record(
+    run: Run, step: int, groups: Sequence[Group], votes: Sequence[VoteResult], figures: dict[str, float], clock: Clock
+) -> None:
+    """Write the step down and show it."""
+    if run.config.run.save_trajectories:
+        run.folder.append_jsonl(
+            "trajectories.jsonl", [line for group in groups for line in trajectory_lines("rl", step, group)]
+        )
+    run.folder.append_jsonl(
+        "votes.jsonl", [vote_line("rl", step, g.task.id, v) for g, v in zip(groups, votes, strict=True)]
+    )
+    run.log.log("rl", step, figures)
+    times = clock.stop()
+    tries = sum(len(group.trajectories) for group in groups)
+    run.log.time("rl", step, {**times, "rollouts_per_second": tries / max(times["sample_seconds"], 1e-9)})
+    run.progress.advance(PHASE, step + 1, figures)
+
+
+def finish_step(run: Run, finished: int, learner: Learner, history: VoteHistory) -> None:
+    """Validate and save where the config says so, and leave where a signal asked for it."""
+    config = run.config.rl
+    last = finished == config.steps
+    if config.validate_every and finished % config.validate_every == 0 and not last:
+        run.evaluate(f"step {finished}")
+    if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
+        run.checkpoint("rl", finished, state={"votes": history.state_dict()}, tensors={"learner": learner.state_dict()})
+        run.leave_if_asked("rl", finished)
+
+
+class Clock:
+    """Wall time of the parts of one step."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._part: str | None = None
+        self._since = time.perf_counter()
+        self._began = self._since
+        self._seconds: dict[str, float] = {}
+
+    def enter(self, part: str) -> None:
+        """The part before ends, this one begins."""
+        now = time.perf_counter()
+        if self._part is not None:
+            self._seconds[f"{self._part}_seconds"] = now - self._since
+        self._part, self._since = part, now
+        self._run.progress.enter(PHASE, part)
+
+    def stop(self) -> dict[str, float]:
+        """Seconds of each part, and `seconds` of the whole step."""
+        now = time.perf_counter()
+        self._seconds[f"{self._part}_seconds"] = now - self._since
+        return {**self._seconds, "seconds": now - self._began}

@@ -1,0 +1,191 @@
+"""`skillttrl train`: all phases of a recipe in one resumable run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.checkpoint import newest, rewind
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.interrupt import StopSignal
+from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import Summary, summary_versions, write_summary
+from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.stages.build import build
+from skill_ttrl.stages.context import Run
+from skill_ttrl.stages.measure import Evaluation
+from skill_ttrl.stages.rl import reinforce
+from skill_ttrl.stages.sft import cold_start
+from skill_ttrl.types import from_json
+
+Resume = Literal["auto", "last-good"]
+
+
+def run(
+    config: SkillTTRLConfig,
+    output: str | Path,
+    *,
+    resume: Resume | None = None,
+    progress: Progress | None = None,
+    source: str | None = None,
+) -> Summary:
+    """Run the phases of `config` into the folder `output`.
+
+    Args:
+        config: what to do.
+        output: run folder; new, or one of the same config with `resume`.
+        resume: "auto" goes on from the newest checkpoint or starts fresh, "last-good" passes over damaged ones; None
+            refuses a folder that holds a run.
+        progress: told where the run is.
+        source: text of the config file as the user wrote it, kept beside the resolved one.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        SkillTTRLError: something the user can mend, see `errors`; `Interrupted` after a signal.
+    """
+    progress = progress or SilentProgress()
+    with ExitStack() as stack:
+        folder = stack.enter_context(_open(config, output, resume, source))
+        stop = stack.enter_context(StopSignal())
+        checkpoint, skipped = newest(folder, resume or "auto")
+        for text in skipped:
+            progress.notice(f"{text} It was passed over.", warning=True)
+        state = rewind(folder, checkpoint)
+        if checkpoint is not None:
+            progress.notice(f"Going on from {checkpoint.path.name}.")
+        bench = build(config, progress, weights=checkpoint.path if checkpoint else None)
+        stack.callback(bench.envs.close)
+        tracker = open_tracker(config.run.tracker, folder, config.name, config.model_dump(mode="json"))
+        if tracker is not None:
+            stack.callback(tracker.close)
+        run = Run(
+            bench=bench,
+            folder=folder,
+            log=MetricsLog(folder, tracker),
+            progress=progress,
+            stop=stop,
+            resumed=checkpoint,
+            resumed_state=state,
+            evaluations={found.label: found for found in read_evaluations(folder.path)},
+            warnings=list(state.get("warnings", [])),
+        )
+        if "sft" in config.phases:
+            cold_start(run)
+        if "rl" in config.phases:
+            reinforce(run)
+        else:
+            run.evaluate("after")
+        summary = summarise(run)
+        write_summary(folder, summary)
+        return summary
+
+
+def _open(config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None) -> RunFolder:
+    if not RunFolder.exists(output):
+        return RunFolder.create(output, config, source=source)
+    if resume is None:
+        raise RunFolderError(
+            f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
+        )
+    folder = RunFolder.open(output)
+    try:
+        folder.belongs_to(config)
+    except RunFolderError:
+        folder.close()
+        raise
+    return folder
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations that a run folder holds, oldest first."""
+    file = path / "evaluations.jsonl"
+    if not file.is_file():
+        return []
+    return [from_json(Evaluation, line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def summarise(run: Run) -> Summary:
+    """What the run achieved, from what it has written down."""
+    config, path = run.config, run.folder.path
+    before, after = run.evaluations.get("before"), run.evaluations.get("after")
+    measured = after or before
+    assert measured is not None  # every run ends with an evaluation
+    steps = [row for row in read_jsonl(path / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    first, last = (steps[0], steps[-1]) if steps else ({}, {})
+    flips = [row["flip_rate"] for row in steps if row.get("flip_rate") is not None]
+    return Summary(
+        name=config.name,
+        seed=config.seed,
+        reward=config.rl.reward,
+        transductive=run.bench.transductive,
+        problems=measured.problems,
+        samples=measured.samples,
+        temperature=measured.temperature,
+        accuracy_before=before.accuracy if before else None,
+        accuracy_after=after.accuracy if after else None,
+        majority_before=before.majority if before else None,
+        majority_after=after.majority if after else None,
+        greedy_before=before.greedy if before else None,
+        greedy_after=after.greedy if after else None,
+        pass_at_k_before=before.pass_at_k if before else {},
+        pass_at_k_after=after.pass_at_k if after else {},
+        accuracy_by_temperature_before=before.by_temperature if before else {},
+        accuracy_by_temperature_after=after.by_temperature if after else {},
+        intervals=_intervals(config, before, after),
+        confidence=config.eval.confidence,
+        label_accuracy=last.get("label_accuracy"),
+        agreement=last.get("agreement"),
+        entropy_first=first.get("answer_entropy"),
+        entropy_last=last.get("answer_entropy"),
+        flip_rate=sum(flips) / len(flips) if flips else None,
+        steps={
+            phase: len([row for row in read_jsonl(path / "metrics.jsonl")[0] if row["phase"] == phase])
+            for phase in config.phases
+        },
+        seconds=_seconds(path),
+        warnings=run.warnings,
+        versions=summary_versions(read_run_json(path)),
+    )
+
+
+def _intervals(
+    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None
+) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, evaluation in (("before", before), ("after", after)):
+        for figure in ("accuracy", "majority", "greedy"):
+            interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
+            if interval is not None:
+                found[f"{figure}_{name}"] = interval
+    if before and after and before.accuracy is not None and after.accuracy is not None:
+        _, low, high = paired_bootstrap_difference(
+            [(result.correct or 0) / result.samples for result in before.results],
+            [(result.correct or 0) / result.samples for result in after.results],
+            confidence=config.eval.confidence,
+            samples=config.eval.bootstrap_samples,
+            seed=config.seed,
+        )
+        found["accuracy_change"] = (low, high)
+    return found
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    """Wall time by phase and, within a reinforcement step, by part."""
+    total: dict[str, float] = defaultdict(float)
+    for row in read_jsonl(path / "timings.jsonl")[0]:
+        for name, value in row.items():
+            if name == "seconds":
+                total[row["phase"]] += value
+            elif name.endswith("_seconds"):
+                total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
+    return dict(total)
