@@ -1,0 +1,193 @@
+"""What is written about a run, and reading it back."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.records import evaluation_line, trajectory_lines, vote_line
+from skill_ttrl.runs.report import Summary, read_summary, summary_markdown, summary_versions, write_summary
+from skill_ttrl.runs.report_html import report_html, write_report_html
+from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
+
+SUMMARY = Summary(
+    name="quick|start",
+    seed=1,
+    reward="majority",
+    transductive=False,
+    problems=64,
+    samples=32,
+    temperature=1.0,
+    accuracy_before=0.61,
+    accuracy_after=0.95,
+    pass_at_k_before={"8": 0.9},
+    pass_at_k_after={"8": 0.97},
+    intervals={"accuracy_change": (0.3, 0.38)},
+    seconds={"sft": 20.0, "rl": 30.5},
+    warnings=["agreement rose while <entropy> fell to 0"],
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="t"))
+
+
+def group() -> Group:
+    task = Task(id="p1", env_id="SkillTTRL/Math-v0", options={"problem": "1+1"})
+    completion = Completion("2", (5, 0), (-0.1, -0.30000000000000004), "stop", 3)
+    step = Step("1+1", "2", 0.0, True, False, (1, 2), completion)
+    return Group(task, tuple(Trajectory(task, (step,), answer, "terminated", reward=1.0) for answer in ("2", None)))
+
+
+def test_metrics_are_deterministic_lines_and_reach_the_tracker(folder: RunFolder) -> None:
+    seen: list[tuple[dict[str, float], int]] = []
+    log = MetricsLog(folder, lambda figures, step: seen.append((figures, step)))
+    log.log("rl", 3, {"loss": 0.1, "a": 2, "kl": math.nan, "x": math.inf})
+    log.time("rl", 3, {"seconds": 1.5})
+    assert (folder.path / "metrics.jsonl").read_text() == (
+        '{"a": 2, "kl": null, "loss": 0.1, "phase": "rl", "step": 3, "x": null}\n'
+    )
+    assert (folder.path / "timings.jsonl").read_text() == '{"phase": "rl", "seconds": 1.5, "step": 3}\n'
+    assert seen == [({"rl/loss": 0.1, "rl/a": 2.0}, 3), ({"rl/seconds": 1.5}, 3)]
+
+
+def test_a_whole_run_reads_back(folder: RunFolder) -> None:
+    log = MetricsLog(folder)
+    log.log("rl", 1, {"agreement": 0.5})
+    log.log("rl", 2, {"agreement": 0.75})
+    folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", 1, group()))
+    vote = VoteResult("2", 0.5, (True, False), (("2", 1),), abstained=1)
+    folder.append_jsonl("votes.jsonl", [vote_line("rl", 1, "p1", vote, correct=True)])
+    line = evaluation_line(
+        "before", "p1", ["2", None], [True, False], majority="2", majority_correct=True, temperature=0.6
+    )
+    folder.append_jsonl("evaluations.jsonl", [line])
+    write_summary(folder, SUMMARY)
+
+    run = read_run(folder.path)
+    assert run.config == SkillTTRLConfig(name="t") and run.summary == SUMMARY == read_summary(folder.path)
+    assert list(run.metrics["agreement"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
+    assert list(run.trajectories["sample"]) == [0, 1]
+    assert run.votes.loc[0, "agreement"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
+    assert run.evaluations.loc[0, "correct"] == [True, False]
+    assert run.timings.empty and run.notes == ["timings.jsonl is missing: no step has ended yet."]
+    text = (folder.path / "trajectories.jsonl").read_text().splitlines()[0]
+    assert from_json(Trajectory, text) == group().trajectories[0], "ids and log-probs survive exactly"
+
+
+def test_reading_while_it_is_written_or_damaged(folder: RunFolder) -> None:
+    path = folder.path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    run = read_run(folder.path)
+    assert len(run.metrics) == 2 and run.summary is None
+    assert run.notes == [
+        "metrics.jsonl: its last line is torn (the run is writing it, or was killed) and was left out.",
+        "summary.json is missing: the run has not ended.",
+    ]
+    for text, message in (
+        ('{"step": 1}\n{nonsense\n', "line 2 is not JSON"),
+        ("{}\n{}\n[1]\n", "line 3: expected an object"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RunFolderError, match=message):
+            _ = read_run(folder.path).metrics
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        read_run(folder.path.parent)
+
+
+def test_summary_has_the_documented_keys_and_names_what_is_missing(folder: RunFolder) -> None:
+    with pytest.raises(RunFolderError, match=r"no summary.json: the run has not ended"):
+        read_summary(folder.path)
+    write_summary(folder, SUMMARY)
+    data = json.loads((folder.path / "summary.json").read_text())
+    pairs = {f"{name}_{when}" for name in ("accuracy", "majority", "greedy") for when in ("before", "after")}
+    assert pairs | {"label_accuracy", "agreement", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
+    (folder.path / "summary.json").write_text('{"name": 1}')
+    with pytest.raises(RunFolderError, match=r"Cannot read .*summary.json"):
+        read_summary(folder.path)
+    info = json.loads((folder.path / "run.json").read_text())
+    assert summary_versions(info)["torch"] == info["libraries"]["torch"]
+
+
+def test_markdown_shows_what_was_measured_only() -> None:
+    text = summary_markdown(SUMMARY)
+    assert "| avg@32 | 0.610 | 0.950 |" in text and "| pass@8 | 0.900 | 0.970 |" in text
+    assert "greedy" not in text and "held-out" in text and "rl 30.5 s" in text
+    assert "- accuracy change: 95% interval 0.300 to 0.380" in text and "## Warnings" in text
+
+
+def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
+    log = MetricsLog(folder)
+    for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
+        log.log("rl", step, {"agreement": value, "constant": 1, "<b>": value})
+    log.log("rl", 5, {"once": 1.0})
+    write_summary(folder, SUMMARY)
+    text = write_report_html(folder).read_text()
+    document = ElementTree.fromstring(re.sub(r'<!doctype html>|<meta charset="utf-8">', "", text))
+    charts = {chart.get("aria-label"): chart for chart in document.iter("svg")}
+    assert set(charts) == {"rl: agreement", "rl: constant", "rl: <b>"}
+    line = charts["rl: agreement"].find("polyline")
+    assert line is not None
+    heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
+    assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"
+    assert "&lt;entropy&gt;" in text and "0.950" in text
+
+
+def test_html_report_before_the_first_step(folder: RunFolder) -> None:
+    assert "No figure has two steps yet" in report_html(read_run(folder.path))
+
+
+def test_model_card(folder: RunFolder) -> None:
+    config = SkillTTRLConfig(name="t")
+    card = model_card(config, phase="rl", step=20, figures={"avg@16": 0.5, "nan": math.nan, "none": None})
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["library_name"] == "transformers" and front["base_model"] == config.model.path
+    assert "ttrl" in front["tags"]
+    assert "no labels were used" in card and "| avg@16 | 0.5 |" in card and "nan" not in card
+    config.rl.reward, config.model.path, config.model.lora = "label", "embedded", LoraConfig()
+    card = model_card(config, phase="rl", step=20)
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["library_name"] == "peft" and "base_model" not in front and "ttrl" not in front["tags"]
+    assert "labels were used" in card and "no labels" not in card
+
+
+def test_tensorboard_events_are_written_under_the_run(folder: RunFolder) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+    tracker = open_tracker("tensorboard", folder, "t", folder.config.model_dump(mode="json"))
+    assert tracker is not None
+    log = MetricsLog(folder, tracker)
+    log.log("rl", 1, {"loss": 0.5, "kl": math.nan})
+    log.log("rl", 2, {"loss": 0.25})
+    tracker.close()
+    events = EventAccumulator(str(folder.tracker / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("rl/loss")] == [(1, 0.5), (2, 0.25)]
+    assert "rl/kl" not in events.Tags()["scalars"]
+
+
+def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_tracker("none", folder, "t", {}) is None
+    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
+        open_tracker("tensorbord", folder, "t", {})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[trackers\]"):
+        open_tracker("wandb", folder, "t", {})
+    with pytest.raises(MissingDependencyError, match="pip install mlflow"):
+        open_tracker("mlflow", folder, "t", {})
+    assert not folder.tracker.exists()
