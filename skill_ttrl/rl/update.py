@@ -18,6 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import LOSSES, ZERO_WITHOUT_ADVANTAGE, Denominators, compute_entropy_bonus
@@ -84,8 +85,9 @@ class Learner:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
             skipped_updates`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
             estimate for the policy that sampled. `updates` are optimiser steps taken; `skipped_updates` those refused
-            because loss or gradient was not finite. Means over tokens leave out tokens that were not computed because
-            their advantage is 0.
+            because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
+            and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
+            mini-batch that has no others takes no optimiser step.
         """
         figures = _Figures()
         with self.policy.training(derive_seed(seed, "dropout", step)):
@@ -103,9 +105,11 @@ class Learner:
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch: whole prompts in a seeded order."""
+        if len(batch) == 0:
+            return
         prompts = torch.unique(batch.prompt_index_N)
         order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(seed))
-        for chosen in torch.split(prompts[order], self.config.mini_batch_prompts or max(1, len(prompts))):
+        for chosen in torch.split(prompts[order], self.config.mini_batch_prompts or len(prompts)):
             yield torch.isin(batch.prompt_index_N, chosen).nonzero().squeeze(1)
 
     def _update_mini_batch(
@@ -136,10 +140,13 @@ class Learner:
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         config, mask = self.config, micro_batch.response_mask_N_R
+        # Two contexts, for autocast keeps its low-precision copies of the weights until it is left: the policy must not
+        # be computed with those of the reference, nor with copies made without gradient.
+        reference = None
+        if config.kl_coef > 0:
+            with self._accelerator.autocast():
+                reference = self.policy.reference_logprobs(micro_batch, temperature=temperature)
         with self._accelerator.autocast():
-            reference = (
-                self.policy.reference_logprobs(micro_batch, temperature=temperature) if config.kl_coef > 0 else None
-            )
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
@@ -175,7 +182,16 @@ class Learner:
         return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave; the model's weights are loaded apart."""
+        """Put back what `state_dict` gave; the model's weights are loaded apart.
+
+        Raises:
+            CheckpointError: the state has no reference, and this configuration needs one.
+        """
+        if self.config.kl_coef > 0 and state["reference"] is None and not self.policy.has_adapters:
+            raise CheckpointError(
+                f"rl.kl_coef is {self.config.kl_coef}, but the checkpoint holds no reference model: it was written with "
+                "rl.kl_coef=0. Resume with that, or start a new run."
+            )
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])
 

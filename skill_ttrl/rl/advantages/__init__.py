@@ -1,8 +1,8 @@
 """Advantages: how much better than expected a try was. One small file for each estimator.
 
 An estimator of the task-level kind maps the rewards of many tries and the group each belongs to onto one number a try:
-`(rewards, groups, epsilon) -> advantages_N`. To add one, write it in a file beside `grpo.py`, decorate it with
-`ADVANTAGES.register("name")` and import it here; one of your own is named `module:function` in `rl.advantage`.
+`(rewards, groups, epsilon) -> advantages_N`. To add one, write it in a file beside `grpo.py`, file it with
+`ADVANTAGES.register("name")(function)` and import it here; one of your own is named `module:function` in `rl.advantage`.
 """
 
 from skill_ttrl.rl.advantages.gae import compute_gae_advantage, whiten_advantages

@@ -15,7 +15,6 @@ from torch import Tensor
 from skill_ttrl.rl.advantages.registry import ADVANTAGES
 
 
-@ADVANTAGES.register("grpo")
 def group_advantages(
     rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, epsilon: float = 1e-6
 ) -> Float[Tensor, " N"]:
@@ -53,6 +52,9 @@ def group_advantages(
         elif rewards_G.min() != rewards_G.max():
             advantages_N[positions] = (rewards_G - rewards_G.mean()) / (rewards_G.std() + epsilon)
     return advantages_N.to(dtype=torch.float32)
+
+
+ADVANTAGES.register("grpo")(group_advantages)
 
 
 def compute_grpo_advantage(

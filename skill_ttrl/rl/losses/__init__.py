@@ -2,8 +2,8 @@
 
 A loss takes `(log_probs, old_log_probs, advantages, response_mask, *, clip_ratio, clip_ratio_high, dual_clip,
 loss_agg_mode, denominators)` and returns `(loss, info)`; `info` holds means over the masked tokens, as tensors, so that
-nothing waits for the device. To add one, write it in a file beside `ppo_clip.py`, decorate it with
-`LOSSES.register("name")` and import it here; one of your own is named `module:function` in `rl.loss`. A loss that is
+nothing waits for the device. To add one, write it in a file beside `ppo_clip.py`, file it with
+`LOSSES.register("name")(function)` and import it here; one of your own is named `module:function` in `rl.loss`. A loss that is
 exactly 0 wherever the advantage is 0 may also be listed in `ZERO_WITHOUT_ADVANTAGE`: tokens without an advantage are then
 not computed.
 """

@@ -13,7 +13,6 @@ LOG_RATIO_BOUND = 20.0
 """Log-ratios are clamped to this, so that exp never overflows (as verl does)."""
 
 
-@LOSSES.register("ppo_clip")
 def compute_policy_loss(
     log_probs: Float[Tensor, "N T"],
     old_log_probs: Float[Tensor, "N T"],
@@ -64,3 +63,6 @@ def compute_policy_loss(
             "ratio_max": (ratio * response_mask).max(),
         }
     return aggregate(loss, response_mask, loss_agg_mode, denominators), info
+
+
+LOSSES.register("ppo_clip")(compute_policy_loss)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.rl.advantages import group_advantages
+from skill_ttrl.rl.batch import RolloutBatch, pack, pack_demonstrations
+from skill_ttrl.types import Completion, Group
+
+
+def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callable[..., list[Group]]) -> None:
+    groups = make_groups(prompts=2, tries=2, turns=3)
+    batch = pack(groups, [0.1, 0.2, 0.3, 0.4])
+    assert len(batch) == 12
+    assert batch.advantages_N.tolist() == pytest.approx([0.1] * 3 + [0.2] * 3 + [0.3] * 3 + [0.4] * 3)
+    assert batch.prompt_index_N.tolist() == [0] * 6 + [1] * 6
+
+
+def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: Callable[..., list[Group]]) -> None:
+    groups = make_groups(prompts=3, tries=4)
+    steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
+    batch = pack(groups, [float(i) for i in range(12)])
+    seen = []
+    for micro_batch in batch.micro_batches(torch.arange(12), size=5, pad_id=39):
+        flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
+        assert torch.equal(flat[micro_batch.positions_K + 1], micro_batch.targets_K)
+        assert torch.equal(micro_batch.response_mask_N_R.flatten().nonzero().squeeze(1), slots)
+        for row, index in enumerate(int(a) for a in micro_batch.advantages_N):
+            seen.append(index)
+            completion = steps[index].completion
+            assert completion is not None
+            tokens = (*steps[index].prompt_ids, *completion.token_ids)
+            padded = micro_batch.tokens_N_T[row].tolist()
+            assert tuple(padded[: len(tokens)]) == tokens and set(padded[len(tokens) :]) <= {39}
+            trained = micro_batch.targets_K[slots // micro_batch.response_mask_N_R.shape[1] == row]
+            assert tuple(trained.tolist()) == completion.token_ids
+            log_probs = micro_batch.old_log_probs_N_R[row, : len(completion.logprobs)].tolist()
+            assert log_probs == pytest.approx(list(completion.logprobs))
+            assert not micro_batch.old_log_probs_N_R[row, len(completion.logprobs) :].any()
+    assert sorted(seen) == list(range(12))
+    lengths = batch.lengths_N[torch.tensor(seen)].tolist()
+    assert lengths == sorted(lengths)
+
+
+def test_steps_without_a_completion_are_left_out(make_groups: Callable[..., list[Group]]) -> None:
+    (group,) = make_groups(prompts=1, tries=2)
+    empty = replace(group.trajectories[0].steps[0], completion=Completion("", (), (), "error"))
+    failed = replace(group.trajectories[0], steps=(empty, replace(empty, completion=None)))
+    batch = pack([replace(group, trajectories=(failed, group.trajectories[1]))], [1.0, 2.0])
+    assert batch.advantages_N.tolist() == [2.0]
+
+
+def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]]) -> None:
+    (group,) = make_groups(prompts=1, tries=1)
+    with pytest.raises(ValueError, match="one advantage for each of 1 trajectories, found 2"):
+        pack([group], [1.0, 2.0])
+    step = group.trajectories[0].steps[0]
+    bare = replace(step, completion=Completion("", (1, 2), (), "stop"))
+    with pytest.raises(ValueError, match="2 tokens has 0 log-probs"):
+        pack([replace(group, trajectories=(replace(group.trajectories[0], steps=(bare,)),))], [1.0])
+    with pytest.raises(ValueError, match="no prompt tokens"):
+        pack_demonstrations([([], [1])])
+    with pytest.raises(ValueError, match="empty response"):
+        pack_demonstrations([([1], [])])
+
+
+def test_a_partly_masked_response_counts_its_trained_tokens_only() -> None:
+    batch = pack_demonstrations([([1, 2], [3, 4, 5]), ([6], [7])])
+    batch = replace(batch, trained_F=torch.tensor([False, False, True, False, True, False, True]))
+    assert batch.trained_tokens_N.tolist() == [2, 1]
+    (micro_batch,) = batch.micro_batches(torch.arange(2), size=9, pad_id=0)
+    assert micro_batch.targets_K.tolist() == [7, 3, 5]
+    assert isinstance(batch, RolloutBatch)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 3)), min_size=1, max_size=40),
+    st.floats(-5, 5),
+)
+def test_advantages_of_a_group_sum_to_nothing_and_ignore_a_shift(tries: list[tuple[float, int]], shift: float) -> None:
+    rewards, groups = [round(reward, 3) for reward, _ in tries], [group for _, group in tries]
+    advantages = group_advantages(rewards, groups)
+    shifted = group_advantages([reward + shift for reward in rewards], groups)
+    for group in set(groups):
+        members = [i for i, other in enumerate(groups) if other == group]
+        if len(members) > 1:
+            assert float(advantages[members].sum()) == pytest.approx(0, abs=1e-4)
+            assert float(advantages[members].abs().max()) <= len(members) ** 0.5
+            if len({rewards[i] for i in members}) > 1:
+                assert torch.allclose(advantages[members], shifted[members], atol=1e-3)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.optim import Muon, build_optimizer, orthogonalise
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (24, 8), (8, 24)])
+def test_muon_takes_the_steps_of_torchs_own(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start = torch.randn(shape)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    left = Muon([ours], lr=0.02, weight_decay=0.1)
+    right = torch.optim.Muon([theirs], lr=0.02, momentum=0.95, weight_decay=0.1)
+    for _ in range(3):
+        ours.grad = theirs.grad = torch.randn(shape)
+        left.step()
+        right.step()  # type: ignore[no-untyped-call]
+    moved = (theirs - start).norm()
+    assert moved > 0.1
+    assert (ours - theirs).norm() < 0.02 * moved  # torch iterates in bf16
+
+
+def test_orthogonalise_brings_singular_values_near_one() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(30, 10)))
+    assert float(values.min()) > 0.5
+    assert float(values.max()) < 1.5
+
+
+def test_muon_takes_hidden_matrices_only(make_model: Callable[..., Any]) -> None:
+    model = make_model(tie_word_embeddings=False)
+    optimizer = build_optimizer(model, "muon", learning_rate=1e-3, weight_decay=0.1)
+    muon, adamw = optimizer._optimizers
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    hidden = [names[id(parameter)] for parameter in muon.param_groups[0]["params"]]
+    assert len(hidden) == 2 * 7 and all("_proj.weight" in name for name in hidden)
+    decayed, plain = adamw.param_groups
+    assert {names[id(parameter)] for parameter in decayed["params"]} == {"model.embed_tokens.weight", "lm_head.weight"}
+    assert decayed["weight_decay"] == 0.1 and plain["weight_decay"] == 0.0
+    assert len(optimizer.parameters) == len(list(model.parameters()))
+    optimizer.set_lr(0.5)
+    assert muon.param_groups[0]["lr"] == 0.01 and decayed["lr"] == 0.0005
+
+
+def test_a_model_without_trainable_parameters_is_refused(make_model: Callable[..., Any]) -> None:
+    with pytest.raises(ModelError, match="no trainable parameters"):
+        build_optimizer(make_model().requires_grad_(False), "adamw", learning_rate=1.0)
+
+
+def test_the_gradient_is_clipped_and_then_forgotten() -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    optimizer = build_optimizer(layer, "adamw", learning_rate=0.1)
+    loss = (layer(torch.tensor([[30.0, 40.0]]))).sum()
+    optimizer.backward(loss)
+    norm, applied = optimizer.step(loss, grad_clip=1.0)
+    assert norm == pytest.approx(50.0) and applied
+    assert layer.weight.grad is None

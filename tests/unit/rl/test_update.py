@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.losses import LOSSES, compute_policy_loss
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.sft import SFTLearner
+from skill_ttrl.rl.update import Learner
+
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def config(**changes: Any) -> RLConfig:
+    defaults: dict[str, Any] = {
+        "learning_rate": 1e-2,
+        "warmup_steps": 0,
+        "prompts_per_step": 3,
+        "mini_batch_prompts": None,
+        "micro_batch_size": 4,
+        "kl_coef": 0.0,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "grad_clip": 1e9,
+    }
+    return RLConfig(**(defaults | changes))
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def gradient_of_update(policy: Policy, learner: Learner, batch: RolloutBatch) -> tuple[list[Tensor], dict[str, float]]:
+    """The gradient as it is when the optimiser takes its step."""
+    taken: list[Tensor] = []
+    inner = learner._optimizer._optimizers[0]
+    handle = inner.register_step_pre_hook(
+        lambda optimizer, args, kwargs: taken.extend(
+            p.grad.clone() for p in learner._optimizer.parameters if p.grad is not None
+        )
+    )
+    metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
+    handle.remove()
+    return taken, metrics
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(1, 13), mode=st.sampled_from(MODES), extra=st.booleans())
+def test_micro_batch_size_changes_neither_gradient_nor_figures(
+    size: int,
+    mode: str,
+    extra: bool,
+    make_policy: Callable[..., Policy],
+    make_batch: Callable[..., RolloutBatch],
+    accelerator: Accelerator,
+) -> None:
+    batch = make_batch()
+    results = []
+    for micro_batch_size in (100, size):
+        settings_ = config(
+            micro_batch_size=micro_batch_size,
+            loss_aggregation=mode,
+            entropy_coef=0.1 if extra else 0.0,
+            kl_coef=0.5 if extra else 0.0,
+            kl_estimator="k2",
+        )
+        policy = make_policy()
+        learner = Learner(policy, settings_, accelerator, total_steps=1)
+        with torch.no_grad():  # away from the reference, so that the KL has a gradient
+            policy.model.model.norm.weight.mul_(1.2)
+        results.append(gradient_of_update(policy, learner, batch))
+    (one, one_metrics), (many, many_metrics) = results
+    for left, right in zip(one, many, strict=True):
+        assert torch.allclose(left, right, atol=1e-5)
+    assert many_metrics == pytest.approx(one_metrics, abs=1e-4)
+    assert (one_metrics["kl"] > 0) == extra
+
+
+def test_items_without_advantage_are_not_computed_but_count_in_the_mean(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    batch = make_batch(advantages=[0.0] * 4 + [1.0, -1.0, 0.0, 0.5] + [0.0] * 4)
+    LOSSES._items["as ppo"] = compute_policy_loss  # the same loss, not known to vanish without advantage
+    try:
+        results = []
+        for loss in ("ppo_clip", "as ppo"):
+            policy = make_policy()
+            rows: list[int] = []
+            policy.model.lm_head.register_forward_hook(lambda m, a, output, rows=rows: rows.append(len(output)))
+            learner = Learner(policy, config(loss=loss), accelerator, total_steps=1)
+            gradient, metrics = gradient_of_update(policy, learner, batch)
+            results.append((gradient, metrics, sum(rows)))
+    finally:
+        del LOSSES._items["as ppo"]
+    (alive, alive_metrics, alive_rows), (every, every_metrics, every_rows) = results
+    assert alive_rows == int(batch.trained_tokens_N[torch.tensor([4, 5, 7])].sum())
+    assert every_rows == int(batch.trained_tokens_N.sum())
+    for left, right in zip(alive, every, strict=True):
+        assert torch.allclose(left, right, atol=1e-6)
+    assert alive_metrics["policy_loss"] == pytest.approx(every_metrics["policy_loss"], abs=1e-5)
+
+
+def test_a_batch_without_any_advantage_and_an_empty_one_move_nothing(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    policy = make_policy()
+    learner, before = Learner(policy, config(), accelerator, total_steps=2), weights(policy)
+    metrics = learner.update(make_batch(advantages=[0.0] * 12), step=0, seed=0, temperature=1.0)
+    empty = learner.update(pack([], []), step=1, seed=0, temperature=1.0)
+    assert metrics["updates"] == empty["updates"] == 0 and same(before, weights(policy))
+    assert metrics.keys() == empty.keys() and metrics["tokens"] > empty["tokens"] == 0
+    assert all(math.isfinite(value) for value in (metrics | empty).values())
+
+
+def test_good_tokens_gain_and_bad_ones_lose(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    policy, batch = make_policy(), make_batch(advantages=[1.0, -1.0] * 6)
+    (micro_batch,) = batch.micro_batches(torch.arange(12), 12, 0)
+
+    def gap() -> float:
+        with torch.no_grad():
+            per_item = policy.token_logprobs(micro_batch)[0].sum(1)
+        return float((per_item * micro_batch.advantages_N).sum())
+
+    learner, before = Learner(policy, config(learning_rate=1e-3), accelerator, total_steps=3), gap()
+    for step in range(3):
+        learner.update(batch, step=step, seed=0, temperature=1.0)
+    assert gap() > before + 1.0
+
+
+def test_mini_batches_are_whole_prompts_in_an_order_that_depends_on_the_step(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    batch = make_batch(prompts=7, tries=3)
+    settings_ = config(mini_batch_prompts=2, epochs=2, prompts_per_step=7)
+    learner = Learner(make_policy(), settings_, accelerator, total_steps=1)
+    orders = [
+        [torch.unique(batch.prompt_index_N[part]).tolist() for part in learner._mini_batches(batch, s)] for s in (0, 1)
+    ]
+    assert orders[0] != orders[1]
+    for order in orders:
+        assert [len(prompts) for prompts in order] == [2, 2, 2, 1]
+        assert sorted(prompt for prompts in order for prompt in prompts) == list(range(7))
+    metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
+    assert metrics["updates"] == 8
+
+
+def test_the_learning_rate_follows_the_schedule_by_optimiser_step(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    settings_ = config(mini_batch_prompts=1, warmup_steps=6, learning_rate=6e-3)
+    learner = Learner(make_policy(), settings_, accelerator, total_steps=4)
+    rates = [learner.update(make_batch(), step=step, seed=0, temperature=1.0)["learning_rate"] for step in range(3)]
+    assert rates == pytest.approx([3e-3, 6e-3, 6e-3])
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_an_update_that_is_not_finite_is_refused_and_counted(
+    where: str, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    policy, batch = make_policy(), make_batch()
+    learner, before = Learner(policy, config(mini_batch_prompts=1), accelerator, total_steps=1), weights(policy)
+    if where == "loss":
+        poisoned = torch.where(batch.prompt_index_N == 1, math.nan, batch.advantages_N)
+        metrics = learner.update(replace(batch, advantages_N=poisoned), step=0, seed=0, temperature=1.0)
+        assert (metrics["updates"], metrics["skipped_updates"]) == (2, 1)
+        assert all(torch.isfinite(value).all() for value in weights(policy).values())
+        assert not same(before, weights(policy))
+    else:
+        policy.model.model.norm.weight.register_hook(lambda gradient: gradient * math.inf)
+        metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
+        assert (metrics["updates"], metrics["skipped_updates"]) == (0, 3)
+        assert same(before, weights(policy))
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_resume_gives_the_same_weights_bit_for_bit(
+    adapters: bool,
+    make_policy: Callable[..., Policy],
+    make_lora_policy: Callable[..., Policy],
+    make_batch: Callable[..., RolloutBatch],
+    accelerator: Accelerator,
+    tmp_path: Any,
+) -> None:
+    settings_ = config(kl_coef=0.1, mini_batch_prompts=2, reference_refresh_steps=2, schedule="cosine", epochs=2)
+    make = make_lora_policy if adapters else make_policy
+
+    def run(learner: Learner, steps: range) -> list[dict[str, float]]:
+        return [learner.update(make_batch(seed=step), step=step, seed=3, temperature=0.9) for step in steps]
+
+    straight = make()
+    learner = Learner(straight, settings_, accelerator, total_steps=6)
+    first = run(learner, range(3))
+    torch.save({"weights": straight.model.state_dict(), "learner": learner.state_dict()}, tmp_path / "state.pt")
+    rest = run(learner, range(3, 6))
+
+    resumed = make()
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    resumed.model.load_state_dict(state["weights"])
+    again = Learner(resumed, settings_, accelerator, total_steps=6)
+    again.load_state_dict(state["learner"])
+    assert run(again, range(3, 6)) == rest
+    assert same(weights(straight), weights(resumed))
+    assert first[1]["kl"] > 0
+
+
+def test_a_state_without_a_reference_is_refused_where_one_is_needed(
+    make_policy: Callable[..., Policy], accelerator: Accelerator
+) -> None:
+    state = Learner(make_policy(), config(kl_coef=0.0), accelerator, total_steps=1).state_dict()
+    with pytest.raises(CheckpointError, match="holds no reference"):
+        Learner(make_policy(), config(kl_coef=0.1), accelerator, total_steps=1).load_state_dict(state)
+
+
+def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
+) -> None:
+    accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="bf16"))
+    policy = make_policy()
+    learner = Learner(policy, config(kl_coef=0.1, learning_rate=1e-2), accelerator, total_steps=3)
+    batch = make_batch()
+    metrics = [learner.update(batch, step=step, seed=0, temperature=1.0) for step in range(3)]
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6) and metrics[0]["grad_norm"] > 0.1
+    assert metrics[2]["kl"] > 0.01
+
+
+def test_sft_learns_the_responses_and_resumes_bit_for_bit(
+    make_policy: Callable[..., Policy], accelerator: Accelerator
+) -> None:
+    demonstrations = [([i, 5, i + 1], [2 * i, 7][: 1 + i % 2]) for i in range(10)]
+    settings_ = SFTConfig(steps=30, optimizer="muon", learning_rate=3e-3, warmup_steps=2, micro_batch_size=4)
+    policy = make_policy()
+    learner = SFTLearner(policy, settings_, accelerator)
+    losses = [learner.step(demonstrations, step)["loss"] for step in range(20)]
+    state = copy.deepcopy((policy.model.state_dict(), learner.state_dict()))
+    losses += [learner.step(demonstrations, step)["loss"] for step in range(20, 30)]
+    assert losses[-1] < losses[0] / 2
+
+    resumed = make_policy()
+    again = SFTLearner(resumed, settings_, accelerator)
+    resumed.model.load_state_dict(state[0])
+    again.load_state_dict(state[1])
+    assert [again.step(demonstrations, step)["loss"] for step in range(20, 30)] == losses[20:]
+    assert same(weights(policy), weights(resumed))
+
+
+def test_sft_loss_is_the_mean_over_response_tokens_whatever_the_micro_batches(
+    make_policy: Callable[..., Policy], accelerator: Accelerator
+) -> None:
+    demonstrations = [([1, 2, 3], [4, 5, 6]), ([7], [8]), ([9, 10], [11, 12])]
+    results = [
+        SFTLearner(make_policy(), SFTConfig(micro_batch_size=size), accelerator).step(demonstrations, 0)
+        for size in (1, 2, 64)
+    ]
+    model = make_policy().model
+    total = 0.0
+    for prompt, response in demonstrations:
+        with torch.no_grad():
+            log_p = torch.log_softmax(model(input_ids=torch.tensor([prompt + response])).logits[0], -1)
+        total -= sum(float(log_p[len(prompt) + i - 1, token]) for i, token in enumerate(response))
+    for result in results:
+        assert result["loss"] == pytest.approx(total / 6, abs=1e-5)
+        assert result["grad_norm"] == pytest.approx(results[0]["grad_norm"], abs=1e-5)
+        assert result["tokens"] == 6
