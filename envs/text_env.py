@@ -16,12 +16,10 @@ A plain `gymnasium.Env` that does this needs nothing from here: its tasks are se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_differing_spaces
 
 from skill_ttrl.types import Task
 
@@ -32,7 +30,8 @@ _SAMPLE_CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n", "\t", "ä",
 class TextSpace(gymnasium.Space[str]):
     """Every `str`, the empty one and any length included.
 
-    In a vector its batch is a tuple of strings. An `AsyncVectorEnv` needs `shared_memory=False`.
+    In a vector its batch is a tuple of strings, which is what Gymnasium does with every space that it does not know. An
+    `AsyncVectorEnv` needs `shared_memory=False`.
 
     Args:
         sample_length: longest text that `sample` draws, in characters. It does not bound what the space contains.
@@ -68,15 +67,6 @@ class TextSpace(gymnasium.Space[str]):
 
     def __hash__(self) -> int:
         return hash((TextSpace, self.sample_length))
-
-
-# Gymnasium batches any space that it does not know as a tuple; only the case of environments that differ has no default.
-# It dispatches on the type of the first space but is called with all of them, which its annotation does not say.
-def _batch_differing_text_spaces(spaces: Sequence[TextSpace]) -> gymnasium.spaces.Tuple[Any]:
-    return gymnasium.spaces.Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random))
-
-
-cast(Any, batch_differing_spaces).register(TextSpace, _batch_differing_text_spaces)
 
 
 class TextEnv(gymnasium.Env[str, str]):

@@ -42,6 +42,17 @@ class Records:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
+def records_of(rows: Sequence[Record], source: str) -> Records:
+    """Records that are in memory already; `source` is what messages call them.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not rows:
+        raise DataError(f"{source} are empty.")
+    return Records(source, tuple(rows), tuple(f"{source}[{place}]" for place in range(len(rows))))
+
+
 def read_records(
     path: str | Path, *, split: str | None = None, revision: str | None = None, limit: int | None = None
 ) -> Records:
@@ -220,7 +231,7 @@ def _read_jsonl(file: Path) -> _Placed:
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             where = f"{file}:{number}"
-            if text := _decoded(line, where).strip():
+            if text := _decoded(line, where).rstrip():
                 yield where, _parsed(text, where)
 
 

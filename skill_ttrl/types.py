@@ -160,7 +160,7 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 
 
 @cache
-def _adapter(kind: type[T]) -> Any:
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

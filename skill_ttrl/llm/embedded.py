@@ -8,7 +8,7 @@ each, so that arithmetic is written digit by digit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -52,13 +52,15 @@ def build_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBase:
     words = ["system user assistant"] * trainer.min_frequency
     tokenizer.train_from_iterator([*words, *corpus], trainer)
     tokenizer.add_tokens([f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")])
-    return PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast  # its constructor has no types
+    finished: PreTrainedTokenizerBase = make(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
+    return finished
 
 
 def build_model(shape: EmbeddedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

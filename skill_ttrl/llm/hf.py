@@ -241,9 +241,8 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     """
     config = getattr(model, "generation_config", None)
     listed = getattr(config, "eos_token_id", None)
-    ids = set(listed) if isinstance(listed, list) else {listed}
-    ids.add(tokenizer.eos_token_id)
-    ids.discard(None)
+    named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
+    ids = {int(token) for token in named if token is not None}
     if not ids:
         raise ModelError(
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."

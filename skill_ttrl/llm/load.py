@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 
 from skill_ttrl.config import LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = "embedded"
+
+# The run's own view shows progress; bars of single files would tear it.
+transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,29 @@ def load_checkpoint(
     model, _, revision = _load_pretrained(base, dtype)
     model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     return LoadedModel(_to_device(model, device), _load_tokenizer(own), revision)
+
+
+def hub_revision(config: ModelConfig) -> str | None:
+    """Commit that a hub model's name means now (from the cache where there is no network).
+
+    Raises:
+        ModelError: there is no such model, or it can be found neither on the hub nor in the cache.
+    """
+    from transformers import AutoConfig
+
+    try:
+        found = AutoConfig.from_pretrained(
+            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    commit: str | None = getattr(found, "_commit_hash", None)
+    return commit or config.revision
+
+
+def merge_adapters(model: Any) -> Any:
+    """The base model with its adapters folded into its weights."""
+    return model.merge_and_unload()
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

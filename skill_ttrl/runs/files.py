@@ -67,6 +67,19 @@ def write_atomic(path: Path, data: bytes) -> None:
     fsync(path.parent)
 
 
+def write_new(path: Path, text: str) -> Path:
+    """Write a file that must not exist yet, whole or not at all.
+
+    Raises:
+        RunFolderError: it exists, or cannot be written.
+    """
+    if path.exists():
+        raise RunFolderError(f"{path} exists already. Choose another name or remove it first.")
+    with explaining("write", path):
+        write_atomic(path, text.encode())
+    return path
+
+
 def fsync(path: Path) -> None:
     """Force a file's content, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

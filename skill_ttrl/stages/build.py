@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
-from accelerate import Accelerator
+from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -19,67 +17,98 @@ from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.engine import make_backend
 from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
-from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.types import Task, derive_seed
 
-AUTOCAST = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
-def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None) -> Workbench:
-    """Make every part that a config names.
+@dataclass(frozen=True)
+class Parts:
+    """What it takes to put questions to a policy."""
 
-    Args:
-        config: the whole config.
-        progress: told of what was left out or substituted.
-        weights: a checkpoint folder to take the policy from, in place of `model.path`.
+    accelerator: Accelerator
+    loaded: LoadedModel
+    backend: Backend
+    agent: ConversationAgent
 
-    Raises:
-        SkillTTRLError: a part cannot be made; the message names it.
-    """
-    if config.waits_for:
-        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
-    if config.runtime.threads is not None:
-        torch.set_num_threads(config.runtime.threads)
+
+def make_parts(config: SkillTTRLConfig, *, weights: Path | None = None) -> Parts:
+    """Policy, sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`."""
+    refuse_unready(config)
     accelerator = make_accelerator(config.runtime)
-    env_id = resolve_env(config.env.id)
-    train = _tasks(config, env_id, config.data.train, "train")
-    held_out = config.data.eval is not None or config.data.train is None
-    evaluated = _tasks(config, env_id, config.data.eval, "test") if held_out else train
-
     loaded = _load(config, accelerator, weights)
     backend = make_backend(
         config.rollout.backend,
         loaded.model,
         loaded.tokenizer,
         max_batch_size=config.rollout.max_batch_size,
-        autocast=AUTOCAST[accelerator.mixed_precision],
+        autocast=autocast_dtype(accelerator),
     )
-    agent = ConversationAgent(PromptFormatter.from_config(config.agent))
+    return Parts(accelerator, loaded, backend, ConversationAgent(PromptFormatter.from_config(config.agent)))
+
+
+def refuse_unready(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` for a recipe that needs a part which is not there yet."""
+    if config.waits_for:
+        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
+
+
+def build(
+    config: SkillTTRLConfig,
+    progress: Progress,
+    *,
+    weights: Path | None = None,
+    train_tasks: Sequence[Task] | None = None,
+    eval_tasks: Sequence[Task] | None = None,
+) -> Workbench:
+    """Everything that a run needs.
+
+    Args:
+        config: the whole config.
+        progress: told of what was left out.
+        weights: a checkpoint folder to take the policy from, in place of `model.path`.
+        train_tasks: tasks in memory, in place of those that `config.data.train` names.
+        eval_tasks: likewise for `config.data.eval`.
+
+    Raises:
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    env_id = resolve_env(config.env.id)
+    train = list(train_tasks or _tasks(config, env_id, config.data.train, "train"))
+    held_out = eval_tasks is not None or (
+        train_tasks is None and (config.data.eval is not None or config.data.train is None)
+    )
+    evaluated = list(eval_tasks or _tasks(config, env_id, config.data.eval, "test")) if held_out else train
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
-    _check_context(config, loaded)
-    train = fit_prompts(train, config.data, backend, agent, progress)
+
+    parts = make_parts(config, weights=weights)
+    _check_context(config, parts.loaded)
+    train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
     if held_out:
-        evaluated = fit_prompts(evaluated, config.data, backend, agent, progress)
+        evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
         _refuse_leak(train, evaluated)
     else:
         evaluated = train
+    policy = Policy(
+        parts.loaded.model,
+        parts.loaded.tokenizer,
+        parts.accelerator.device,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+    )
     return Workbench(
         config=config,
-        accelerator=accelerator,
-        policy=Policy(
-            loaded.model,
-            loaded.tokenizer,
-            accelerator.device,
-            gradient_checkpointing=config.model.gradient_checkpointing,
-        ),
-        backend=backend,
+        accelerator=parts.accelerator,
+        policy=policy,
+        backend=parts.backend,
         envs=envs,
-        agent=agent,
+        agent=parts.agent,
         train_tasks=[task.without_reference() for task in train],
         references={task.id: task.reference for task in train if task.reference is not None},
         eval_tasks=evaluated,
@@ -89,8 +118,8 @@ def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None =
 
 def _load(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None) -> LoadedModel:
     """Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not."""
-    frozen = AUTOCAST[accelerator.mixed_precision] if config.model.lora is not None else None
-    device, dtype = str(accelerator.device), frozen or torch.float32
+    device = str(accelerator.device)
+    dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
     if weights is not None:
         return load_checkpoint(weights, device=device, dtype=dtype, base=config.model)
     corpus = []

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from accelerate import Accelerator
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.config import SkillTTRLConfig
@@ -24,6 +22,9 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.measure import Evaluation, measure
 from skill_ttrl.types import Task, to_json
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @dataclass

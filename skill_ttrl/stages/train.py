@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -17,14 +18,16 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, summary_versions, write_summary
+from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.stages.build import build
+from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.measure import Evaluation
+from skill_ttrl.stages.pin import pin_revisions
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.sft import cold_start
-from skill_ttrl.types import from_json
+from skill_ttrl.types import Task, from_json
 
 Resume = Literal["auto", "last-good"]
 
@@ -36,6 +39,8 @@ def run(
     resume: Resume | None = None,
     progress: Progress | None = None,
     source: str | None = None,
+    train_tasks: Sequence[Task] | None = None,
+    eval_tasks: Sequence[Task] | None = None,
 ) -> Summary:
     """Run the phases of `config` into the folder `output`.
 
@@ -46,6 +51,8 @@ def run(
             refuses a folder that holds a run.
         progress: told where the run is.
         source: text of the config file as the user wrote it, kept beside the resolved one.
+        train_tasks: tasks in memory, in place of those that `config.data.train` names.
+        eval_tasks: likewise for `config.data.eval`.
 
     Returns:
         What `summary.json` holds.
@@ -54,6 +61,8 @@ def run(
         SkillTTRLError: something the user can mend, see `errors`; `Interrupted` after a signal.
     """
     progress = progress or SilentProgress()
+    refuse_unready(config)
+    config = pin_revisions(config)
     with ExitStack() as stack:
         folder = stack.enter_context(_open(config, output, resume, source))
         stop = stack.enter_context(StopSignal())
@@ -63,7 +72,13 @@ def run(
         state = rewind(folder, checkpoint)
         if checkpoint is not None:
             progress.notice(f"Going on from {checkpoint.path.name}.")
-        bench = build(config, progress, weights=checkpoint.path if checkpoint else None)
+        bench = build(
+            config,
+            progress,
+            weights=checkpoint.path if checkpoint else None,
+            train_tasks=train_tasks,
+            eval_tasks=eval_tasks,
+        )
         stack.callback(bench.envs.close)
         tracker = open_tracker(config.run.tracker, folder, config.name, config.model_dump(mode="json"))
         if tracker is not None:
@@ -87,6 +102,7 @@ def run(
             run.evaluate("after")
         summary = summarise(run)
         write_summary(folder, summary)
+        write_report_html(folder)
         return summary
 
 

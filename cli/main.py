@@ -1,0 +1,367 @@
+"""`skillttrl`: one function a command. Each loads a config, calls a stage and renders what comes back.
+
+Heavy packages are imported inside the functions, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
+    "checkpoint; 5 model, device or missing package; 128+n stopped by signal n with everything saved."
+)
+ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
+
+app = typer.Typer(
+    name="skillttrl",
+    help="Make a language model agent better without labels: sample, vote, reward agreement, update with GRPO.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+configs_app = typer.Typer(help="Shipped recipes: list them, show one, copy one to change it.", no_args_is_help=True)
+app.add_typer(configs_app, name="configs")
+
+Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. rl.learning_rate=1e-6.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken.")
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(help="`auto`: go on from the newest checkpoint, or start. `last-good`: pass over damaged ones."),
+]
+Env = Annotated[str | None, typer.Option(help=f"Environment: {ENV_RULE}.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Options of every command; `main` reads `--debug` itself, before any command can fail."""
+    if version:
+        import skill_ttrl
+
+        print(skill_ttrl.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    source: Source,
+    overrides: Overrides = None,
+    output: Output = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run all phases of a recipe: cold start, then sample → vote → reward → GRPO."""
+    _run(source, overrides, output, resume, env, seed, as_json, phases=None)
+
+
+@app.command()
+def sft(
+    source: Source,
+    overrides: Overrides = None,
+    output: Output = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Only the supervised cold start of a recipe."""
+    _run(source, overrides, output, resume, env, seed, as_json, phases="sft")
+
+
+@app.command()
+def rl(
+    source: Source,
+    model: Annotated[Path | None, typer.Option(help="Start from this run, checkpoint or model folder.")] = None,
+    overrides: Overrides = None,
+    output: Output = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`."""
+    if model is not None:
+        from skill_ttrl.runs.folder import RunFolder
+        from skill_ttrl.stages.trained import find_trained
+
+        weights = find_trained(model).weights if RunFolder.exists(model) else model
+        overrides = [*(overrides or []), f"model.path={weights.resolve()}"]
+    _run(source, overrides, output, resume, env, seed, as_json, phases="rl")
+
+
+@app.command()
+def evaluate(
+    path: TrainedPath,
+    overrides: Overrides = None,
+    data: Annotated[Path | None, typer.Option(help="Problems to measure on. Default: those of the run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a trained policy: avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals."""
+    from skill_ttrl.stages.evaluate import run
+
+    changes = [*(overrides or []), *([f"data.eval.path={data}"] if data else [])]
+    found = run(path, changes)
+    if as_json:
+        _print_json(found)
+    else:
+        from skill_ttrl.cli.tables import evaluation_table
+
+        Console().print(evaluation_table(found))
+
+
+@app.command()
+def ask(
+    path: TrainedPath,
+    question: Annotated[str, typer.Argument(help="A task in the words of the training data, e.g. 'Compute 47+38.'")],
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers to draw; more than one vote.")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Default: 0 for one answer, else 1.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a question to a trained policy."""
+    from skill_ttrl.cli.tables import reply_view
+    from skill_ttrl.stages.trained import ask as put
+    from skill_ttrl.stages.trained import find_trained
+
+    heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
+    reply = put(find_trained(path), question, samples=samples, temperature=heat)
+    if as_json:
+        _print_json(reply)
+    else:
+        Console().print(reply_view(reply))
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A run, a checkpoint, a trajectories or votes file, or a config.")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a path holds, whatever it is."""
+    from skill_ttrl.cli.tables import inspection_view
+    from skill_ttrl.stages.inspect import inspect as look
+
+    found = look(path, limit=limit)
+    if as_json:
+        _print_json(found)
+    else:
+        Console().print(inspection_view(found))
+
+
+@app.command()
+def export(
+    path: TrainedPath,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to make.")],
+    merged: Annotated[bool, typer.Option(help="Fold LoRA adapters into the base model's weights.")] = False,
+) -> None:
+    """Write a trained policy as a plain Hugging Face folder."""
+    from skill_ttrl.stages.export import export as write
+    from skill_ttrl.stages.trained import find_trained
+
+    print(write(find_trained(path), output, merged=merged))
+
+
+@app.command()
+def envs(as_json: AsJson = False) -> None:
+    """List the environments that `--env` and `env.id` can name."""
+    from skill_ttrl.envs import list_envs
+
+    found = list_envs()
+    if as_json:
+        _print_json(found)
+    else:
+        from skill_ttrl.cli.views import rows_table
+
+        rows = [(info.short_name, info.id, info.description) for info in found]
+        Console().print(rows_table("Environments", ("short name", "id", "what it is"), rows))
+        Console().print(f"Name one by {ENV_RULE}. Start one of your own: skillttrl init my_env", markup=False)
+
+
+@configs_app.command("list")
+def configs_list(as_json: AsJson = False) -> None:
+    """The shipped recipes and on what each was verified."""
+    from skill_ttrl.config import load_config, read_config_text, recipe_names, verified_note
+
+    rows = []
+    for name in recipe_names():
+        text, _ = read_config_text(name)
+        config = load_config(name)
+        rows.append(
+            {"name": name, "model": config.model.path, "verified": verified_note(text), "waits_for": config.waits_for}
+        )
+    if as_json:
+        _print_json(rows)
+    else:
+        from skill_ttrl.cli.views import rows_table
+
+        cells = [(row["name"], row["model"], row["verified"], row["waits_for"] or "nothing") for row in rows]
+        Console().print(rows_table("Recipes", ("name", "model", "verified", "waits for"), cells))
+
+
+@configs_app.command("show")
+def configs_show(
+    source: Source,
+    overrides: Overrides = None,
+    full: Annotated[
+        bool, typer.Option(help="The resolved whole, defaults included, in place of the file's text.")
+    ] = False,
+) -> None:
+    """Print a recipe as it is written, or resolved with `--full` or `--set`."""
+    from skill_ttrl.config import load_config, read_config_text
+
+    text, _ = read_config_text(source)
+    sys.stdout.write(load_config(source, overrides or []).to_yaml() if full or overrides else text)
+
+
+@configs_app.command("copy")
+def configs_copy(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    target: Annotated[Path | None, typer.Argument(help="File to write. Default: NAME.yaml here.")] = None,
+) -> None:
+    """Copy a recipe to a file of your own."""
+    from skill_ttrl.config import read_config_text
+    from skill_ttrl.runs.files import write_new
+
+    text, _ = read_config_text(name)
+    print(write_new(target or Path(f"{name}.yaml"), text))
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the environment, a Python identifier.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+) -> None:
+    """Write an environment of your own to start from: the environment, a recipe, demonstrations and a test."""
+    from skill_ttrl.stages.init import init_project
+
+    for path in init_project(name, folder, force=force):
+        print(path)
+    print(f"\nTrain in it: skillttrl train {folder / name}.yaml")
+
+
+@app.command()
+def doctor(
+    config: Annotated[
+        str | None, typer.Option("--config", help="A recipe or file: adds its memory, data, model.")
+    ] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is installed, what this machine can do, what will not work and what to do about it."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.stages.doctor import diagnose
+
+    found = diagnose(load_config(config, overrides or []) if config else None)
+    if as_json:
+        _print_json(found)
+    else:
+        from skill_ttrl.cli.tables import diagnosis_view
+
+        Console().print(diagnosis_view(found))
+    if found.failed:
+        raise typer.Exit(5)
+
+
+def _run(
+    source: str,
+    overrides: list[str] | None,
+    output: Path | None,
+    resume: str | None,
+    env: str | None,
+    seed: int | None,
+    as_json: bool,
+    *,
+    phases: str | None,
+) -> None:
+    from skill_ttrl.cli.views import RunView, closing_lines, summary_table
+    from skill_ttrl.config import load_config, read_config_text, verified_note
+
+    changes = list(overrides or [])
+    changes += [f"env.id={env}"] if env is not None else []
+    changes += [f"seed={seed}"] if seed is not None else []
+    changes += [f"phases=[{phases}]"] if phases is not None else []
+    config = load_config(source, changes)
+    text, where = read_config_text(source)
+    if resume not in (None, "auto", "last-good"):
+        raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
+    folder = output or _free_folder(config.name, resume)
+    screen = Console(stderr=as_json)
+    if verified_note(text) == "never":
+        screen.print(f"{where} says `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
+    with RunView(screen, f"{config.name} → {folder}") as view:
+        from skill_ttrl.stages.train import run
+
+        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked above
+    if as_json:
+        _print_json(summary)
+        return
+    screen.print(summary_table(summary))
+    for line in closing_lines(summary):
+        screen.print(line, markup=False, highlight=False)
+    screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
+
+
+def _free_folder(name: str, resume: str | None) -> Path:
+    """`runs/NAME`, or the next free `runs/NAME-2`, …; with `resume` the newest of them that there is."""
+    first = Path("runs") / name
+    taken = [first] if first.exists() else []
+    while taken:
+        following = Path("runs") / f"{name}-{len(taken) + 1}"
+        if not following.exists():
+            return taken[-1] if resume else following
+        taken.append(following)
+    return first
+
+
+def _print_json(value: Any) -> None:
+    import json
+    from dataclasses import asdict, is_dataclass
+
+    def plain(item: Any) -> Any:
+        if is_dataclass(item) and not isinstance(item, type):
+            return asdict(item)
+        return [plain(each) for each in item] if isinstance(item, list | tuple) else item
+
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message on stderr and an exit code, never a traceback (unless `--debug`)."""
+    try:
+        app()
+    except SkillTTRLError as error:
+        if "--debug" in sys.argv:
+            raise
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(RunFolderError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

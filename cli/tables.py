@@ -1,0 +1,65 @@
+"""Tables of the commands that show one thing: an evaluation, a reply, an inspection, a diagnosis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.cli.views import interval, number, rows_table
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.doctor import Diagnosis
+    from skill_ttrl.stages.inspect import Inspection
+    from skill_ttrl.stages.measure import Evaluation
+    from skill_ttrl.stages.trained import Reply
+
+STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def evaluation_table(found: Evaluation) -> Table:
+    """Accuracy figures with intervals."""
+    k = found.samples
+    rows = [
+        (f"avg@{k}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
+        (f"maj@{k}", number(found.majority) + interval(found.majority_interval)),
+        ("greedy", number(found.greedy) + interval(found.greedy_interval)),
+        *((f"pass@{name}", number(value)) for name, value in found.pass_at_k.items()),
+        *((f"avg@{k}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
+        ("agreement", number(found.agreement)),
+        ("entropy of the answers (nats)", number(found.entropy)),
+    ]
+    return rows_table(f"{found.label}: {found.problems} problems ({found.split})", ("figure", "value"), rows)
+
+
+def reply_view(reply: Reply) -> RenderableType:
+    """The answers as plain text, and the vote where there is more than one."""
+    lines: list[RenderableType] = [Text(text) for text in reply.texts]
+    if len(reply.texts) > 1:
+        vote = reply.vote
+        counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
+        lines.append(Text(f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})", "bold"))
+    return Group(*lines)
+
+
+def inspection_view(found: Inspection) -> RenderableType:
+    """Facts, then the table, then notes."""
+    parts: list[RenderableType] = [Text(f"{found.kind}: {found.path}", "bold")]
+    parts += [Text(f"  {name}: {value}") for name, value in found.facts.items()]
+    if found.rows:
+        parts.append(rows_table("", found.columns, found.rows))
+    parts += [Text(f"  {note}", "yellow") for note in found.notes]
+    return Group(*parts)
+
+
+def diagnosis_view(found: Diagnosis) -> RenderableType:
+    """One row a check; what to do stands beside what was found."""
+    table = Table(title="skillttrl doctor")
+    for column in ("", "check", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for check in found.checks:
+        status = Text(check.status, STATUS_STYLES[check.status])
+        table.add_row(status, Text(check.name), Text(check.found), Text(check.advice))
+    return table

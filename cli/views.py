@@ -1,0 +1,183 @@
+"""What the command line shows: a live view of a run, tables for everything else. Rich only; nothing here decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from skill_ttrl.runs.report import Summary
+
+SHOWN = ("loss", "reward", "agreement", "label_accuracy", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")
+"""Figures of the live view, in this order, where a step has them."""
+LOOP = ("sample", "vote", "reward", "update")
+LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO"}
+PLAIN_LINES = 10
+"""Lines that a phase prints where there is no terminal to draw on."""
+
+
+class RunView:
+    """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
+
+    Where the console is no terminal, it prints a line now and then instead.
+    """
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._bars = Progress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        self._units: dict[str, str] = {}
+        self._totals: dict[str, int] = {}
+        self._phase = ""
+        self._part: str | None = None
+        self._figures: Mapping[str, float] = {}
+        self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> RunView:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+            self._console.print(self._bars.get_renderable())
+
+    def __rich__(self) -> Panel:
+        return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim")), title=self._title)
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """See `Progress.start`."""
+        self._phase, self._part = phase, None
+        self._began[phase] = (time.perf_counter(), done)
+        self._units[phase], self._totals[phase] = unit, total
+        self._tasks[phase] = self._bars.add_task(phase, total=total, completed=done, speed="")
+        if not self._console.is_terminal:
+            self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
+
+    def enter(self, phase: str, part: str) -> None:
+        """See `Progress.enter`."""
+        self._part = part
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        """See `Progress.advance`."""
+        began, before = self._began[phase]
+        rate = (done - before) / max(time.perf_counter() - began, 1e-9)
+        speed = f"{rate:.1f} {self._units[phase]}s/s"
+        self._bars.update(self._tasks[phase], completed=done, speed=speed)
+        self._figures = metrics
+        total = self._totals[phase]
+        if not self._console.is_terminal and (done % max(1, total // PLAIN_LINES) == 0 or done == total):
+            self._console.print(f"{phase} {done}/{total}  {speed}  {self._figures_line()}", highlight=False)
+
+    def finish(self, phase: str) -> None:
+        """See `Progress.finish`."""
+        total = self._totals[phase]
+        self._bars.update(self._tasks[phase], completed=total)
+        self._part = None
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """See `Progress.notice`."""
+        self._console.print(Text(("Warning: " if warning else "") + text, "yellow" if warning else ""))
+
+    def _loop(self) -> Text:
+        line = Text()
+        names = ["cold start", *LOOP]
+        at = "cold start" if self._phase == "cold start" else self._part
+        for place, name in enumerate(names):
+            if place:
+                line.append(" → ", "dim")
+            line.append(LOOP_TITLES.get(name, name), "bold green" if name == at else "dim")
+        return line
+
+    def _figures_line(self) -> str:
+        return "  ".join(f"{name} {self._figures[name]:.3f}" for name in SHOWN if name in self._figures)
+
+
+def summary_table(summary: Summary) -> Table:
+    """Before and after, with intervals where they were measured."""
+    from skill_ttrl.runs.report import summary_rows
+
+    held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
+    table = Table(title=f"{summary.name}: {summary.problems} {held}, reward {summary.reward}, seed {summary.seed}")
+    table.add_column("figure")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    names = {f"avg@{summary.samples}": "accuracy", f"maj@{summary.samples}": "majority", "greedy": "greedy"}
+    for label, before, after in summary_rows(summary):
+        key = names.get(label)
+        table.add_row(
+            label,
+            number(before) + interval(summary.intervals.get(f"{key}_before")),
+            number(after) + interval(summary.intervals.get(f"{key}_after")),
+        )
+    return table
+
+
+def closing_lines(summary: Summary) -> list[str]:
+    """What stands under the table: the vote, the paired change, wall times."""
+    lines = []
+    change = summary.intervals.get("accuracy_change")
+    if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
+        difference = summary.accuracy_after - summary.accuracy_before
+        lines.append(f"Change of avg@{summary.samples}: {difference:+.3f}{interval(change)}, paired over problems.")
+    if summary.agreement is not None:
+        text = f"Last votes: agreement {summary.agreement:.3f}"
+        if summary.label_accuracy is not None:
+            text += f", true in {summary.label_accuracy:.3f} of the cases (measured, never used)"
+        if summary.flip_rate is not None:
+            text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
+        lines.append(text + ".")
+    phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
+    if phases:
+        lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
+    return lines
+
+
+def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A plain table of texts; nothing in a cell is read as markup."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    return table
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or a dash for what was not measured."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def interval(bounds: tuple[float, float] | None) -> str:
+    """` [low, high]`, or nothing."""
+    return "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"

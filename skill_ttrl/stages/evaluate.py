@@ -1,0 +1,30 @@
+"""`skillttrl evaluate`: measure a trained policy again, on the run's problems or on others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.stages.build import build
+from skill_ttrl.stages.measure import Evaluation
+from skill_ttrl.stages.trained import find_trained
+
+
+def run(path: str | Path, overrides: Sequence[str] = (), *, progress: Progress | None = None) -> Evaluation:
+    """Evaluate the policy of a run or checkpoint.
+
+    Args:
+        path: run folder (its newest checkpoint) or checkpoint folder.
+        overrides: changes to the run's config, e.g. `eval.samples=64` or `data.eval.path=mine.jsonl`.
+        progress: told of what was left out.
+
+    Raises:
+        SkillTTRLError: there is no such policy, or the problems cannot be read.
+    """
+    trained = find_trained(path, overrides)
+    bench = build(trained.config, progress or SilentProgress(), weights=trained.weights)
+    try:
+        return bench.evaluate(trained.weights.name)
+    finally:
+        bench.envs.close()

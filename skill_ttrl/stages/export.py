@@ -1,0 +1,53 @@
+"""`skillttrl export`: a trained policy as a plain Hugging Face folder, adapters merged on request."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.load import load_checkpoint, merge_adapters, save_model
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS
+from skill_ttrl.runs.files import explaining
+from skill_ttrl.stages.trained import Trained
+
+TRAINER_FILES = {MANIFEST, STATE, TENSORS}
+"""What only a run needs to go on."""
+
+
+def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Path:
+    """Write the policy to `output`, which must not exist; it appears whole or not at all.
+
+    Args:
+        trained: which policy.
+        output: folder to make.
+        merged: fold LoRA adapters into the weights of their base model, so that no peft is needed to load it.
+
+    Raises:
+        RunFolderError: `output` exists or cannot be written.
+        ConfigError: `merged` is asked for a policy without adapters.
+    """
+    output = Path(output)
+    if output.exists():
+        raise RunFolderError(f"{output} exists already. Choose another --output.")
+    adapters = (trained.weights / "adapter_config.json").is_file()
+    if merged and not adapters:
+        raise ConfigError(f"{trained.weights} has no adapters to merge: its weights are whole. Leave --merged out.")
+    building = output.with_name(f".{output.name}.partial")
+    with explaining("write", output):
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        try:
+            if merged:
+                loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
+                save_model(merge_adapters(loaded.model), loaded.tokenizer, building)
+                shutil.copy(trained.weights / "README.md", building)
+            else:
+                for file in trained.weights.iterdir():
+                    if file.name not in TRAINER_FILES:
+                        shutil.copy(file, building)
+            building.rename(output)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return output

@@ -1,0 +1,137 @@
+"""`skillttrl inspect`: what a path holds, whatever it is. It reads and never writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import load_config, verified_note
+from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import read_jsonl, read_run
+from skill_ttrl.runs.report import summary_rows
+
+MAX_CELL = 80
+"""Longest text of a cell in characters."""
+COLUMNS = ("phase", "step", "task", "task_id", "answer", "reward", "agreement", "correct", "tie", "stop_reason", "text")
+"""Fields of trajectories and votes worth a column, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found at a path."""
+
+    kind: str
+    """run, checkpoint, records or config."""
+    path: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    notes: Sequence[str] = ()
+
+
+def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
+    """Look at a run, a checkpoint, a JSONL file or a config.
+
+    Raises:
+        RunFolderError: nothing is there, or it is none of these.
+        CheckpointError: a checkpoint is damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RunFolderError(f"There is nothing at {path}.")
+    if path.is_dir():
+        if RunFolder.exists(path):
+            return _run(path)
+        if (path / MANIFEST).is_file():
+            return _checkpoint(path)
+    elif path.suffix == ".jsonl":
+        return _records(path, limit)
+    elif path.suffix in {".yaml", ".yml", ".json"}:
+        return _config(path)
+    raise RunFolderError(
+        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), "
+        "a .jsonl file, or a config (.yaml, .json)."
+    )
+
+
+def _run(path: Path) -> Inspection:
+    found = read_run(path)
+    config, summary, metrics = found.config, found.summary, found.metrics
+    done = {str(phase): int(count) for phase, count in metrics.groupby("phase").size().items()} if len(metrics) else {}
+    checkpoints = sorted(entry.name for entry in (path / "checkpoints").glob("*-*") if not entry.name.startswith("."))
+    files = sorted(f"{entry.name} ({entry.stat().st_size:,} bytes)" for entry in path.iterdir() if entry.is_file())
+    facts = {
+        "name": config.name,
+        "seed": config.seed,
+        "model": config.model.path,
+        "environment": config.env.id,
+        "reward": config.rl.reward,
+        "phases": ", ".join(config.phases),
+        "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
+        "ended": "yes" if summary else "no; go on with --resume auto",
+        "checkpoints": ", ".join(checkpoints) or "none",
+        "files": ", ".join(name for name in files if not name.startswith(".")),
+    }
+    rows = [
+        (label, _short(before), _short(after)) for label, before, after in (summary_rows(summary) if summary else [])
+    ]
+    warnings = summary.warnings if summary else []
+    return Inspection("run", str(path), facts, ("figure", "before", "after"), rows, [*found.notes, *warnings])
+
+
+def _checkpoint(path: Path) -> Inspection:
+    verify(path)
+    state = load_state(path)
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    files = manifest.get("files", manifest)
+    facts = {"phase": state["phase"], "step": state["step"], "whole": "yes, every file matches its SHA-256"}
+    rows = [(name, f"{entry['bytes']:,}", entry["sha256"][:12]) for name, entry in sorted(files.items())]
+    return Inspection("checkpoint", str(path), facts, ("file", "bytes", "sha256"), rows)
+
+
+def _records(path: Path, limit: int) -> Inspection:
+    records, torn = read_jsonl(path)
+    if not records:
+        raise DataError(f"{path} holds no whole line.")
+    shown = [_flatten(record) for record in records[:limit]]
+    present = {name for row in shown for name in row}
+    columns = [name for name in COLUMNS if name in present] or sorted(present)[:8]
+    notes = [f"showing {len(shown)} of {len(records)}"] + (["the last line is torn"] if torn else [])
+    rows = [[_short(row.get(name)) for name in columns] for row in shown]
+    return Inspection("records", str(path), {"lines": len(records)}, columns, rows, notes)
+
+
+def _flatten(record: dict[str, Any]) -> dict[str, Any]:
+    """A trajectory's nested parts as plain cells; other records as they are."""
+    row = dict(record)
+    if isinstance(row.get("task"), dict):
+        row["task"] = row["task"].get("id")
+    if isinstance(row.get("steps"), list):
+        row["text"] = " ⏎ ".join(str(step.get("action", "")) for step in row["steps"])
+    return row
+
+
+def _config(path: Path) -> Inspection:
+    config = load_config(path)
+    text = path.read_text(encoding="utf-8")
+    stated = config.model_dump(mode="json", exclude_defaults=True)
+    rows = [(key, value) for section, content in stated.items() for key, value in _leaves(section, content)]
+    return Inspection("config", str(path), {"valid": "yes", "verified": verified_note(text)}, ("key", "value"), rows)
+
+
+def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        return [leaf for key, inner in value.items() for leaf in _leaves(f"{prefix}.{key}", inner)]
+    return [(prefix, str(value))]
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value) if value is not None else None
+    return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"

@@ -1,0 +1,47 @@
+"""Pin what a run reads: commits of hub models and data sets, hashes of files, written into the run's own config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.data import read_records
+from skill_ttrl.errors import DataError
+from skill_ttrl.llm.load import EMBEDDED, hub_revision
+
+FILE_HASH = "sha256:"
+
+
+def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with every revision that can be known filled in.
+
+    Raises:
+        DataError: a data set cannot be read, or a file's content is not the pinned one.
+        ModelError: a hub model cannot be found.
+    """
+    pinned = config.model_copy(deep=True)
+    pinned.model.revision = _model_revision(config.model)
+    for source in (pinned.data.train, pinned.data.eval, pinned.sft.data):
+        if source is not None:
+            source.revision = _data_revision(source)
+    return pinned
+
+
+def _model_revision(model: ModelConfig) -> str | None:
+    if model.path == EMBEDDED or Path(model.path).is_dir():
+        return model.revision
+    return hub_revision(model)
+
+
+def _data_revision(source: SourceConfig) -> str | None:
+    if source.path.startswith("family:"):
+        return source.revision
+    asked = source.revision
+    is_hash = asked is not None and asked.startswith(FILE_HASH)
+    found = read_records(source.path, split=source.split, revision=None if is_hash else asked, limit=1).revision
+    if is_hash and found != asked:
+        raise DataError(
+            f"{source.path} is not the file this run was made with: its content is {found}, the config pins {asked}. "
+            "Put the file back, or start a new run."
+        )
+    return found or asked
