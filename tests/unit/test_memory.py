@@ -1,0 +1,248 @@
+"""The memory estimate: held to what a process really takes, and to what is known of published models.
+
+Run as a script (`python test_memory.py JSON`) this file is the process that is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import ModelError
+
+SMALL = {"vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6} | {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+}
+WIDE = {"vocab_size": 2000, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 5} | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+}
+
+
+def run_config(*, votes: int, micro_batch_size: int, kl_coef: float) -> dict[str, Any]:
+    """A config whose every prompt has 64 tokens and every completion 64."""
+    return {
+        "data": {"max_prompt_tokens": 64},
+        "rollout": {"n_votes_per_prompt": votes, "n_samples_per_prompt": votes, "max_new_tokens": 64},
+        "rl": {"prompts_per_step": 2, "micro_batch_size": micro_batch_size, "kl_coef": kl_coef},
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+
+
+def published(**sizes: Any) -> Any:
+    """A transformers config with the sizes that a model's authors have published."""
+    from transformers import Qwen2Config
+
+    return Qwen2Config(**sizes)
+
+
+def measured(
+    config: dict[str, Any], model: dict[str, Any], *, steps: int, keep_no_heap: bool = False
+) -> dict[str, int]:
+    """Resident memory in bytes of a fresh process that samples and updates: before the model is there, and the peaks."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if keep_no_heap:
+        environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps({"config": config, "model": model, "steps": steps})],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def estimated(config: dict[str, Any], model: dict[str, Any]) -> Any:
+    from skill_ttrl.rl.memory import estimate_memory
+
+    return estimate_memory(load_config(config), published(**model))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [
+        (run_config(votes=4, micro_batch_size=2, kl_coef=0.001), SMALL),
+        (run_config(votes=16, micro_batch_size=8, kl_coef=0.0), WIDE),
+    ],
+    ids=["weights dominate", "activations dominate"],
+)
+def test_estimate_is_within_a_quarter_of_the_measured_peak(config: dict[str, Any], model: dict[str, Any]) -> None:
+    found, estimate = measured(config, model, steps=1), estimated(config, model)
+    assert estimate.peak == pytest.approx(max(found["sample"], found["update"]), rel=0.25)
+    growth = estimate.peak - estimate.parts["runtime"]
+    assert growth == pytest.approx(max(found["sample"], found["update"]) - found["before"], rel=0.35)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_formulas_are_within_a_sixth_of_what_is_allocated() -> None:
+    config = run_config(votes=16, micro_batch_size=8, kl_coef=0.001)
+    found, estimate = measured(config, WIDE, steps=2, keep_no_heap=True), estimated(config, WIDE)
+    aside = estimate.parts["runtime"] + estimate.parts["heap"]
+    assert estimate.phases["update"] - aside == pytest.approx(found["update"] - found["before"], rel=1 / 6)
+    sampling = estimate.phases["sample"] - estimate.parts["runtime"]
+    assert sampling == pytest.approx(found["sample"] - found["before"], rel=1 / 6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters"),
+    [
+        ((152064, 3584, 18944, 28, 28, 4, False), 7_615_616_512),
+        ((151936, 1536, 8960, 28, 12, 2, True), 1_543_714_304),
+        ((151936, 896, 4864, 24, 14, 2, True), 494_032_768),
+    ],
+    ids=["Qwen2.5-7B", "Qwen2.5-1.5B", "Qwen2.5-0.5B"],
+)
+def test_parameters_are_counted_as_published(sizes: tuple[Any, ...], parameters: int) -> None:
+    assert gpu_estimate(SkillTTRLConfig(), sizes).parameters == parameters
+
+
+def gpu_estimate(config: SkillTTRLConfig, sizes: tuple[Any, ...]) -> Any:
+    from skill_ttrl.rl.memory import estimate_memory
+
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    model = published(**dict(zip((*names, "num_key_value_heads", "tie_word_embeddings"), sizes, strict=True)))
+    return estimate_memory(config, model, device="cuda", precision="bf16")
+
+
+def test_recipes_fit_where_their_headers_say() -> None:
+    seven = gpu_estimate(load_config("ttrl_qwen2.5_math_7b"), (152064, 3584, 18944, 28, 28, 4, False))
+    assert seven.parts["weights"] + seven.parts["gradients"] + seven.parts["optimizer"] == 16 * seven.parameters
+    assert seven.peak > 140e9
+    one = gpu_estimate(load_config("ttrl_qwen2.5_math_1.5b"), (151936, 1536, 8960, 28, 12, 2, True))
+    assert 30e9 < one.peak < 80e9
+    half = gpu_estimate(load_config("ttrl_qwen2.5_0.5b_lora"), (151936, 896, 4864, 24, 14, 2, True))
+    assert half.parts["weights"] == pytest.approx(2 * 494_032_768 + 4 * half.trainable)
+    assert 3e9 < half.peak < 24e9
+
+
+def test_adapters_are_counted_as_peft_makes_them() -> None:
+    from transformers import Qwen2ForCausalLM
+
+    from skill_ttrl.config import LoraConfig
+    from skill_ttrl.llm.load import add_lora
+    from skill_ttrl.rl.memory import estimate_memory
+
+    shape = published(**WIDE)
+    for targets in ("all-linear", ["q_proj", "down_proj"]):
+        lora = {"r": 4, "target_modules": targets}
+        config = load_config({"model": {"lora": lora}, "runtime": {"device": "cpu"}})
+        model = add_lora(Qwen2ForCausalLM(shape), LoraConfig.model_validate(lora), 0)
+        trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        assert estimate_memory(config, shape).trainable == trainable
+
+
+def test_each_setting_moves_its_own_part() -> None:
+    def parts(*overrides: str) -> dict[str, int]:
+        from skill_ttrl.rl.memory import estimate_memory
+
+        config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.001), overrides)
+        return dict(estimate_memory(config, published(**WIDE)).parts)
+
+    plain = parts()
+
+    def changed(*overrides: str) -> set[str]:
+        return {name for name, size in parts(*overrides).items() if size != plain.get(name)}
+
+    assert changed("rl.kl_coef=0") == {"reference"}
+    assert changed("model.gradient_checkpointing=true") == {"activations", "heap"}
+    assert changed("rl.micro_batch_size=2") == {"activations", "logits", "heap"}
+    assert changed("rollout.max_batch_size=8") == {"kv_cache", "sampling"}
+    assert changed("phases=[sft, rl]") == {"sft_activations"}
+    assert parts("rl.micro_batch_size=2")["logits"] * 2 == plain["logits"]
+    assert parts("model.attn_implementation=eager")["activations"] > plain["activations"]
+
+
+def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
+    config = load_config("ttrl_qwen2.5_math_7b", ["rl.micro_batch_size=64"])
+    logits = gpu_estimate(config, (152064, 3584, 18944, 28, 28, 4, False)).parts["logits"]
+    assert logits <= 4 * 4 * 32_000_000
+
+
+def test_built_in_policy_needs_no_download() -> None:
+    from skill_ttrl.rl.memory import estimate_memory, load_model_config
+
+    config = load_config({"model": {"path": "embedded"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
+    estimate = estimate_memory(config, load_model_config(config.model))
+    assert 250_000 < estimate.parameters < 350_000
+    assert set(estimate.phases) == {"sample", "update", "sft"}
+
+
+def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None:
+    from skill_ttrl.config import ModelConfig
+    from skill_ttrl.rl.memory import load_model_config
+
+    with pytest.raises(ModelError, match=r"needs its config\.json alone"):
+        load_model_config(ModelConfig(path=str(tmp_path)))
+
+
+def probe(settings: dict[str, Any]) -> dict[str, int]:
+    """Sample and update with a random model, two optimiser steps a step; resident memory before it is there, and the peak of each phase."""
+    import asyncio
+
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from skill_ttrl.llm.base import Request, Sampling
+    from skill_ttrl.llm.embedded import build_tokenizer
+    from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.rl.batch import pack
+    from skill_ttrl.rl.device import make_accelerator
+    from skill_ttrl.rl.policy import Policy
+    from skill_ttrl.rl.update import Learner
+    from skill_ttrl.types import Group, Step, Task, Trajectory
+
+    config = load_config(settings["config"])
+    accelerator = make_accelerator(config.runtime)
+    found = {"before": resident("VmRSS")}
+    model = Qwen2ForCausalLM(Qwen2Config(**settings["model"]))
+    policy = Policy(model, build_tokenizer(()), "cpu")
+    learner = Learner(policy, config.rl, accelerator, total_steps=2)
+    backend = HFBackend(policy.model, policy.tokenizer)
+    backend.eos_ids = {-1}  # no completion ends early: the estimate is of the longest
+    length, tries = config.data.max_prompt_tokens, config.rollout.n_votes_per_prompt
+    requests = [Request(n=tries, token_ids=tuple(range(p, p + length))) for p in range(config.rl.prompts_per_step)]
+    for step in range(settings["steps"]):
+        forget_peak()
+        sampling = Sampling(max_new_tokens=config.rollout.max_new_tokens)
+        generations = asyncio.run(backend.generate(requests, sampling, seed=step))
+        found["sample"] = resident("VmHWM")
+        groups = []
+        for place, generation in enumerate(generations):
+            task = Task(str(place), "none")
+            steps = [Step("", "", 0.0, True, False, generation.prompt_ids, done) for done in generation.completions]
+            groups.append(Group(task, tuple(Trajectory(task, (played,), None, "terminated") for played in steps)))
+        advantages = [float((-1) ** place) for place in range(tries * len(groups))]
+        forget_peak()
+        learner.update(pack(groups, torch.tensor(advantages).tolist()), step=step, seed=0, temperature=1.0)
+        found["update"] = resident("VmHWM")
+    return found
+
+
+def resident(key: str) -> int:
+    """A line of /proc/self/status in bytes: VmRSS is now, VmHWM the peak."""
+    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def forget_peak() -> None:
+    """Let VmHWM begin again at the present size."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(json.loads(sys.argv[1]))))
