@@ -17,7 +17,7 @@ from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.losses import LOSSES, compute_policy_loss
+from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.rl.update import Learner
@@ -92,6 +92,33 @@ def test_micro_batch_size_changes_neither_gradient_nor_figures(
         assert torch.allclose(left, right, atol=1e-5)
     assert many_metrics == pytest.approx(one_metrics, abs=1e-4)
     assert (one_metrics["kl"] > 0) == extra
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_accumulated_gradient_is_that_of_the_loss_over_the_whole_batch(
+    mode: AggregationMode,
+    make_policy: Callable[..., Policy],
+    make_batch: Callable[..., RolloutBatch],
+    accelerator: Accelerator,
+) -> None:
+    batch = make_batch(advantages=[0.0] * 4 + [1.0, -1.0, 0.0, 0.5] + [0.0] * 4)
+    learner = Learner(make_policy(), config(loss_aggregation=mode, micro_batch_size=2), accelerator, total_steps=1)
+    accumulated, metrics = gradient_of_update(learner.policy, learner, batch)
+
+    policy = make_policy()
+    (whole,) = batch.micro_batches(torch.arange(12), 12, 0)
+    log_probs, _ = policy.token_logprobs(whole)
+    advantages, mask = whole.advantages_N[:, None], whole.response_mask_N_R
+    loss, _ = compute_policy_loss(
+        log_probs, whole.old_log_probs_N_R, advantages, mask, dual_clip=3.0, loss_agg_mode=mode
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert metrics["policy_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    by_name = dict(policy.model.named_parameters())
+    order = {id(parameter): name for name, parameter in learner.policy.model.named_parameters()}
+    for parameter, gradient in zip(learner._optimizer.parameters, accumulated, strict=True):
+        expected = by_name[order[id(parameter)]].grad
+        assert expected is not None and torch.allclose(gradient, expected, atol=1e-5)
 
 
 def test_items_without_advantage_are_not_computed_but_count_in_the_mean(
@@ -235,12 +262,27 @@ def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
 ) -> None:
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="bf16"))
-    policy = make_policy()
-    learner = Learner(policy, config(kl_coef=0.1, learning_rate=1e-2), accelerator, total_steps=3)
-    batch = make_batch()
-    metrics = [learner.update(batch, step=step, seed=0, temperature=1.0) for step in range(3)]
-    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6) and metrics[0]["grad_norm"] > 0.1
-    assert metrics[2]["kl"] > 0.01
+    policy, batch = make_policy(), make_batch()
+    learner = Learner(policy, config(kl_coef=0.1, micro_batch_size=12), accelerator, total_steps=1)
+    (micro_batch,) = batch.micro_batches(torch.arange(12), 12, policy.pad_id)
+    with torch.no_grad(), accelerator.autocast():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.5)
+        log_probs = policy.token_logprobs(micro_batch)[0]
+    own = replace(batch, old_log_probs_F=_flat(batch, log_probs))
+    metrics = learner.update(own, step=0, seed=0, temperature=1.0)
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-6) and metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["kl"] > 0.1 and metrics["grad_norm"] > 0.1
+
+
+def _flat(batch: RolloutBatch, log_probs_N_R: Tensor) -> Tensor:
+    """Log-probs of one micro-batch of all items, shortest first, in the batch's own order."""
+    flat = torch.zeros_like(batch.old_log_probs_F)
+    for row, item in enumerate(torch.argsort(batch.lengths_N, stable=True).tolist()):
+        start = int(batch.starts_N[item] + batch.prompt_lengths_N[item])
+        length = int(batch.response_lengths_N[item])
+        flat[start : start + length] = log_probs_N_R[row, :length]
+    return flat
 
 
 def test_sft_learns_the_responses_and_resumes_bit_for_bit(
