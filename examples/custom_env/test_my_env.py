@@ -6,7 +6,6 @@ from gymnasium.utils.env_checker import check_env
 
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 
-
 ENV = "my_env:MyEnv-v0"
 
 

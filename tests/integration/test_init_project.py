@@ -1,0 +1,112 @@
+"""`init` writes a project that works as it is, and never touches what is not its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import load_config, verified_note
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.stages.init import init_project
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "custom_env"
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_example_is_what_init_writes(tmp_path: Path) -> None:
+    written = init_project("my_env", tmp_path)
+    assert [path.name for path in written] == ["my_env.py", "my_env.yaml", "test_my_env.py", "my_env_demos.jsonl"]
+    for path in written:
+        assert (EXAMPLE / path.name).read_bytes() == path.read_bytes(), "run: skillttrl init my_env examples/custom_env"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(path.name for path in written)
+
+
+def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
+    init_project("number_game", tmp_path / "new" / "folder")
+    folder = tmp_path / "new" / "folder"
+    done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_number_game.py")
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -> None:
+    _, config_file, _, demonstrations = init_project("my_env", tmp_path)
+    config = load_config(config_file)
+    assert config.env.id == "my_env:MyEnv-v0" and config.phases == ["sft", "rl"] and config.rl.reward == "majority"
+    assert config.sft.data is not None and config.sft.data.path == demonstrations.name
+    assert verified_note(config_file.read_text()) == "never"
+    script = (
+        "import json; from skill_ttrl.envs import env_tasks;"
+        "print(json.dumps({s: [t.options['number'] for t in env_tasks('my_env:MyEnv-v0', {}, s)] "
+        "for s in ('demos', 'train', 'test')}))"
+    )
+    done = run(tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert {split: len(part) for split, part in numbers.items()} == {"demos": 1000, "train": 128, "test": 64}
+    rows = [json.loads(line) for line in demonstrations.read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == [f"Reverse {number}." for number in numbers["demos"]]
+    right = sum(
+        row["response"] == f"<answer>{number[::-1]}</answer>"
+        for row, number in zip(rows, numbers["demos"], strict=True)
+    )
+    assert 0.5 < right / len(rows) < 0.65  # (1 - 0.15 * 8/9) ** 4 = 0.56: half known, to be sharpened
+
+
+@pytest.mark.parametrize(
+    "name", ["../escape", "a/b", "my-env", "1st", "", "class", "ümlaut", "__main__", "task", "any"]
+)
+def test_a_name_that_is_no_module_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a new environment"):
+        init_project(name, tmp_path / "inside")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["json", "datasets", "skill_ttrl"])
+def test_a_name_that_would_hide_a_module(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="is the name of a module that is already there"):
+        init_project(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
+    (tmp_path / "my_env.yaml").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"already has my_env\.yaml\. .*--force"):
+        init_project("my_env", tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["my_env.yaml"]
+    assert (tmp_path / "my_env.yaml").read_text() == "mine"
+    init_project("my_env", tmp_path, force=True)
+    assert load_config(tmp_path / "my_env.yaml").name == "my_env"
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write_text = Path.write_text
+
+    def fail_at_the_third(self: Path, text: str, encoding: str | None = None) -> int:
+        written.append(self.name)
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        return write_text(self, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", fail_at_the_third)
+    with pytest.raises(RunFolderError, match=r"No space left on device\. No file was changed"):
+        init_project("my_env", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="Cannot write into"):
+        init_project("my_env", tmp_path / "file")

@@ -1,0 +1,134 @@
+"""`SkillTTRL/Math-v0`: Gymnasium's own checks, grading, and any text as an action."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.config import SourceConfig
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.math.env import MathEnv
+from skill_ttrl.errors import DataError, EnvError
+
+
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+def test_gymnasium_has_nothing_to_say(render_mode: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make("SkillTTRL/Math-v0", render_mode=render_mode).unwrapped)
+
+
+def play(action: str, reference: str | None = "128") -> tuple[float, dict[str, Any]]:
+    env = MathEnv()
+    question, _ = env.reset(options={"question": "Compute 76+52.", "reference": reference})
+    assert question == "Compute 76+52."
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (observation, terminated, truncated) == ("", True, False)
+    return reward, info
+
+
+@pytest.mark.parametrize(
+    ("action", "reward", "answer"),
+    [
+        ("8;12;<answer>128</answer>", 1.0, "128"),
+        ("so it is \\boxed{128.0}", 1.0, "128.0"),
+        ("<answer>127</answer>", 0.0, "127"),
+        ("<answer> </answer>", 0.0, None),
+        ("128?", 0.0, None),
+        ("", 0.0, None),
+    ],
+)
+def test_the_answer_is_graded(action: str, reward: float, answer: str | None) -> None:
+    assert play(action) == (reward, {"answer": answer, "graded": True})
+
+
+def test_without_a_reference_nothing_is_graded() -> None:
+    assert play("<answer>128</answer>", None) == (0.0, {"answer": "128", "graded": False})
+
+
+@settings(max_examples=200)
+@given(st.text(st.characters(exclude_categories=())))
+def test_any_text_is_an_action(text: str) -> None:
+    for action in (text, f"<answer>{text}</answer>", f"\\boxed{{{text}"):
+        reward, info = play(action, reference="4")
+        assert reward in (0.0, 1.0)
+        assert reward == 0.0 or info["answer"] is not None
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "\ud800" * 1_000_000,
+        "<answer>" * 2_000,
+        "\\boxed{" * 150_000,
+        "9" * 1_000_000,
+        f"<answer>{'9' * 1_000_000}</answer>",
+    ],
+    ids=["surrogates", "tags", "boxes", "digits", "long answer"],
+)
+def test_a_megabyte_is_an_action_too(action: str) -> None:
+    start = time.perf_counter()
+    assert play(action)[0] == 0.0
+    assert time.perf_counter() - start < 5
+
+
+def test_the_seed_draws_the_problem_and_the_answer_is_not_shown() -> None:
+    env = MathEnv()
+    drawn = [env.reset(seed=seed) for seed in range(40)]
+    assert len({question for question, _ in drawn}) > 30
+    assert drawn == [env.reset(seed=seed) for seed in range(40)]
+    own = {task.options["question"]: task for task in env.tasks("train")}
+    for seed, (question, info) in enumerate(drawn):
+        env.reset(seed=seed)
+        reference = own[question].reference
+        assert info == {} and reference is not None and reference not in question
+        assert env.step(f"<answer>{reference}</answer>")[1] == 1.0
+
+
+def test_problems_of_its_own_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps([{"question": "1+1?", "answer": "2"}]))
+    sources: list[Any] = [str(path), {"path": str(path)}, SourceConfig(path=str(path))]
+    for source in sources:
+        env = make_env("math", source=source)
+        assert env.reset(seed=3)[0] == "1+1?"
+        assert env.step("<answer>2</answer>")[1] == 1.0
+    with pytest.raises(DataError, match="No file"):
+        make_env("math", source=str(tmp_path / "two.json")).reset()
+    assert make_env("math", family="mod", split="test").reset()[0].endswith(".")
+
+
+def test_mistakes_are_named() -> None:
+    env = MathEnv()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("x")
+    with pytest.raises(EnvError, match=r"no reset option 'problem'\. Known: question, reference\."):
+        env.reset(options={"problem": "1+1"})
+    with pytest.raises(EnvError, match=r"found str and int"):
+        env.reset(options={"question": "1+1", "reference": 2})
+
+
+def test_rendering() -> None:
+    env = MathEnv(render_mode="ansi")
+    env.reset(options={"question": "1+1?"})
+    assert env.render() == "1+1?\nAnswer: -"
+    env.step("<answer>3</answer>")
+    assert env.render() == "1+1?\nAnswer: 3"
+    assert MathEnv().render() is None
+
+
+def test_a_thousand_environments_are_cheap() -> None:
+    start = time.perf_counter()
+    envs = [make_env("math") for _ in range(1000)]
+    for env in envs:
+        env.reset(options={"question": "1+1?"})
+    assert time.perf_counter() - start < 5

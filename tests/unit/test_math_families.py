@@ -1,0 +1,109 @@
+"""Generated families: right, disjoint, the same for every run; noise of the stated size."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.envs.math.families import FAMILIES, LARGEST_SLIP
+from skill_ttrl.errors import ConfigError, DataError
+
+RESPONSE = re.compile(r"(\d+;)+<answer>\d+</answer>")
+
+
+def true_answer(question: str) -> int:
+    """Computed without the family's own solution."""
+    body = question.removeprefix("Compute ").removesuffix(".")
+    if "+" in body:
+        a, b = map(int, body.split("+"))
+        return a + b
+    if "*" in body:
+        a, b = map(int, body.split("*"))
+        return a * b
+    a, b = map(int, body.split(" mod "))
+    return a % b
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_references_and_clean_demonstrations_are_right(name: str) -> None:
+    family = FAMILIES.get(name)
+    for split in family.sizes:
+        for task in family.problems(split, "E-v0"):
+            assert task.reference == str(true_answer(task.options["question"]))
+            assert (task.env_id, task.split, task.task_type) == ("E-v0", split, family.task_type)
+            assert set(task.options) == {"question"}  # the answer is not among what the environment shows
+    for prompt, response in family.demonstrations(noise=0):
+        assert RESPONSE.fullmatch(response)
+        assert response.endswith(f"<answer>{true_answer(prompt)}</answer>")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_splits_are_disjoint_and_of_the_stated_size(name: str) -> None:
+    family = FAMILIES.get(name)
+    questions = {split: {task.options["question"] for task in family.problems(split, "E")} for split in family.sizes}
+    assert {split: len(found) for split, found in questions.items()} == dict(family.sizes)
+    assert len(set.union(*questions.values())) == sum(family.sizes.values())
+    assert {prompt for prompt, _ in family.demonstrations()} == questions["demos"]
+    ids = [task.id for split in family.sizes for task in family.problems(split, "E")]
+    assert len(set(ids)) == len(ids)
+
+
+def test_add_is_the_documented_recipe() -> None:
+    add = FAMILIES.get("add")
+    assert dict(add.sizes) == {"demos": 4000, "train": 256, "test": 128}
+    assert len(add.operands[0]) * len(add.operands[1]) == 8100
+    demonstrations = {
+        prompt: response for split in add.sizes for prompt, response in add.demonstrations(noise=0, split=split)
+    }
+    values, answer = add.solve(76, 52, lambda value: value)
+    assert (values, answer) == ([8, 12], 128)
+    assert demonstrations["Compute 79+45."] == "14;12;<answer>124</answer>"
+    # the order is fixed for good: another order would put training problems of old runs into the test split
+    assert [task.id for task in add.problems("test", "E")[:3]] == ["add-79-45", "add-27-60", "add-57-95"]
+
+
+def test_later_steps_follow_a_slip() -> None:
+    add = FAMILIES.get("add")
+    assert add.solve(76, 52, lambda value: 11 if value == 8 else value) == ([11, 13], 131)
+    assert FAMILIES.get("mod").solve(100, 7, lambda value: 99 if value == 98 else value) == ([99], 1)
+    assert FAMILIES.get("mod").solve(100, 2, lambda value: 101 if value == 100 else value) == ([101], 0)
+
+
+def test_noise_has_the_stated_rate_and_size() -> None:
+    add = FAMILIES.get("add")
+    clean, noisy = add.demonstrations(noise=0), add.demonstrations(seed=1, noise=0.2)
+    offsets = []
+    for (prompt, right), (same_prompt, response) in zip(clean, noisy, strict=True):
+        assert prompt == same_prompt and RESPONSE.fullmatch(response)
+        offsets.append(int(response.split(";")[0]) - int(right.split(";")[0]))
+    slips = [offset for offset in offsets if offset]
+    assert 0.17 < len(slips) / len(offsets) < 0.23
+    assert {abs(offset) for offset in slips} == set(range(1, LARGEST_SLIP + 1))
+    assert 0.42 < sum(offset < 0 for offset in slips) / len(slips) < 0.55
+    all_right = sum(one == other for one, other in zip(clean, noisy, strict=True)) / len(clean)
+    assert abs(all_right - 0.8**3) < 0.03
+
+
+@given(seed=st.integers(0, 2**32), noise=st.floats(0, 1))
+def test_any_noise_gives_well_formed_demonstrations(seed: int, noise: float) -> None:
+    family = FAMILIES.get("multiply")
+    drawn = family.demonstrations(seed, noise, split="test")
+    assert all(RESPONSE.fullmatch(response) for _, response in drawn)
+    assert drawn == family.demonstrations(seed, noise, split="test")
+
+
+def test_another_seed_draws_the_noise_afresh_on_the_same_problems() -> None:
+    family = FAMILIES.get("add")
+    first, second = family.demonstrations(seed=1), family.demonstrations(seed=2)
+    assert [prompt for prompt, _ in first] == [prompt for prompt, _ in second]
+    assert sum(one != other for one, other in zip(first, second, strict=True)) > 1000
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown family 'ad'\. Did you mean 'add'\?"):
+        FAMILIES.get("ad")
+    with pytest.raises(DataError, match=r"'add' has no split 'tset'\. Did you mean 'test'\?"):
+        FAMILIES.get("add").problems("tset", "E")

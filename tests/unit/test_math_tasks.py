@@ -1,0 +1,143 @@
+"""Math tasks and demonstrations from every kind of source, and the types of problems."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.config import SourceConfig
+from skill_ttrl.envs.math.classify import classify
+from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks
+from skill_ttrl.errors import ConfigError, DataError
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
+
+
+def source(tmp_path: Path, rows: list[dict[str, Any]], **fields: Any) -> SourceConfig:
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return SourceConfig(path=str(path), **fields)
+
+
+def test_a_file_becomes_tasks(tmp_path: Path) -> None:
+    rows = [
+        {"id": 3, "prompt": "What is $1+1$?", "answer": "2", "subject": "Counting & Probability"},
+        {"id": 4, "prompt": "Find the area of triangle $ABC$.", "answer": 142.0},
+        {"id": 5, "prompt": "x", "answer": None, "task_type": "odd"},
+        {"id": 6, "prompt": "Tom buys apples. How much is it?", "answer": "He pays 6*12=72.\n#### 72"},
+        {"id": 7, "prompt": "y", "answer": 0.5},
+    ]
+    first, second, third, fourth, fifth = load_tasks(source(tmp_path, rows), "E-v0", split="test")
+    assert (first.id, first.env_id, first.options, first.split) == ("3", "E-v0", {"question": "What is $1+1$?"}, "test")
+    assert (first.reference, first.task_type) == ("2", "counting_probability")
+    assert (second.reference, second.task_type) == ("142", "geometry")
+    assert (third.reference, third.task_type) == (None, "odd")
+    assert (fourth.reference, fourth.task_type, fifth.reference) == ("72", "word_problem", "0.5")
+
+
+@pytest.mark.parametrize("name", ["prompt", "question", "problem"])
+def test_the_prompt_column_and_its_fallbacks(tmp_path: Path, name: str) -> None:
+    rows = [{name: "1+1?"}]
+    (task,) = load_tasks(source(tmp_path, rows))
+    assert task.options["question"] == "1+1?" and task.reference is None
+    with pytest.raises(DataError, match=r"has no column 'text'"):
+        load_tasks(source(tmp_path, rows, prompt_field="text"))
+
+
+def test_no_prompt_column_names_what_was_found(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no column 'prompt'\. Did you mean 'prompts'\? Known: prompts, x\."):
+        load_tasks(source(tmp_path, [{"prompts": "a", "x": 1}]))
+    with pytest.raises(DataError, match=r"data\.jsonl:2: 'answer' must be str or int or float or NoneType, found list"):
+        load_tasks(source(tmp_path, [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": [1]}]))
+
+
+def test_a_family_becomes_tasks() -> None:
+    config = SourceConfig(path="family:add")
+    train, test = load_tasks(config, "E-v0", split="train"), load_tasks(config, "E-v0", split="test")
+    assert (len(train), len(test)) == (256, 128)
+    assert load_tasks(SourceConfig(path="family:add", split="test", limit=5), "E-v0", split="train") == test[:5]
+    with pytest.raises(ConfigError, match=r"family:add has no option 'nosie'\. Did you mean 'noise'\?"):
+        load_tasks(SourceConfig(path="family:add", options={"nosie": 1}))
+
+
+def test_options_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"options \['noise'\] are for generated families"):
+        load_tasks(source(tmp_path, [{"prompt": "a"}], options={"noise": 0.1}))
+
+
+def test_demonstrations_of_a_family() -> None:
+    config = SourceConfig(path="family:add", options={"noise": 0.0}, limit=100)
+    clean = load_demonstrations(config, seed=1)
+    assert len(clean) == 100 and clean == load_demonstrations(config, seed=2)
+    noisy = load_demonstrations(config, seed=1, noise=0.9)
+    assert sum(one != other for one, other in zip(clean, noisy, strict=True)) > 90
+    default = load_demonstrations(SourceConfig(path="family:add"), seed=1)
+    assert default == load_demonstrations(SourceConfig(path="family:add", options={"noise": 0.2}), seed=1)
+    for bad in (1.5, "much", True):
+        with pytest.raises(ConfigError, match="must be a number from 0 to 1"):
+            load_demonstrations(SourceConfig(path="family:add", options={"noise": bad}))
+
+
+def test_demonstrations_of_a_file(tmp_path: Path) -> None:
+    pairs = [{"prompt": "p", "response": "r"}, {"prompt": "q", "response": "s"}]
+    assert load_demonstrations(source(tmp_path, pairs)) == [("p", "r"), ("q", "s")]
+    chats = [[{"role": "user", "content": "p"}, {"role": "assistant", "content": "r"}]]
+    assert load_demonstrations(source(tmp_path, [{"messages": chat} for chat in chats])) == [("p", "r")]
+    with pytest.raises(DataError, match=r"has no column 'response'"):
+        load_demonstrations(source(tmp_path, [{"prompt": "p", "answer": "r"}]))
+    chats[0].insert(0, {"role": "system", "content": "be brief"})
+    with pytest.raises(DataError, match=r"data\.jsonl:1: .*found roles \['system', 'user', 'assistant'\]"):
+        load_demonstrations(source(tmp_path, [{"messages": chats[0]}]))
+    with pytest.raises(DataError, match=r"'content' of each message must be str"):
+        load_demonstrations(source(tmp_path, [{"messages": [{"role": "user"}, {"role": "assistant"}]}]))
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "count"), [("aime", 30), ("amc", 83), ("math", 500)])
+def test_the_real_problem_sets(name: str, count: int) -> None:
+    tasks = load_tasks(SourceConfig(path=str(DATA / f"{name}.json")), split="test")
+    assert len(tasks) == len({task.id for task in tasks}) == count
+    assert all(task.reference and task.options["question"] and task.task_type for task in tasks)
+    assert Counter(task.task_type for task in tasks)["other"] < 0.15 * count
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("Compute 76+52.", "arithmetic"),
+        ("What is $3 \\times 4$?", "arithmetic"),
+        ("Compute 76 mod 5.", "number_theory"),
+        ("How many divisors does 60 have?", "number_theory"),
+        ("Solve $x+3=5$ for $x$.", "algebra"),
+        ("The radius of a circle is 3. What is its area?", "geometry"),
+        ("Two dice are rolled. What is the probability of a 7?", "counting_probability"),
+        ("Find $\\sin 30^\\circ$.", "precalculus"),
+        ("Tom buys 3 apples for 2 dollars each. How much does he pay?", "word_problem"),
+        ("Name a colour. [asy] draw(circle((0,0),1)); // radius 1 [/asy]", "other"),
+        ("", "other"),
+    ],
+)
+def test_types_of_problems(question: str, kind: str) -> None:
+    assert classify(question) == kind
+
+
+@given(st.text())
+def test_any_text_has_a_type(text: str) -> None:
+    assert classify(text)
+
+
+@needs_data
+def test_types_agree_with_the_authors_of_math500() -> None:
+    rows = json.loads((DATA / "math.json").read_text(encoding="utf-8"))
+    names = {"intermediate_algebra": "algebra", "counting_and_probability": "counting_probability"}
+    stated = [(row["id"].split("/")[1], row["prompt"]) for row in rows]
+    pairs = [(names.get(kind, kind), classify(text)) for kind, text in stated if kind != "prealgebra"]
+    assert len(pairs) == 418
+    assert sum(one == other for one, other in pairs) / len(pairs) > 0.78  # always "algebra" would get 0.53

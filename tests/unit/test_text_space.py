@@ -1,0 +1,107 @@
+"""The space of all strings keeps Gymnasium's rules, alone and in vectors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
+from hypothesis import given
+from hypothesis import strategies as st
+
+import skill_ttrl.envs
+from skill_ttrl.envs import TextEnv, TextSpace
+
+any_text = st.text(st.characters(exclude_categories=()))  # surrogates included
+
+
+@given(any_text)
+def test_every_string_is_in_it_and_survives_json(text: str) -> None:
+    space = TextSpace()
+    assert text in space
+    assert space.from_jsonable(space.to_jsonable([text])) == [text]
+
+
+@pytest.mark.parametrize("value", [b"bytes", 1, None, ["a"], ("a",)])
+def test_nothing_else_is(value: object) -> None:
+    assert value not in TextSpace()
+
+
+@given(st.integers(0, 2**31), st.integers(0, 50))
+def test_samples_follow_the_seed(seed: int, length: int) -> None:
+    first, second = TextSpace(length, seed), TextSpace(length)
+    second.seed(seed)
+    drawn = [first.sample() for _ in range(4)]
+    assert drawn == [second.sample() for _ in range(4)]
+    assert all(text in first and len(text) <= length for text in drawn)
+
+
+def test_samples_differ_between_seeds_and_reach_the_length() -> None:
+    samples = {TextSpace(8, seed).sample() for seed in range(300)}
+    assert len(samples) > 250
+    assert {len(sample) for sample in samples} == set(range(9))
+
+
+def test_masks_are_refused() -> None:
+    space: Any = TextSpace()
+    with pytest.raises(ValueError, match="cannot be sampled with a mask"):
+        space.sample(mask=[1])
+
+
+def test_equality_representation_and_pickling() -> None:
+    space = TextSpace(5, seed=3)
+    assert space == TextSpace(5) and hash(space) == hash(TextSpace(5))
+    assert space != TextSpace(6) and space != gymnasium.spaces.Discrete(5)
+    assert eval(repr(space), {"TextSpace": TextSpace}) == space
+    copy = pickle.loads(pickle.dumps(space))
+    assert [copy.sample() for _ in range(3)] == [space.sample() for _ in range(3)]
+    assert not space.is_np_flattenable and space.shape is None
+
+
+def test_batches_are_tuples_with_their_own_generators() -> None:
+    batch: Any = batch_space(TextSpace(seed=1), 3)
+    assert len(batch) == 3 and len(set(batch.sample())) == 3
+    assert ("a", "", "b c") in batch
+
+
+class Echo(TextEnv):
+    """Says what it heard, for three turns."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.turn = 0
+        return "Speak, ä 数!", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.turn += 1
+        return f"you said: {action}", float(len(action)), self.turn == 3, False, {}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_vectors_of_text(kind: str) -> None:
+    makers = [Echo, Echo]
+    envs: Any = AsyncVectorEnv(makers, shared_memory=False) if kind == "async" else SyncVectorEnv(makers)
+    try:
+        observations, _ = envs.reset(seed=0)
+        assert tuple(observations) == ("Speak, ä 数!",) * 2
+        observations, rewards, *_ = envs.step(("one", ""))
+        assert tuple(observations) == ("you said: one", "you said: ")
+        assert rewards.tolist() == [3.0, 0.0]
+        envs.step(envs.action_space.sample())
+        _, _, terminated, *_ = envs.step(("x", "y" * 1000))
+        assert terminated.tolist() == [True, True]
+    finally:
+        envs.close()
+
+
+def test_the_math_environment_in_a_vector() -> None:
+    envs: Any = gymnasium.make_vec("SkillTTRL/Math-v0", num_envs=2, vectorization_mode="sync")
+    questions, _ = envs.reset(seed=5)
+    a, b = questions[0].removeprefix("Compute ").removesuffix(".").split("+")
+    _, rewards, terminated, *_ = envs.step((f"<answer>{int(a) + int(b)}</answer>", "<answer>-1</answer>"))
+    assert rewards.tolist() == [1.0, 0.0] and terminated.all()
+    envs.close()
+    assert skill_ttrl.envs.SHORT_NAMES["math"] == "SkillTTRL/Math-v0"
