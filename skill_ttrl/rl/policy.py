@@ -152,9 +152,10 @@ class Policy:
         """Compare head(decoder(x)) with the model's own logits on eight tokens."""
         self.model.eval()
         probe: Int[Tensor, "1 T"] = torch.arange(8, device=self.device)[None] % self._vocabulary_size
-        theirs = self.model(input_ids=probe, use_cache=False).logits.float()
+        logits = self.model(input_ids=probe, use_cache=False).logits
+        theirs = logits.float()
         ours = self._logits(self._decoder(input_ids=probe, use_cache=False).last_hidden_state).float()
-        tolerance = 1e-4 if next(self.model.parameters()).dtype == torch.float32 else 1e-3
+        tolerance = 1e-4 if logits.dtype == torch.float32 else 1e-3
         error = float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
         if not error <= tolerance:
             raise ModelError(
