@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ def _adapter(kind: Any) -> Any:
 
 def to_json(value: Any) -> str:
     """One line of JSON for any of the types above."""
-    text: str = _adapter(type(value)).dump_json(value).decode()
+    text: str = _adapter(cast(Any, type(value))).dump_json(value).decode()
     return text
 
 
@@ -178,5 +178,5 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     Raises:
         pydantic.ValidationError: the text is not one of `kind`.
     """
-    value: T = _adapter(kind).validate_json(text)
+    value: T = _adapter(cast(Any, kind)).validate_json(text)
     return value
