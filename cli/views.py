@@ -166,8 +166,8 @@ def closing_lines(summary: Summary) -> list[str]:
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A plain table of texts; nothing in a cell is read as markup."""
     table = Table(title=title)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for place, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     return table

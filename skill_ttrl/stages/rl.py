@@ -35,7 +35,13 @@ def reinforce(run: Run) -> None:
     bench, config = run.bench, run.config
     run.evaluate("before")
     reward = make_reward(bench)
-    learner = Learner(bench.policy, config.rl, bench.accelerator, total_steps=config.rl.steps)
+    learner = Learner(
+        bench.policy,
+        config.rl,
+        bench.accelerator,
+        total_steps=config.rl.steps,
+        max_response_tokens=config.rollout.max_new_tokens,
+    )
     history = VoteHistory()
     done = run.steps_done("rl")
     if done and run.resumed is not None:

@@ -32,7 +32,9 @@ def cold_start(run: Run) -> None:
     for step in range(done, config.steps):
         began = time.perf_counter()
         data = clean if step < config.clean_fraction * config.steps else noisy
-        figures = learner.step([data[i] for i in batch_indices(len(data), config, step, run.config.seed)], step)
+        figures = learner.step(
+            [data[i] for i in batch_indices(len(data), config, step, run.config.seed)], step, seed=run.config.seed
+        )
         run.log.log("sft", step, figures)
         run.log.time("sft", step, {"seconds": time.perf_counter() - began})
         run.progress.advance("cold start", step + 1, figures)
