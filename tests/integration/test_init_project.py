@@ -64,6 +64,21 @@ def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -
     assert 0.5 < right / len(rows) < 0.65  # (1 - 0.15 * 8/9) ** 4 = 0.56: half known, to be sharpened
 
 
+@pytest.mark.slow
+def test_what_is_written_trains_without_labels(tmp_path: Path) -> None:
+    init_project("my_env", tmp_path)
+    script = (
+        "from skill_ttrl.config import load_config; from skill_ttrl.stages.train import run;"
+        "s = run(load_config('my_env.yaml', ['runtime.threads=1']), 'run');"
+        "print(s.reward, s.accuracy_before, s.accuracy_after, s.greedy_after)"
+    )
+    done = run(tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    reward, before, after, greedy = done.stdout.split()
+    assert reward == "majority" and 0.35 < float(before) < 0.7
+    assert float(after) > float(before) + 0.2 and float(greedy) > 0.9
+
+
 @pytest.mark.parametrize(
     "name", ["../escape", "a/b", "my-env", "1st", "", "class", "ümlaut", "__main__", "task", "any"]
 )
