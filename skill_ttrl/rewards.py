@@ -45,7 +45,16 @@ def format_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
 
 @REWARDS.register("env")
 def env_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-    """The environment's own return takes the vote's place (ALFWorld, WebShop)."""
+    """The environment's own return takes the vote's place (ALFWorld, WebShop).
+
+    Raises:
+        ConfigError: the environment says that it could not grade a try: it was given no true answer.
+    """
+    if any(trajectory.steps and trajectory.steps[-1].info.get("graded") is False for trajectory in group.trajectories):
+        raise ConfigError(
+            f"rl.reward=env, but {group.task.env_id} cannot grade without true answers, which training tasks do not "
+            "carry. Use rl.reward=majority, or rl.reward=label as a control."
+        )
     return [trajectory.env_return for trajectory in group.trajectories]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
+_CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?:final answer is|answer is)\s*:?\s*([^\n]{1,200})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
 
@@ -15,9 +16,9 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
     In this order: the last `<answer>…</answer>`, the last `\boxed{…}` (braces may nest), the rest of the line after the
     last "answer is", and, only with `last_number`, the last number. An answer of white space is no answer.
     """
-    tags = _ANSWER_TAG.findall(text)
-    if tags:
-        return _clean(unbox(tags[-1]) or tags[-1])
+    tagged = _last_tagged(text)
+    if tagged is not None:
+        return _clean(unbox(tagged) or tagged)
     boxed = unbox(text)
     if boxed is not None:
         return _clean(boxed)
@@ -29,6 +30,16 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
         if numbers:
             return _clean(numbers[-1].rstrip(","))
     return None
+
+
+def _last_tagged(text: str) -> str | None:
+    """What stands between the last closing tag and the opening tag before it; linear in the text's length."""
+    closings = list(_CLOSE_TAG.finditer(text))
+    if not closings:
+        return None
+    end = closings[-1].start()
+    openings = list(_OPEN_TAG.finditer(text, 0, end))
+    return text[openings[-1].end() : end] if openings else None
 
 
 def unbox(text: str) -> str | None:
