@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from skill_ttrl.config import LoraConfig, ModelConfig, SkillTTRLConfig
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.device import resolve_device, resolve_precision
 from skill_ttrl.rl.policy import LOGIT_BUDGET
@@ -95,7 +96,7 @@ def estimate_memory(
 
     Args:
         config: The whole config.
-        model_config: The model's transformers config (`load_model_config`).
+        model_config: The model's transformers config (`llm.model_config`).
         device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
         precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
 
@@ -174,35 +175,8 @@ def layer_bytes_per_token(shape: _Shape, compute: int, adapters: bool, eager_tok
     return norms + attention + compute * 4 * shape.intermediate + (compute * 3 * shape.hidden if adapters else 0)
 
 
-def load_model_config(model: ModelConfig) -> Any:
-    """The transformers config of a model: of the built-in one as it will be made, else from a folder, cache or hub.
-
-    Raises:
-        ModelError: it is in no folder and no cache, and the hub cannot be reached or has no such model.
-    """
-    from skill_ttrl.llm.embedded import build_model, build_tokenizer
-    from skill_ttrl.llm.load import EMBEDDED
-
-    if model.path == EMBEDDED:
-        tokenizer = build_tokenizer(())
-        with torch.device("meta"):
-            return build_model(model.embedded, tokenizer, seed=0).config
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(
-            model.path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"Cannot read the config of the model {model.path!r}: it is no folder here, not in the Hugging Face cache, and "
-            "the hub was not reached. The estimate needs its config.json alone: put it into a folder and set model.path "
-            f"to that folder, or allow the network. ({' '.join(str(error).split())[:200]})"
-        ) from None
-
-
 def device_memory(device: str) -> int:
-    """Memory of a device in bytes: all of a GPU's, or what is available of this machine's now.
+    """Memory in bytes that a process may take: all of a GPU's, or what is available of this machine's (or container's) now.
 
     Args:
         device: `cpu`, `cuda` or `cuda:1`.
@@ -211,7 +185,18 @@ def device_memory(device: str) -> int:
         return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    available = int(psutil.virtual_memory().available)
+    limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
+    try:
+        return min(available, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return available
+
+
+def gpus() -> list[str]:
+    """Name and size of each GPU that torch can use."""
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB" for gpu in found]
 
 
 def _precision(config: SkillTTRLConfig, kind: str) -> str:

@@ -173,7 +173,8 @@ def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
 
 
 def test_built_in_policy_needs_no_download() -> None:
-    from skill_ttrl.rl.memory import estimate_memory, load_model_config
+    from skill_ttrl.llm.model_config import load_model_config
+    from skill_ttrl.rl.memory import estimate_memory
 
     config = load_config({"model": {"path": "embedded"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
     estimate = estimate_memory(config, load_model_config(config.model))
@@ -183,7 +184,7 @@ def test_built_in_policy_needs_no_download() -> None:
 
 def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None:
     from skill_ttrl.config import ModelConfig
-    from skill_ttrl.rl.memory import load_model_config
+    from skill_ttrl.llm.model_config import load_model_config
 
     with pytest.raises(ModelError, match=r"needs its config\.json alone"):
         load_model_config(ModelConfig(path=str(tmp_path)))
