@@ -64,6 +64,8 @@ class Completion:
     finish_reason: FinishReason
     policy_version: int = 0
     """Number of weight updates the sampling policy had seen."""
+    mask: tuple[bool, ...] | None = None
+    """For each token whether it was sampled, and so is trained on; False for one that was inserted. None: all sampled."""
 
 
 @dataclass(frozen=True, slots=True)

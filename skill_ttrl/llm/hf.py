@@ -162,7 +162,7 @@ class HFBackend:
         self, tokens: torch.Tensor, alive: torch.Tensor, step: int, running: torch.Tensor, stop: tuple[str, ...]
     ) -> torch.Tensor:
         texts = self.tokenizer.batch_decode(tokens[alive, : step + 1], skip_special_tokens=True)
-        hits = [any(text.endswith(mark) for mark in stop) for text in texts]
+        hits = [any(mark in text for mark in stop) for text in texts]
         return torch.tensor(hits, device=tokens.device) & running
 
     def _collect(
@@ -172,7 +172,7 @@ class HFBackend:
         values = [row[:length] for row, length in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
         texts = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
         return [
-            Completion(text, tuple(ids), tuple(logprob), reason, self.policy_version)
+            Completion(text, tuple(ids), tuple(logprob), reason, self.policy_version, mask=(True,) * len(ids))
             for text, ids, logprob, reason in zip(texts, rows, values, reasons, strict=True)
         ]
 

@@ -143,6 +143,7 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
         )
     items: list[Demonstration] = []
     log_probs: list[Sequence[float]] = []
+    masks: list[Sequence[bool]] = []
     item_advantages: list[float] = []
     prompt_index: list[int] = []
     for (index, trajectory), advantage in zip(trajectories, advantages, strict=True):
@@ -156,9 +157,10 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
                 )
             items.append((step.prompt_ids, step.completion.token_ids))
             log_probs.append(step.completion.logprobs)
+            masks.append(step.completion.mask or (True,) * len(step.completion.token_ids))
             item_advantages.append(float(advantage))
             prompt_index.append(index)
-    return _flatten(items, log_probs, item_advantages, prompt_index)
+    return _flatten(items, log_probs, masks, item_advantages, prompt_index)
 
 
 def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> RolloutBatch:
@@ -170,12 +172,14 @@ def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> RolloutBatch
     if any(len(response) == 0 for _, response in demonstrations):
         raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
     zeros = [[0.0] * len(response) for _, response in demonstrations]
-    return _flatten(demonstrations, zeros, [1.0] * len(demonstrations), list(range(len(demonstrations))))
+    masks = [[True] * len(response) for _, response in demonstrations]
+    return _flatten(demonstrations, zeros, masks, [1.0] * len(demonstrations), list(range(len(demonstrations))))
 
 
 def _flatten(
     items: Sequence[Demonstration],
     log_probs: Sequence[Sequence[float]],
+    masks: Sequence[Sequence[bool]],
     advantages: Sequence[float],
     prompt_index: Sequence[int],
 ) -> RolloutBatch:
@@ -184,9 +188,11 @@ def _flatten(
     prompt_lengths = torch.tensor([len(prompt) for prompt, _ in items], dtype=torch.long)
     response_lengths = torch.tensor([len(response) for _, response in items], dtype=torch.long)
     parts = torch.stack([prompt_lengths, response_lengths], dim=1).flatten()
-    trained = torch.tensor([False, True]).repeat(len(items)).repeat_interleave(parts)
-    old_log_probs = torch.zeros(len(trained), dtype=torch.float32)
-    old_log_probs[trained] = torch.tensor(list(chain.from_iterable(log_probs)), dtype=torch.float32)
+    response = torch.tensor([False, True]).repeat(len(items)).repeat_interleave(parts)
+    trained = torch.zeros(len(response), dtype=torch.bool)
+    trained[response] = torch.tensor(list(chain.from_iterable(masks)), dtype=torch.bool)
+    old_log_probs = torch.zeros(len(response), dtype=torch.float32)
+    old_log_probs[response] = torch.tensor(list(chain.from_iterable(log_probs)), dtype=torch.float32)
     tokens = chain.from_iterable(chain.from_iterable(items))
     return RolloutBatch(
         tokens_F=torch.tensor(list(tokens), dtype=torch.long),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import group_advantages
 from skill_ttrl.rl.batch import RolloutBatch, pack, pack_demonstrations
-from skill_ttrl.types import Completion, Group
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
 def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callable[..., list[Group]]) -> None:
@@ -93,3 +93,15 @@ def test_advantages_of_a_group_sum_to_nothing_and_ignore_a_shift(tries: list[tup
             assert float(advantages[members].abs().max()) <= len(members) ** 0.5
             if len({rewards[i] for i in members}) > 1:
                 assert torch.allclose(advantages[members], shifted[members], atol=1e-3)
+
+
+def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
+    completion = Completion("a b c", (5, 6, 7), (-0.1, 0.0, -0.3), "stop", mask=(True, False, True))
+    task = Task("t", "env")
+    step = Step("question", "a b c", 0.0, True, False, (1, 2), completion)
+    batch = pack([Group(task, (Trajectory(task, (step,), "c", "terminated"),))], [1.0])
+
+    assert batch.tokens_F.tolist() == [1, 2, 5, 6, 7]
+    assert batch.trained_F.tolist() == [False, False, True, False, True]
+    (micro,) = batch.micro_batches(torch.tensor([0]), 1, 0)
+    assert micro.targets_K.tolist() == [5, 7]
