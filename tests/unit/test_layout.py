@@ -1,0 +1,102 @@
+"""One import name over folders at the root: the packaging list, the map, the links and the tree say the same."""
+
+from __future__ import annotations
+
+import ast
+import stat
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
+MAPPED = ("agents", "cli", "configs", "envs")
+MOST_LINES = 500
+SOURCES = ("skill_ttrl", "agents", "cli", "configs", "envs", "tests", "benchmarks", "examples")
+
+
+def real_files(folder: str, pattern: str = "*.py") -> list[Path]:
+    """Files below a folder of the root, the links left out."""
+    links = [ROOT / "skill_ttrl" / name for name in MAPPED]
+    found = (ROOT / folder).rglob(pattern)
+    return sorted(path for path in found if not any(path.is_relative_to(link) for link in links))
+
+
+def packages_in_the_tree() -> set[str]:
+    own = {".".join(path.parent.relative_to(ROOT).parts) for path in real_files("skill_ttrl", "__init__.py")}
+    mapped = {
+        ".".join(("skill_ttrl", *path.parent.relative_to(ROOT).parts))
+        for name in MAPPED
+        for path in real_files(name, "__init__.py")
+    }
+    return own | mapped
+
+
+def test_every_package_is_listed_and_every_listed_one_is_there() -> None:
+    assert set(SETUPTOOLS["packages"]) == packages_in_the_tree()
+
+
+def test_no_module_lies_in_a_folder_that_is_no_package() -> None:
+    for folder in ("skill_ttrl", *MAPPED):
+        for path in real_files(folder):
+            assert (path.parent / "__init__.py").is_file(), f"{path.parent} has modules and no __init__.py"
+
+
+def test_links_and_map_lead_to_the_same_folders() -> None:
+    expected = {"skill_ttrl": "skill_ttrl"} | {f"skill_ttrl.{name}": name for name in MAPPED}
+    assert SETUPTOOLS["package-dir"] == expected
+    for name in MAPPED:
+        link = ROOT / "skill_ttrl" / name
+        if not stat.S_ISLNK(link.lstat().st_mode):
+            pytest.skip("this checkout has no symbolic links (core.symlinks=false)")
+        assert link.readlink() == Path("..", name)
+
+
+def test_every_data_file_of_a_package_is_shipped() -> None:
+    shipped = SETUPTOOLS["package-data"]
+    for package in SETUPTOOLS["packages"]:
+        folder = ROOT.joinpath(*package.split("."))
+        patterns = [
+            (ROOT.joinpath(*owner.split(".")) / pattern) for owner, names in shipped.items() for pattern in names
+        ]
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix not in {".py", ".pyc"} and path.parent.name != "__pycache__":
+                assert any(fnmatch(str(path), str(pattern)) for pattern in patterns), f"{path} is in no package-data"
+
+
+@pytest.mark.parametrize("folder", SOURCES)
+def test_no_file_is_longer_than_the_limit(folder: str) -> None:
+    for path in real_files(folder):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= MOST_LINES, f"{path.relative_to(ROOT)} has {lines} lines; {MOST_LINES} is the most"
+
+
+@pytest.mark.parametrize("folder", ["skill_ttrl", *MAPPED])
+def test_every_module_says_what_it_is(folder: str) -> None:
+    for path in real_files(folder):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
+
+
+def test_tests_have_unique_names() -> None:
+    names = [path.name for path in real_files("tests", "test_*.py")]
+    assert len(names) == len(set(names))
+
+
+def test_pins_are_within_the_ranges() -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]
+    tested = [*project["dependencies"], *extras["dev"], *extras["skills"], *extras["math"], *extras["openai"]]
+    for text in tested:
+        requirement = Requirement(text)
+        version = pinned[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{text} and the pin {version}"
+    assert not any("+" in version for version in pinned.values()), "a pin with a local version needs a special index"
