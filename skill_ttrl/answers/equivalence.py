@@ -20,7 +20,7 @@ _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _FRAC = re.compile(r"([-+]?)\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")
 _DIGITS_APART = re.compile(r"\d \d")
 _WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\{([^{}]*)\}")
-_SPACING = re.compile(r"\\[,;:! ]|\\left|\\right|\$|~")
+_SPACING = re.compile(r"\\[,;:! ]|\\(?:left|right)(?![a-zA-Z])|\\?\$|~")
 
 
 def equivalent(a: str, b: str) -> bool:

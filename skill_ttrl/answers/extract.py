@@ -6,7 +6,7 @@ import re
 
 _OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?:final answer is|answer is)\s*:?\s*([^\n]{1,200})", re.IGNORECASE)
+_SENTENCE = re.compile(r"answer is[\s:]*([^\s:][^\n]{0,199})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
 
 
@@ -33,13 +33,13 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
 
 
 def _last_tagged(text: str) -> str | None:
-    """What stands between the last closing tag and the opening tag before it; linear in the text's length."""
+    """What stands between the last opening tag that is ever closed and its closing; linear in the text's length."""
     closings = list(_CLOSE_TAG.finditer(text))
-    if not closings:
+    openings = list(_OPEN_TAG.finditer(text, 0, closings[-1].start())) if closings else []
+    if not openings:
         return None
-    end = closings[-1].start()
-    openings = list(_OPEN_TAG.finditer(text, 0, end))
-    return text[openings[-1].end() : end] if openings else None
+    begin = openings[-1].end()
+    return text[begin : next(closing.start() for closing in closings if closing.start() >= begin)]
 
 
 def unbox(text: str) -> str | None:
