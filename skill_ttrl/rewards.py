@@ -62,7 +62,11 @@ def label_reward(references: Mapping[str, str]) -> Reward:
     """Control and ceiling: 1 for the true answer. `references` maps task ids to true answers."""
 
     def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-        reference = references[group.task.id]
+        reference = references.get(group.task.id)
+        if reference is None:
+            raise ConfigError(
+                f"rl.reward=label needs a true answer for every training task; {group.task.id!r} has none."
+            )
         return [grade_answer(answer, reference)["score"] for answer in group.answers]
 
     return reward
@@ -97,11 +101,15 @@ def build_reward(
 
 def _checked(name: str, function: Callable[[Group], Sequence[float]]) -> Reward:
     def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-        values = [float(value) for value in function(group)]
+        given = function(group)
+        try:
+            values = [float(value) for value in given]
+        except (TypeError, ValueError):
+            values = []
         if len(values) != len(group.trajectories) or not all(math.isfinite(value) for value in values):
             raise ConfigError(
                 f"Reward {name!r} must give one finite number for each of the {len(group.trajectories)} tries "
-                f"at task {group.task.id!r}; it gave {values!r}."
+                f"at task {group.task.id!r}; it gave {given!r}."
             )
         return values
 

@@ -6,6 +6,7 @@ prompt (the first turn of a group) are one request with `n` samples, so the prom
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,21 +71,20 @@ class Episode:
         """Hand what the model wrote to the environment."""
         try:
             seen, reward, terminated, truncated, info = self.env.step(completion.text)
-        except Exception as error:  # as in `start`
-            self._fail(error)
-            return
-        self.steps.append(
-            Step(
+            step = Step(
                 observation=self.observation,
                 action=completion.text,
-                reward=float(reward),
-                terminated=terminated,
-                truncated=truncated,
+                reward=_finite(reward),
+                terminated=bool(terminated),
+                truncated=bool(truncated),
                 prompt_ids=prompt_ids,
                 completion=completion,
                 info=_plain(info),
             )
-        )
+        except Exception as error:  # as in `start`
+            self._fail(error)
+            return
+        self.steps.append(step)
         self.observation = seen
         if terminated:
             self.stop_reason = "terminated"
@@ -99,6 +99,7 @@ class Episode:
         if self.steps:
             last = self.steps[-1]
             answer = last.info["answer"] if "answer" in last.info else extract(last.action)
+            answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(self.task, tuple(self.steps), answer, self.stop_reason, error=self.error)
 
@@ -139,6 +140,13 @@ async def rollout(
     return [
         Group(task, tuple(tries[number * group_size : (number + 1) * group_size])) for number, task in enumerate(tasks)
     ]
+
+
+def _finite(reward: Any) -> float:
+    value = float(reward)
+    if not math.isfinite(value):
+        raise ValueError(f"the environment's reward is {value}")
+    return value
 
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
