@@ -56,8 +56,8 @@ def read_template(name: str) -> str:
     if "/" in name or name.endswith(".md"):
         try:
             text = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"Cannot read the prompt template {name}: {error.strerror}.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Cannot read the prompt template {name}: {error}.") from None
     elif name in template_names():
         text = importlib.resources.files("skill_ttrl").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -277,6 +277,13 @@ class SkillTTRLConfig(Section):
     eval: EvalConfig = Field(default_factory=EvalConfig)
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+
+    @field_validator("phases")
+    @classmethod
+    def _phases_in_order(cls, phases: list[Phase]) -> list[Phase]:
+        if phases not in (["sft"], ["rl"], ["sft", "rl"]):
+            raise ValueError("phases are [sft], [rl] or [sft, rl]")
+        return phases
 
     def to_yaml(self, *, sparse: bool = False) -> str:
         """The config as YAML; `sparse` leaves out what equals the defaults."""

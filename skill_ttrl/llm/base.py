@@ -7,11 +7,15 @@ name it as `rollout.backend: module:attribute`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from skill_ttrl.types import Completion, Message
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +64,13 @@ class Backend(Protocol):
     def sync(self, policy_version: int) -> None:
         """Take over the learner's present weights under this version number."""
         ...
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end, also where an event loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, work).result()

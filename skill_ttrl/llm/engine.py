@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from skill_ttrl.config import ModelConfig
-from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Message, derive_seed
 
@@ -51,7 +50,7 @@ class RolloutEngine:
     def _run(self, requests: list[Request]) -> list[Generation]:
         self._calls += 1
         seed = derive_seed(self._seed, "engine", self._calls)
-        return asyncio.run(self.backend.generate(requests, self.sampling, seed=seed))
+        return wait_for(self.backend.generate(requests, self.sampling, seed=seed))
 
 
 def make_backend(name: str, model: Any, tokenizer: Any, **options: Any) -> Backend:

@@ -77,12 +77,12 @@ def load_checkpoint(
         folder: a checkpoint, or any folder in Hugging Face format.
         device: resolved device.
         dtype: of the weights.
-        base: where an adapter's base model is; None takes what the adapter names.
+        base: how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names.
 
     Raises:
         ModelError: a part of it is not there or cannot be read.
     """
-    own = ModelConfig(path=str(folder))
+    own = (base or ModelConfig()).model_copy(update={"path": str(folder), "revision": None})
     if not (folder / "adapter_config.json").is_file():
         model, tokenizer, _ = _load_pretrained(own, dtype)
         return LoadedModel(_to_device(model, device), tokenizer, None)

@@ -216,6 +216,16 @@ class RunFolder:
         """Replace a whole JSON file atomically (`write_text`)."""
         return self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
+    def discard_unstarted(self) -> None:
+        """Remove the folder where it holds no more than its creation wrote; one in which anything was done stays."""
+        self._require_lock()
+        entries = list(self.path.iterdir())
+        if all(_left_by_creation(entry.name) or entry.name == "run.json" for entry in entries):
+            for entry in entries:
+                entry.unlink()
+            self.close()
+            self.path.rmdir()
+
     def close(self) -> None:
         """Free the lock. Safe to call twice."""
         if self._lock is not None:

@@ -58,7 +58,7 @@ class Summary:
     """Mean entropy (nats) of the answers of a group in the first step."""
     entropy_last: float | None = None
     flip_rate: float | None = None
-    """Share of problems right by vote before and wrong after."""
+    """Share of prompts that came round again whose vote had another winner than before; mean over the steps."""
     steps: dict[str, int] = field(default_factory=dict)
     """Steps done in each phase."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def summary_markdown(summary: Summary) -> str:
     signs = (
         ("agreement of the last votes", summary.agreement),
         ("last votes whose winner is the true answer", summary.label_accuracy),
-        ("problems that were right by vote before and are wrong after", summary.flip_rate),
+        ("winners that changed when a prompt came round again", summary.flip_rate),
     )
     lines += [f"- {text}: {value:.3f}" for text, value in signs if value is not None]
     if summary.seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,11 +81,15 @@ def build(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
-    train = list(train_tasks or _tasks(config, env_id, config.data.train, "train"))
+    train = list(train_tasks) if train_tasks is not None else _tasks(config, env_id, config.data.train, "train")
     held_out = eval_tasks is not None or (
         train_tasks is None and (config.data.eval is not None or config.data.train is None)
     )
-    evaluated = list(eval_tasks or _tasks(config, env_id, config.data.eval, "test")) if held_out else train
+    evaluated = train
+    if held_out:
+        evaluated = list(eval_tasks) if eval_tasks is not None else _tasks(config, env_id, config.data.eval, "test")
+    if not train or not evaluated:
+        raise DataError("The tasks given to train on or to measure on are empty.")
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
@@ -186,9 +191,15 @@ def _check_context(config: SkillTTRLConfig, loaded: LoadedModel) -> None:
 
 
 def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:
-    shared = {task.id for task in train} & {task.id for task in evaluated}
+    """By content where a task states it: ids are often mere numbers that start again in each file."""
+
+    def content(task: Task) -> str:
+        return json.dumps([task.options, task.seed], sort_keys=True, default=str) if task.options else task.id
+
+    trained = {content(task) for task in train}
+    shared = [task.id for task in evaluated if content(task) in trained]
     if shared:
         raise DataError(
-            f"{len(shared)} tasks are in data.train and in data.eval, first {min(shared)!r}. Held-out tasks must be "
+            f"{len(shared)} tasks are in data.train and in data.eval, first {shared[0]!r}. Held-out tasks must be "
             "others; to measure on the training tasks themselves (transductive, as TTRL does) leave data.eval out."
         )

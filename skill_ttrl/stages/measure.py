@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.answers import equivalent
 from skill_ttrl.config import EvalConfig
-from skill_ttrl.llm.base import Backend, Sampling
+from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.runs.statistics import avg_at_k, bootstrap_interval, mean_pass_at_k, vote_entropy, wilson_interval
 from skill_ttrl.types import Group, Task, Trajectory, derive_seed
@@ -71,7 +70,7 @@ def is_correct(trajectory: Trajectory) -> bool | None:
         return trajectory.answer is not None and equivalent(trajectory.answer, trajectory.task.reference)
     if trajectory.steps and trajectory.steps[-1].info.get("graded", True):
         return trajectory.env_return > 0
-    return None if not trajectory.steps or trajectory.error is None else False
+    return None if trajectory.error is None else False
 
 
 def measure(
@@ -89,7 +88,7 @@ def measure(
     """Play every task `config.samples` times, and once greedily, and count what is right."""
 
     def play(samples: int, sampling: Sampling, purpose: str) -> list[Group]:
-        return asyncio.run(
+        return wait_for(
             rollout(
                 tasks,
                 samples,

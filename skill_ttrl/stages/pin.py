@@ -21,10 +21,24 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     """
     pinned = config.model_copy(deep=True)
     pinned.model.revision = _model_revision(config.model)
-    for source in (pinned.data.train, pinned.data.eval, pinned.sft.data):
+    for source in _sources(pinned):
         if source is not None:
             source.revision = _data_revision(source)
     return pinned
+
+
+def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
+    taken = config.model_copy(deep=True)
+    taken.model.revision = saved.model.revision
+    for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
+        if mine is not None and theirs is not None:
+            mine.revision = theirs.revision
+    return taken
+
+
+def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
+    return config.data.train, config.data.eval, config.sft.data
 
 
 def _model_revision(model: ModelConfig) -> str | None:

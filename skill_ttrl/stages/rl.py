@@ -6,13 +6,13 @@ weights is in the lines between `sample` and `update`.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.base import wait_for
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
@@ -30,11 +30,10 @@ PHASE = "GRPO"
 MODEL_REWARD = "model:"
 
 
-def reinforce(run: Run) -> None:
+def reinforce(run: Run, reward: Reward) -> None:
     """Train for `rl.steps` steps, from where a resumed run stopped."""
     bench, config = run.bench, run.config
     run.evaluate("before")
-    reward = make_reward(bench)
     learner = Learner(
         bench.policy,
         config.rl,
@@ -78,7 +77,7 @@ def reinforce(run: Run) -> None:
 
 def sample(bench: Workbench, tasks: Sequence[Task], step: int) -> list[Group]:
     """`n_votes_per_prompt` tries at each task with the present policy."""
-    return asyncio.run(
+    return wait_for(
         rollout(
             tasks,
             bench.config.rollout.n_votes_per_prompt,

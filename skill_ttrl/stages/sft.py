@@ -18,13 +18,13 @@ Encoded = tuple[tuple[int, ...], tuple[int, ...]]
 """Prompt and response tokens of one demonstration."""
 
 
-def cold_start(run: Run) -> None:
-    """Train on demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
+def cold_start(run: Run, demonstrations: tuple[list[Encoded], list[Encoded]]) -> None:
+    """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
     config = run.config.sft
     done = run.steps_done("sft")
     if done >= config.steps:
         return
-    clean, noisy = encode_demonstrations(run.bench)
+    clean, noisy = demonstrations
     learner = SFTLearner(run.bench.policy, config, run.bench.accelerator)
     if done and run.resumed is not None:
         learner.load_state_dict(load_tensors(run.resumed.path)["learner"])

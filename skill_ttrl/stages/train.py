@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.rl.advantages import ADVANTAGES
+from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.checkpoint import newest, rewind
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
@@ -22,11 +25,11 @@ from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.stages.build import build, refuse_unready
-from skill_ttrl.stages.context import Run
+from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.measure import Evaluation
-from skill_ttrl.stages.pin import pin_revisions
-from skill_ttrl.stages.rl import reinforce
-from skill_ttrl.stages.sft import cold_start
+from skill_ttrl.stages.pin import pin_revisions, take_revisions
+from skill_ttrl.stages.rl import make_reward, reinforce
+from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.types import Task, from_json
 
 Resume = Literal["auto", "last-good"]
@@ -62,9 +65,9 @@ def run(
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
-    config = pin_revisions(config)
     with ExitStack() as stack:
-        folder = stack.enter_context(_open(config, output, resume, source))
+        folder, config = _open(config, output, resume, source)
+        stack.enter_context(folder)
         stop = stack.enter_context(StopSignal())
         checkpoint, skipped = newest(folder, resume or "auto")
         for text in skipped:
@@ -72,14 +75,19 @@ def run(
         state = rewind(folder, checkpoint)
         if checkpoint is not None:
             progress.notice(f"Going on from {checkpoint.path.name}.")
-        bench = build(
-            config,
-            progress,
-            weights=checkpoint.path if checkpoint else None,
-            train_tasks=train_tasks,
-            eval_tasks=eval_tasks,
-        )
-        stack.callback(bench.envs.close)
+        try:
+            bench = build(
+                config,
+                progress,
+                weights=checkpoint.path if checkpoint else None,
+                train_tasks=train_tasks,
+                eval_tasks=eval_tasks,
+            )
+            stack.callback(bench.envs.close)
+            learn = [_phase(name, bench) for name in config.phases]
+        except BaseException:
+            folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
+            raise
         tracker = open_tracker(config.run.tracker, folder, config.name, config.model_dump(mode="json"))
         if tracker is not None:
             stack.callback(tracker.close)
@@ -94,11 +102,9 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
-        if "sft" in config.phases:
-            cold_start(run)
-        if "rl" in config.phases:
-            reinforce(run)
-        else:
+        for phase in learn:
+            phase(run)
+        if "rl" not in config.phases:
             run.evaluate("after")
         summary = summarise(run)
         write_summary(folder, summary)
@@ -106,9 +112,22 @@ def run(
         return summary
 
 
-def _open(config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None) -> RunFolder:
+def _phase(name: Phase, bench: Workbench) -> Callable[[Run], None]:
+    """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
+    if name == "sft":
+        return partial(cold_start, demonstrations=encode_demonstrations(bench))
+    LOSSES.get(bench.config.rl.loss)
+    ADVANTAGES.get(bench.config.rl.advantage)
+    return partial(reinforce, reward=make_reward(bench))
+
+
+def _open(
+    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None
+) -> tuple[RunFolder, SkillTTRLConfig]:
+    """The locked folder, and the config with its revisions pinned: now, or when the resumed run was started."""
     if not RunFolder.exists(output):
-        return RunFolder.create(output, config, source=source)
+        pinned = pin_revisions(config)
+        return RunFolder.create(output, pinned, source=source), pinned
     if resume is None:
         raise RunFolderError(
             f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
@@ -116,10 +135,10 @@ def _open(config: SkillTTRLConfig, output: str | Path, resume: Resume | None, so
     folder = RunFolder.open(output)
     try:
         folder.belongs_to(config)
-    except RunFolderError:
+        return folder, pin_revisions(take_revisions(config, folder.config))
+    except BaseException:
         folder.close()
         raise
-    return folder
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
@@ -127,7 +146,7 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     file = path / "evaluations.jsonl"
     if not file.is_file():
         return []
-    return [from_json(Evaluation, line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [from_json(Evaluation, line) for line in file.read_bytes().split(b"\n") if line]
 
 
 def summarise(run: Run) -> Summary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.llm.base import Request, Sampling
+from skill_ttrl.llm.base import Request, Sampling, wait_for
 from skill_ttrl.runs.checkpoint import newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages.build import make_parts
@@ -74,7 +73,7 @@ def ask(
     parts = make_parts(trained.config, weights=trained.weights)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or trained.config.rollout.max_new_tokens)
     request = Request(parts.agent.messages((), question), n=samples)
-    (found,) = asyncio.run(parts.backend.generate([request], sampling, seed=trained.config.seed))
+    (found,) = wait_for(parts.backend.generate([request], sampling, seed=trained.config.seed))
     texts = tuple(completion.text for completion in found.completions)
     answers = tuple(extract(text) for text in texts)
     return Reply(question, texts, answers, majority_vote(answers))
