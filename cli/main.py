@@ -54,7 +54,7 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
-    """Options of every command; `main` reads `--debug` itself, before any command can fail."""
+    """Options of every command; `--debug` may stand anywhere: `main` takes it out before anything is parsed."""
     if version:
         import skill_ttrl
 
@@ -119,9 +119,12 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained policy: avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals."""
+    import json
+
     from skill_ttrl.stages.evaluate import run
 
-    changes = [*(overrides or []), *([f"data.eval.path={data}"] if data else [])]
+    # A whole source in place of the run's: its split and revision are not those of other data.
+    changes = [*([f"data.eval={json.dumps({'path': str(data)})}"] if data else []), *(overrides or [])]
     found = run(path, changes)
     if as_json:
         _print_json(found)
@@ -349,17 +352,19 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Entry point: a user's mistake is one message on stderr and an exit code, never a traceback (unless `--debug`)."""
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(arguments) < len(sys.argv[1:])
     try:
-        app()
+        app(arguments)
     except SkillTTRLError as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(RunFolderError.exit_code)
 
 
