@@ -45,6 +45,7 @@ Resume = Annotated[
 ]
 Env = Annotated[str | None, typer.Option(help=f"Environment: {ENV_RULE}.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
+Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
 
@@ -70,10 +71,11 @@ def train(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    tracker: Tracker = None,
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: cold start, then sample → vote → reward → GRPO."""
-    _run(source, overrides, output, resume, env, seed, as_json, phases=None)
+    _run(source, changes(overrides, env, seed, tracker, None), output, resume, as_json)
 
 
 @app.command()
@@ -84,10 +86,11 @@ def sft(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    tracker: Tracker = None,
     as_json: AsJson = False,
 ) -> None:
     """Only the supervised cold start of a recipe."""
-    _run(source, overrides, output, resume, env, seed, as_json, phases="sft")
+    _run(source, changes(overrides, env, seed, tracker, "sft"), output, resume, as_json)
 
 
 @app.command()
@@ -99,6 +102,7 @@ def rl(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    tracker: Tracker = None,
     as_json: AsJson = False,
 ) -> None:
     """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`."""
@@ -108,7 +112,7 @@ def rl(
 
         weights = find_trained(model).weights if RunFolder.exists(model) else model
         overrides = [*(overrides or []), f"model.path={weights.resolve()}"]
-    _run(source, overrides, output, resume, env, seed, as_json, phases="rl")
+    _run(source, changes(overrides, env, seed, tracker, "rl"), output, resume, as_json)
 
 
 @app.command()
@@ -287,25 +291,19 @@ def doctor(
         raise typer.Exit(5)
 
 
-def _run(
-    source: str,
-    overrides: list[str] | None,
-    output: Path | None,
-    resume: str | None,
-    env: str | None,
-    seed: int | None,
-    as_json: bool,
-    *,
-    phases: str | None,
-) -> None:
+def changes(
+    overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
+) -> list[str]:
+    """Options that stand for a key, after those of `--set`, as overrides."""
+    keys = {"env.id": env, "seed": seed, "run.tracker": tracker, "phases": f"[{phase}]" if phase else None}
+    return [*(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
+
+
+def _run(source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool) -> None:
     from skill_ttrl.cli.views import RunView, closing_lines, summary_table
     from skill_ttrl.config import load_config, read_config_text, verified_note
 
-    changes = list(overrides or [])
-    changes += [f"env.id={env}"] if env is not None else []
-    changes += [f"seed={seed}"] if seed is not None else []
-    changes += [f"phases=[{phases}]"] if phases is not None else []
-    config = load_config(source, changes)
+    config = load_config(source, overrides)
     text, where = read_config_text(source)
     if resume not in (None, "auto", "last-good"):
         raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")

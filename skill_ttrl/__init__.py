@@ -31,6 +31,10 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
+# Idle OpenMP threads sleep instead of spinning. On cores that other work shares, spinning threads hold up the very ones
+# they wait for, and a training step takes many times as long. It must be set before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 __all__ = [
     "Completion",
     "Group",
