@@ -43,7 +43,7 @@ Resume = Annotated[
     str | None,
     typer.Option(help="`auto`: go on from the newest checkpoint, or start. `last-good`: pass over damaged ones."),
 ]
-Env = Annotated[str | None, typer.Option(help=f"Environment: {ENV_RULE}.")]
+Env = Annotated[str | None, typer.Option(help=f"Play another environment with its own tasks: {ENV_RULE}.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
@@ -295,8 +295,10 @@ def changes(
     overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
 ) -> list[str]:
     """Options that stand for a key, after those of `--set`, as overrides."""
+    # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
+    own = ["data.train=null", "data.eval=null"] if env is not None else []
     keys = {"env.id": env, "seed": seed, "run.tracker": tracker, "phases": f"[{phase}]" if phase else None}
-    return [*(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
+    return [*own, *(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
 
 
 def _run(source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool) -> None:
