@@ -1,0 +1,112 @@
+"""Write docs/settings.md from the config's own types. `tests/integration/test_docs.py` holds the two together.
+
+Run it after a change of `skill_ttrl/config.py`: python docs/generate_settings.py
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from skill_ttrl.config import Section, SkillTTRLConfig, SourceConfig
+
+TARGET = Path(__file__).with_name("settings.md")
+SOURCES = ("data.train", "data.eval", "sft.data")
+"""Settings that hold a source: its keys are listed once."""
+OPENING = """\
+# All settings
+
+Made from `skill_ttrl/config.py` by `python docs/generate_settings.py`; do not edit it by hand. What the words mean and how a
+file is written stands in [configuration.md](configuration.md).
+
+A default is what counts where neither the file nor `--set` says anything. `skillttrl configs show NAME --full` prints the
+whole of a recipe.
+"""
+
+
+def settings_page() -> str:
+    """The page's text."""
+    parts = [OPENING, _table("", SkillTTRLConfig, "The run")]
+    for name, field in SkillTTRLConfig.model_fields.items():
+        section = _section(field)
+        if section is not None:
+            parts.append(_table(name, section, _sentence(section)))
+    parts.append(_table("SOURCE", SourceConfig, f"`SOURCE` stands for {', '.join(f'`{name}`' for name in SOURCES)}."))
+    return "\n".join(parts)
+
+
+def _table(prefix: str, section: type[Section], title: str) -> str:
+    rows = list(_rows(prefix, section))
+    heading = f"## {prefix or 'top'}\n\n{title}\n" if prefix else "## Top level\n"
+    return "\n".join([heading, "| key | default | may be | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _rows(prefix: str, section: type[Section]) -> list[str]:
+    rows = []
+    for name, field in section.model_fields.items():
+        key = f"{prefix}.{name}" if prefix else name
+        inner = _section(field)
+        if inner is not None and inner is not SourceConfig:
+            if not prefix:
+                continue  # has a table of its own
+            if field.default is None:
+                rows.append(_row(key, field, "a section"))
+            rows += _rows(key, inner)
+        else:
+            rows.append(_row(key, field, "a source" if inner else _kind(field.annotation, field)))
+    return rows
+
+
+def _row(key: str, field: FieldInfo, kind: str) -> str:
+    default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+    meaning = " ".join((field.description or "").split())
+    cells = (f"`{key}`", default, kind, meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
+
+
+def _kind(annotation: Any, field: FieldInfo) -> str:
+    bounds = [
+        f"{sign} {getattr(limit, name):g}"
+        for limit in field.metadata
+        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+        if hasattr(limit, name)
+    ]
+    return " ".join([_words(annotation), ", ".join(bounds)]).strip()
+
+
+def _words(annotation: Any) -> str:
+    """A type in a reader's words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join("`null`" if each is type(None) else _words(each) for each in inner)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin in (list, tuple):
+        return f"list of {_words(inner[0])}"
+    if origin is dict:
+        return "mapping"
+    return {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}[annotation]
+
+
+def _section(field: FieldInfo) -> type[Section] | None:
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def _sentence(section: type[Section]) -> str:
+    return " ".join((section.__doc__ or "").split())
+
+
+if __name__ == "__main__":
+    TARGET.write_text(settings_page(), encoding="utf-8")
+    print(TARGET)
