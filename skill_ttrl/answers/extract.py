@@ -6,7 +6,8 @@ import re
 
 _OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
-_SENTENCE = re.compile(r"answer is[\s:]*([^\s:][^\n]{0,199})", re.IGNORECASE)
+_SENTENCE = re.compile(r"answer is[\s:]*", re.IGNORECASE)
+_LONGEST_SENTENCE = 200
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
 
 
@@ -22,9 +23,10 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
     boxed = unbox(text)
     if boxed is not None:
         return _clean(boxed)
-    sentences = _SENTENCE.findall(text)
+    sentences = [match.end() for match in _SENTENCE.finditer(text)]
     if sentences:
-        return _clean(sentences[-1].strip().strip("$").rstrip(".").strip("$"))
+        rest = text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE].partition("\n")[0]
+        return _clean(rest.strip().strip("$").rstrip(".").strip("$"))
     if last_number:
         numbers = _LAST_NUMBER.findall(text)
         if numbers:

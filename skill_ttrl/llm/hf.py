@@ -62,7 +62,9 @@ class HFBackend:
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`."""
-        prompts = [request.token_ids or self.encode(request.messages) for request in requests]
+        prompts = [
+            self.encode(request.messages) if request.token_ids is None else request.token_ids for request in requests
+        ]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
             for number, rows in enumerate(_row_batches([request.n for request in requests], self.max_batch_size)):

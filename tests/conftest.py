@@ -1,0 +1,67 @@
+"""Shared by all tests: one CPU thread, no network, and the smallest config that goes through every phase."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before torch is loaded: on a busy machine several threads wait for each other far longer than they compute.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+TINY = """\
+# verified: never
+name: tiny
+phases: [sft, rl]
+env: {id: math}
+data:
+  train: {path: "family:add", split: train, limit: 6}
+  eval: {path: "family:add", split: test, limit: 4}
+  max_prompt_tokens: 48
+agent: {template: plain}
+model:
+  path: embedded
+  embedded: {hidden_size: 32, layers: 1, heads: 2, max_positions: 64}
+sft:
+  data: {path: "family:add", split: demos, limit: 64}
+  steps: 12
+  batch_size: 8
+  micro_batch_size: 8
+  optimizer: muon
+  learning_rate: 3.0e-3
+  checkpoint_every: 4
+rollout: {n_votes_per_prompt: 4, n_samples_per_prompt: 4, max_new_tokens: 10}
+rl:
+  steps: 2
+  prompts_per_step: 3
+  learning_rate: 1.0e-3
+  mini_batch_prompts: null
+  kl_coef: 0.0
+  checkpoint_every: 1
+eval: {samples: 2, bootstrap_samples: 100}
+runtime: {device: cpu, threads: 1}
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config file of a whole run that takes a fraction of a second; its model learns next to nothing."""
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> tuple[Any, Any]:
+    """(model, tokenizer): a random Qwen2 whose distributions are far from flat. Not to be trained."""
+    from skill_ttrl.config import EmbeddedConfig
+    from skill_ttrl.llm.embedded import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer(["Compute 12+34.", "8;12;<answer>128</answer>"] * 20)
+    model: Any = build_model(EmbeddedConfig(hidden_size=32, layers=2, heads=4, max_positions=128), tokenizer, seed=3)
+    for parameter in model.parameters():
+        parameter.data.mul_(4 if parameter.ndim > 1 else 1)
+    return model.eval(), tokenizer

@@ -1,0 +1,264 @@
+"""The `hf` backend on a small random model: its log-probs are the learner's, its tokens are drawn as asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.hf import HFBackend, sample_token, truncate
+from skill_ttrl.rl.batch import pack
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.types import Group, Message, Step, Task, Trajectory
+
+TASK = Task("t", "Env-v0")
+RAGGED = ["Hi", "Compute 12+34.", "A much longer question, of 56 words: " + "why " * 9, "9"]
+
+
+@pytest.fixture(scope="module")
+def backend(tiny_model: tuple[Any, Any]) -> HFBackend:
+    return HFBackend(*tiny_model)
+
+
+def sample(
+    backend: HFBackend, prompts: list[str], n: int = 3, *, seed: int = 0, length: int = 12, **how: Any
+) -> list[Generation]:
+    requests = [Request((Message("user", prompt),), n=n) for prompt in prompts]
+    return wait_for(backend.generate(requests, Sampling(max_new_tokens=length, **how), seed=seed))
+
+
+def training_logprobs(backend: HFBackend, found: list[Generation], temperature: float) -> list[list[float]]:
+    """What the learner computes for the very tokens, from its own packing and padding."""
+    groups = []
+    for generation in found:
+        steps = [Step("", done.text, 0.0, True, False, generation.prompt_ids, done) for done in generation.completions]
+        groups.append(Group(TASK, tuple(Trajectory(TASK, (step,), None, "terminated") for step in steps)))
+    rows = [done for generation in found for done in generation.completions]
+    batch = pack(groups, [1.0] * len(rows))
+    policy = Policy(backend.model, backend.tokenizer, "cpu")
+    scored = []
+    for row in range(len(rows)):
+        (micro_batch,) = batch.micro_batches(torch.tensor([row]), 1, policy.pad_id)
+        with torch.no_grad():
+            log_probs, _ = policy.token_logprobs(micro_batch, temperature=temperature)
+        scored.append(log_probs[0, : len(rows[row].token_ids)].tolist())
+    return scored
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.7])
+@pytest.mark.parametrize("rows", [1024, 5])
+def test_log_probs_are_those_of_the_training_forward(
+    tiny_model: tuple[Any, Any], temperature: float, rows: int
+) -> None:
+    backend = HFBackend(*tiny_model, max_batch_size=rows)
+    found = sample(backend, RAGGED, n=4, length=24, temperature=temperature)
+    completions = [done for generation in found for done in generation.completions]
+    assert len({len(generation.prompt_ids) for generation in found}) > 2
+    for done, expected in zip(completions, training_logprobs(backend, found, temperature), strict=True):
+        assert len(done.logprobs) == len(done.token_ids) == len(expected)
+        assert done.logprobs == pytest.approx(expected, abs=1e-4)
+    assert max(abs(value) for done in completions for value in done.logprobs) > 0.5  # not flat, not certain
+
+
+def test_truncated_sampling_keeps_the_log_probs_of_the_whole_distribution(backend: HFBackend) -> None:
+    found = sample(backend, RAGGED, top_k=3, top_p=0.8)
+    completions = [done for generation in found for done in generation.completions]
+    for done, expected in zip(completions, training_logprobs(backend, found, 1.0), strict=True):
+        assert done.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def ending_soon(tiny_model: tuple[Any, Any], share: float) -> HFBackend:
+    """A backend for which many tokens end a completion, so that rows finish at many lengths."""
+    backend = HFBackend(*tiny_model)
+    vocabulary = len(backend.tokenizer)
+    backend.eos_ids = set(range(0, vocabulary, round(1 / share))) | backend.eos_ids
+    return backend
+
+
+def test_rows_that_leave_early_change_no_log_prob(tiny_model: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ending_soon(tiny_model, 0.1)
+    found = sample(backend, RAGGED, n=16, length=24)
+    completions = [done for generation in found for done in generation.completions]
+    assert len({len(done.token_ids) for done in completions}) > 6
+    for done, expected in zip(completions, training_logprobs(backend, found, 1.0), strict=True):
+        assert done.logprobs == pytest.approx(expected, abs=1e-4)
+    greedy = sample(backend, RAGGED, n=1, length=24, temperature=0.0)
+    monkeypatch.setattr("skill_ttrl.llm.hf.RELEASE_SHARE", 2.0)  # nobody leaves
+    kept = sample(backend, RAGGED, n=1, length=24, temperature=0.0)
+    for early, late in zip(greedy, kept, strict=True):
+        assert early.completions[0].token_ids == late.completions[0].token_ids
+        assert early.completions[0].logprobs == pytest.approx(late.completions[0].logprobs, abs=1e-5)
+
+
+def test_a_completion_ends_with_its_end_token_and_says_why(tiny_model: tuple[Any, Any]) -> None:
+    backend = ending_soon(tiny_model, 0.1)
+    reasons = set()
+    for generation in sample(backend, RAGGED, n=16, length=10):
+        for done in generation.completions:
+            *before, last = done.token_ids
+            assert not backend.eos_ids & set(before)
+            assert (last in backend.eos_ids) == (done.finish_reason == "stop")
+            assert done.finish_reason == "stop" or len(done.token_ids) == 10
+            assert done.text == backend.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+            reasons.add(done.finish_reason)
+    assert reasons == {"stop", "length"}
+
+
+def test_the_same_seed_gives_the_same_tokens(backend: HFBackend) -> None:
+    torch.manual_seed(1)
+    first = sample(backend, RAGGED, seed=4)
+    torch.manual_seed(2)
+    assert sample(backend, RAGGED, seed=4) == first != sample(backend, RAGGED, seed=5)
+    texts = {done.token_ids for done in sample(backend, ["Hi"], n=32)[0].completions}
+    assert len(texts) > 16  # the samples of one prompt differ
+
+
+def test_more_rows_than_fit_are_taken_in_turns(tiny_model: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = HFBackend(*tiny_model, max_batch_size=4)
+    sizes: list[int] = []
+    whole = backend._sample
+
+    def counted(prompts: Any, rows: list[int], *rest: Any) -> Any:
+        sizes.append(len(rows))
+        return whole(prompts, rows, *rest)
+
+    monkeypatch.setattr(backend, "_sample", counted)
+    found = sample(backend, RAGGED[:3], n=3)
+    assert sizes == [4, 4, 1]
+    assert [len(generation.completions) for generation in found] == [3, 3, 3]
+    assert [generation.prompt_ids for generation in found] == [
+        backend.encode([Message("user", text)]) for text in RAGGED[:3]
+    ]
+
+
+def test_a_large_group_reads_its_prompt_once(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    whole = backend._prefill
+
+    def counted(prompts: Any) -> Any:
+        read.append(len(prompts))
+        return whole(prompts)
+
+    monkeypatch.setattr(backend, "_prefill", counted)
+    (found,) = sample(backend, ["Hi"], n=600, length=2)
+    assert len(found.completions) == 600 and read == [1]
+
+
+def test_greedy_takes_the_likeliest_token(backend: HFBackend) -> None:
+    (found,) = sample(backend, ["Compute 12+34."], n=2, length=6, temperature=0.0)
+    assert found.completions[0] == found.completions[1]
+    ids = list(found.prompt_ids)
+    for token, logprob in zip(found.completions[0].token_ids, found.completions[0].logprobs, strict=True):
+        with torch.no_grad():
+            scores = torch.log_softmax(backend.model(torch.tensor([ids])).logits[0, -1], -1)
+        assert int(scores.argmax()) == token and float(scores[token]) == pytest.approx(logprob, abs=1e-4)
+        ids.append(token)
+
+
+@pytest.mark.parametrize(
+    ("how", "allowed"),
+    [
+        ({"top_k": 1}, {2}),
+        ({"top_k": 2}, {1, 2}),
+        ({"top_p": 0.5}, {2}),
+        ({"top_p": 0.75}, {1, 2}),
+        ({"top_p": 0.9}, {0, 1, 2}),
+        ({"top_k": 9}, {0, 1, 2, 3}),
+        ({"top_k": 2, "top_p": 0.6}, {2}),
+    ],
+)
+def test_truncation_draws_allowed_tokens_only(how: dict[str, Any], allowed: set[int]) -> None:
+    logits = torch.tensor([0.12, 0.26, 0.55, 0.07]).log().expand(4000, -1)
+    tokens, logprobs = sample_token(logits, Sampling(**how), torch.Generator().manual_seed(0))
+    assert set(tokens.tolist()) == allowed
+    torch.testing.assert_close(logprobs, logits.gather(1, tokens[:, None]).squeeze(1))
+    assert int(truncate(logits[:1], Sampling(**how)).isfinite().sum()) == len(allowed)
+
+
+def test_frequencies_follow_the_temperature() -> None:
+    logits = torch.tensor([0.2, 0.3, 0.5]).log().expand(20_000, -1)
+    tokens, _ = sample_token(logits, Sampling(temperature=0.5), torch.Generator().manual_seed(0))
+    expected = torch.tensor([0.04, 0.09, 0.25]) / 0.38
+    torch.testing.assert_close(torch.bincount(tokens, minlength=3) / 20_000, expected, atol=0.015, rtol=0)
+
+
+def test_a_stop_string_ends_a_completion(backend: HFBackend) -> None:
+    (free,) = sample(backend, ["Compute 12+34."], n=1, length=12, temperature=0.0)
+    text = free.completions[0].text
+    mark = text[len(text) // 2]
+    (stopped,) = sample(backend, ["Compute 12+34."], n=1, length=12, temperature=0.0, stop=(mark,))
+    done = stopped.completions[0]
+    assert done.finish_reason == "stop" and mark in done.text
+    assert free.completions[0].token_ids[: len(done.token_ids)] == done.token_ids
+    assert mark not in backend.tokenizer.decode(done.token_ids[:-1])
+
+
+def test_exact_tokens_are_taken_as_they_are(backend: HFBackend) -> None:
+    ids = backend.encode([Message("user", "Hi")])
+    asked = [Request(token_ids=ids), Request((Message("user", "Hi"),))]
+    first, second = wait_for(backend.generate(asked, Sampling(temperature=0.0, max_new_tokens=3), seed=0))
+    assert first == second
+    assert wait_for(backend.generate([], Sampling(), seed=0)) == []
+
+
+def test_versions_are_stamped(tiny_model: tuple[Any, Any]) -> None:
+    backend = HFBackend(*tiny_model)
+    backend.sync(7)
+    assert sample(backend, ["Hi"], n=1)[0].completions[0].policy_version == 7
+
+
+def test_the_model_is_left_in_the_mode_it_was_in(tiny_model: tuple[Any, Any]) -> None:
+    backend = HFBackend(*tiny_model)
+    backend.model.train()
+    try:
+        sample(backend, ["Hi"], n=1)
+        assert backend.model.training
+    finally:
+        backend.model.eval()
+
+
+def test_prompts_that_cannot_be_continued(backend: HFBackend) -> None:
+    with pytest.raises(ModelError, match="does not fit the model's 128 positions"):
+        sample(backend, ["x" * 300])
+    with pytest.raises(ModelError, match="has no tokens"):
+        wait_for(backend.generate([Request(token_ids=())], Sampling(), seed=0))
+
+
+def test_it_also_runs_where_an_event_loop_runs_already(backend: HFBackend) -> None:
+    async def cell_of_a_notebook() -> list[Generation]:
+        return sample(backend, ["Hi"], n=1)
+
+    assert asyncio.run(cell_of_a_notebook()) == sample(backend, ["Hi"], n=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_survives_the_tokenizer(tiny_model: tuple[Any, Any], text: str) -> None:
+    _, tokenizer = tiny_model
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+def test_digits_and_tags_are_one_token_each(tiny_model: tuple[Any, Any]) -> None:
+    _, tokenizer = tiny_model
+    assert len(tokenizer.encode("90125", add_special_tokens=False)) == 5
+    assert len(tokenizer.encode("<answer></answer>", add_special_tokens=False)) == 2
+    ids = tokenizer.encode("<answer>7</answer><|im_end|>", add_special_tokens=False)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "<answer>7</answer>"
+
+
+def test_the_same_seed_builds_the_same_model(tiny_model: tuple[Any, Any]) -> None:
+    from skill_ttrl.config import EmbeddedConfig
+    from skill_ttrl.llm.embedded import build_model
+
+    _, tokenizer = tiny_model
+    shape = EmbeddedConfig(hidden_size=16, layers=1, heads=2, max_positions=32)
+    weights = [build_model(shape, tokenizer, seed).state_dict() for seed in (1, 1, 2)]
+    name = "model.embed_tokens.weight"
+    assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])

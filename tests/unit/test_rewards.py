@@ -1,0 +1,152 @@
+"""Rewards: what each gives, what is refused, and that true answers reach the `label` control alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rewards import RewardManager, build_reward
+from skill_ttrl.stages import train
+from skill_ttrl.types import Group, Step, Task, Trajectory
+from skill_ttrl.voting import majority_vote
+
+TASK = Task("t", "Env-v0", {"question": "?"})
+
+
+def group(
+    answers: Sequence[str | None], returns: Sequence[float] | None = None, info: dict[str, Any] | None = None
+) -> Group:
+    rewards = returns or [0.0] * len(answers)
+    steps = [
+        Step("?", str(answer), reward, True, False, info=info or {})
+        for answer, reward in zip(answers, rewards, strict=True)
+    ]
+    return Group(
+        TASK,
+        tuple(Trajectory(TASK, (step,), answer, "terminated") for step, answer in zip(steps, answers, strict=True)),
+    )
+
+
+def rewards(name: str, given: Group, references: dict[str, str] | None = None, seed: int = 0) -> list[float]:
+    return list(build_reward(name, references or {})(given, majority_vote(given.answers), seed))
+
+
+def test_the_built_in_rewards() -> None:
+    given = group(["1", "1.0", "2", None, ""], [0.5, 0.0, -1.0, 2.0, 0.0])
+    assert rewards("majority", given) == [1, 1, 0, 0, 0]
+    assert rewards("format", given) == [1, 1, 1, 0, 1]
+    assert rewards("env", given) == [0.5, 0.0, -1.0, 2.0, 0.0]
+    assert rewards("label", given, {"t": "2.0"}) == [0, 0, 1, 0, 0]
+
+
+def test_random_is_a_fair_coin_drawn_from_the_seed_and_the_task() -> None:
+    many = group(["1"] * 2000)
+    drawn = rewards("random", many, seed=5)
+    assert set(drawn) == {0.0, 1.0} and 0.45 < sum(drawn) / 2000 < 0.55
+    assert rewards("random", many, seed=5) == drawn != rewards("random", many, seed=6)
+    assert rewards("random", replace(many, task=replace(TASK, id="u")), seed=5) != drawn
+
+
+def test_env_says_when_nothing_can_be_graded() -> None:
+    with pytest.raises(ConfigError, match="cannot grade without true answers"):
+        rewards("env", group(["1"], info={"graded": False}))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_rewards_under_test.py").write_text(
+        "def length(group): return [len(t.text) for t in group.trajectories]\n"
+        "def short(group): return [1.0]\n"
+        "def nan(group): return [float('nan')] * len(group.trajectories)\n"
+        "def words(group): return ['good'] * len(group.trajectories)\n"
+        "def nothing(group): pass\n"
+        "def sees(group): assert group.task.reference is None; return [1.0] * len(group.trajectories)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_rewards_under_test"
+
+
+def test_a_reward_of_ones_own(own: str) -> None:
+    assert rewards(f"{own}:length", group(["1", "222"])) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("function", ["short", "nan", "words", "nothing"])
+def test_a_reward_of_ones_own_that_gives_no_numbers(own: str, function: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{function}' must give one finite number for each of the 2 tries at task 't'"
+    ):
+        rewards(f"{own}:{function}", group(["1", "2"]))
+
+
+def test_names_that_are_none(own: str) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'majority'"):
+        build_reward("majorty", {})
+    with pytest.raises(ConfigError, match=r"has no reward 'lenght'\. Did you mean 'length'"):
+        build_reward(f"{own}:lenght", {})
+    with pytest.raises(ConfigError, match="no such module"):
+        build_reward("no_such_module_here:f", {})
+
+
+def test_label_needs_every_true_answer() -> None:
+    with pytest.raises(ConfigError, match="the training tasks have none"):
+        build_reward("label", {})
+    with pytest.raises(ConfigError, match="'t' has none"):
+        rewards("label", group(["1"]), {"other": "1"})
+
+
+def test_reward_manager_votes_within_each_prompt() -> None:
+    texts = [r"\boxed{1}", r"\boxed{2}", "nothing", r"\boxed{2.0}"]
+    found = RewardManager().compute_majority_rewards(texts, n_per_prompt=2)
+    assert found == {"rewards": [1, 0, 0, 1], "majority_answers": ["1", "2.0"], "agreement_ratios": [0.5, 0.5]}
+    mixed = RewardManager().compute_majority_rewards(texts, prompt_ids=["a", "b", "a", "b"])
+    assert mixed == {"rewards": [1, 1, 0, 1], "majority_answers": ["1", "2"], "agreement_ratios": [0.5, 1.0]}
+    with pytest.raises(ValueError, match="not a multiple"):
+        RewardManager().compute_majority_rewards(texts, n_per_prompt=3)
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        RewardManager().compute_majority_rewards(texts, prompt_ids=["a"])
+
+
+def run_with(tiny_yaml: Path, output: Path, rows: list[Task], reward: str) -> dict[str, bytes]:
+    settings = [
+        f"rl.reward={reward}",
+        "sft.steps=60",
+        "sft.learning_rate=1e-2",
+        "rl.steps=3",
+        "sft.checkpoint_every=60",
+    ]
+    train.run(load_config(tiny_yaml, settings), output, train_tasks=rows)
+    files = ("trajectories.jsonl", "votes.jsonl", "checkpoints/rl-000003/model.safetensors")
+    return {name: (output / name).read_bytes() for name in files}
+
+
+def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Path) -> None:
+    """Other true answers, other measurements; the same samples, votes, rewards and weights, byte by byte."""
+    tasks = [
+        Task(f"q{a}", "SkillTTRL/Math-v0", {"question": f"Compute {a}+21."}, reference=str(a + 21))
+        for a in range(10, 16)
+    ]
+    lies = [replace(task, reference=str(place)) for place, task in enumerate(tasks)]
+    true_run = run_with(tiny_yaml, tmp_path / "true", tasks, "majority")
+    false_run = run_with(tiny_yaml, tmp_path / "false", lies, "majority")
+    assert false_run == true_run
+    assert b'"reference":"' not in true_run["trajectories.jsonl"]
+    assert (
+        b'"reward":1.0' in true_run["trajectories.jsonl"]
+    )  # something was voted for, so the comparison says something
+    assert (tmp_path / "true" / "evaluations.jsonl").read_bytes() != (
+        tmp_path / "false" / "evaluations.jsonl"
+    ).read_bytes()
+
+
+def test_a_reward_of_ones_own_is_given_tasks_without_answers(tiny_yaml: Path, tmp_path: Path, own: str) -> None:
+    config = load_config(tiny_yaml, ["phases=[rl]", "rl.steps=1", f"rl.reward={own}:sees"])
+    summary = train.run(config, tmp_path / "run")
+    assert summary.accuracy_after is not None and math.isfinite(summary.accuracy_after)  # there were true answers

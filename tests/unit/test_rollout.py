@@ -1,0 +1,176 @@
+"""Rollouts: order, one request a prompt, several turns, and failures that are data."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.envs import TextEnv
+from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.scripted import ScriptedBackend
+from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.types import Group, Task, Trajectory, from_json, to_json
+
+AGENT = ConversationAgent(PromptFormatter("plain"))
+
+
+class Recording(ScriptedBackend):
+    """A script that remembers what it was asked."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self.asked: list[list[Request]] = []
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        self.asked.append(list(requests))
+        return await super().generate(requests, sampling, seed=seed)
+
+
+class Guess(TextEnv):
+    """Higher or lower; the number is the task's, the episode ends when it is found."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.options = options or {}
+        if self.options.get("broken") == "reset":
+            raise OSError("no such game")
+        return f"Guess up to {self.options['most']}.", {}
+
+    def step(self, action: str) -> tuple[str, Any, Any, bool, Any]:
+        broken = self.options.get("broken")
+        if broken == "step" and action == "2":
+            raise RuntimeError("the game broke")
+        found = action == str(self.options["number"])
+        reward: Any = {"nan": float("nan"), "none": None}.get(str(broken), float(found))
+        info: Any = {"answer": int(action) if broken == "int" else action, "extra": object(), "turn": 1}
+        return "no, again", reward, found, False, None if broken == "info" else info
+
+
+class Echo(TextEnv):
+    """One turn, and no answer of its own."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return f"seed {seed}, reference {(options or {}).get('reference')}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 0.0, False, True, {}
+
+
+def play(
+    make: Any, tasks: Sequence[Task], group_size: int, backend: ScriptedBackend, max_turns: int = 1
+) -> list[Group]:
+    envs = EnvPool(make)
+    work = rollout(
+        tasks, group_size, envs=envs, agent=AGENT, backend=backend, sampling=Sampling(), seed=0, max_turns=max_turns
+    )
+    return asyncio.run(work)
+
+
+def guess(number: int, **more: Any) -> Task:
+    return Task(f"g{number}", "Guess-v0", {"number": number, "most": 9, **more})
+
+
+def test_groups_and_tries_keep_their_order() -> None:
+    backend = Recording([str(n) for n in range(6)])
+    groups = play(Guess, [guess(1), guess(4)], 3, backend)
+    assert [group.task.id for group in groups] == ["g1", "g4"]
+    assert [group.answers for group in groups] == [["0", "1", "2"], ["3", "4", "5"]]
+    assert [t.env_return for group in groups for t in group.trajectories] == [0, 1, 0, 0, 1, 0]
+    assert [t.stop_reason for t in groups[0].trajectories] == ["max_turns", "terminated", "max_turns"]
+
+
+def test_the_tries_of_a_group_are_one_request() -> None:
+    backend = Recording(["7"])
+    play(Guess, [guess(1), guess(2)], 4, backend)
+    assert [[request.n for request in turn] for turn in backend.asked] == [
+        [4, 4]
+    ]  # one a task, also where prompts agree
+
+
+def test_several_turns_go_on_only_for_the_living() -> None:
+    backend = Recording(["1", "2", "3", "3", "2", "9"])
+    (group,) = play(Guess, [guess(2)], 3, backend, max_turns=3)
+    assert [[request.n for request in turn] for turn in backend.asked] == [[3], [1, 1], [1]]
+    assert [[step.action for step in t.steps] for t in group.trajectories] == [["1", "3", "9"], ["2"], ["3", "2"]]
+    assert [t.stop_reason for t in group.trajectories] == ["max_turns", "terminated", "terminated"]
+    last = bytes(backend.asked[2][0].token_ids or ()).decode()
+    assert last.endswith("Guess up to 9.\n1\nno, again\n3\nno, again")
+    for t in group.trajectories:
+        assert from_json(Trajectory, to_json(t)).steps == t.steps
+        for step in t.steps:
+            assert step.completion is not None and bytes(step.completion.token_ids).decode() == step.action
+            assert "extra" not in step.info and step.info["turn"] == 1
+
+
+def test_tries_that_stand_at_the_same_prompt_again_share_a_request() -> None:
+    backend = Recording(["1", "1", "5", "6"])
+    play(Guess, [guess(2)], 2, backend, max_turns=2)
+    assert [[request.n for request in turn] for turn in backend.asked] == [[2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("reset", "OSError: no such game"),
+        ("nan", "ValueError: .*nan"),
+        ("none", "TypeError"),
+        ("info", "AttributeError"),
+    ],
+)
+def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: str) -> None:
+    good, bad = play(Guess, [guess(1), guess(2, broken=broken)], 1, Recording(["1", "2"]))
+    (failed,) = bad.trajectories
+    assert failed.stop_reason == "error" and failed.answer is None and failed.steps == ()
+    assert failed.error is not None and re.match(said, failed.error)
+    assert good.trajectories[0].stop_reason == "terminated"
+
+
+def test_a_failure_in_a_later_turn_keeps_the_earlier_ones() -> None:
+    (group,) = play(Guess, [guess(3, broken="step")], 2, Recording(["1", "1", "2", "3"]), max_turns=2)
+    failed, fine = group.trajectories
+    assert failed.stop_reason == "error" and [step.action for step in failed.steps] == ["1"]
+    assert failed.error == "RuntimeError: the game broke"
+    assert fine.stop_reason == "terminated"
+
+
+def test_without_an_answer_of_the_environment_the_text_is_searched() -> None:
+    (group,) = play(Echo, [Task("e", "Echo-v0", seed=3)], 2, Recording(["<answer>4</answer>", "four"]))
+    assert group.answers == ["4", None]
+    assert [t.stop_reason for t in group.trajectories] == ["truncated", "truncated"]
+
+
+def test_an_answer_that_is_no_text_becomes_one() -> None:
+    (group,) = play(Guess, [guess(1, broken="int")], 1, Recording(["1"]))
+    assert group.answers == ["1"]
+
+
+def test_the_true_answer_goes_along_only_where_the_task_carries_it() -> None:
+    task = Task("e", "Echo-v0", seed=3, reference="secret")
+    shown = [
+        play(Echo, [given], 1, Recording(["x"]))[0].trajectories[0].steps[0].observation
+        for given in (task, task.without_reference())
+    ]
+    assert shown == ["seed 3, reference secret", "seed 3, reference None"]
+
+
+def test_environments_are_made_once() -> None:
+    made: list[Guess] = []
+
+    def make() -> Guess:
+        made.append(Guess())
+        return made[-1]
+
+    pool = EnvPool(make)
+    for _ in range(2):
+        asyncio.run(
+            rollout([guess(1)], 3, envs=pool, agent=AGENT, backend=Recording(["1"]), sampling=Sampling(), seed=0)
+        )
+    assert len(made) == 3
+    assert pool.take(2) == made[:2]

@@ -1,0 +1,130 @@
+"""Votes: who wins, who is rewarded, and what the signs of a collapse are counted from."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.answers import canonical, equivalent
+from skill_ttrl.types import VoteResult, from_json, to_json
+from skill_ttrl.voting import (
+    VoteHistory,
+    batch_majority_vote,
+    compute_voting_rewards,
+    label_metrics,
+    majority_vote,
+)
+
+ANSWERS = st.lists(st.sampled_from([None, "", " ", "1", "1.0", "2", "4/2", "x", "X.", "3"]), max_size=12)
+
+
+def test_empty_answers_never_win_and_are_never_rewarded() -> None:
+    vote = majority_vote(["", None, "  ", "$$", "7"])
+    assert vote.answer == "7" and vote.agreement == pytest.approx(1 / 5) and vote.abstained == 4
+    assert vote.matches == (False, False, False, False, True) and not vote.tie
+    assert compute_voting_rewards(["", None, "  ", "7"])[0] == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("answers", [[], [None], [None, "", " "]])
+def test_a_group_without_answers_has_no_winner(answers: list[str | None]) -> None:
+    vote = majority_vote(answers)
+    assert (vote.answer, vote.agreement, vote.classes, vote.tie) == (None, 0.0, (), False)
+    assert vote.matches == (False,) * len(answers) and vote.abstained == len(answers)
+
+
+def test_numbers_vote_together_in_the_first_voters_words() -> None:
+    vote = majority_vote(["3", "0.5", "1/2", r"\frac{1}{2}", "3"])
+    assert vote.answer == "0.5" and vote.agreement == pytest.approx(0.6)
+    assert vote.classes == (("0.5", 3), ("3", 2))
+
+
+def test_ties_go_to_the_first_that_appeared_and_are_said() -> None:
+    vote = majority_vote(["b", "a", "a", "b", "c"])
+    assert vote.answer == "b" and vote.tie and vote.classes == (("b", 2), ("a", 2), ("c", 1))
+    assert not majority_vote(["a"]).tie
+
+
+def test_it_unpacks_as_three_and_survives_json() -> None:
+    vote = majority_vote(["a", "b", "a"])
+    answer, agreement, matches = vote
+    assert (answer, agreement, matches) == ("a", pytest.approx(2 / 3), [True, False, True])
+    assert from_json(VoteResult, to_json(vote)) == vote
+    assert batch_majority_vote([["a", "b", "a"], []]) == [vote, majority_vote([])]
+
+
+@given(ANSWERS)
+def test_a_sample_is_rewarded_exactly_when_it_is_counted(answers: list[str | None]) -> None:
+    vote = majority_vote(answers)
+    rewards, winner, agreement = compute_voting_rewards(answers)
+    assert winner == vote.answer and agreement == vote.agreement
+    for answer, match, reward in zip(answers, vote.matches, rewards, strict=True):
+        counted = winner is not None and answer is not None and equivalent(answer, winner)
+        assert match == counted and reward == float(counted)
+    assert sum(rewards) == vote.agreement * len(answers) == (vote.classes[0][1] if vote.classes else 0)
+    assert sum(votes for _, votes in vote.classes) + vote.abstained == len(answers)
+    counts = Counter(key for key in map(canonical, answers) if key is not None)
+    assert sorted(counts.values(), reverse=True) == [votes for _, votes in vote.classes]
+
+
+@given(ANSWERS, st.randoms(use_true_random=False))
+def test_the_order_of_the_samples_decides_nothing_but_ties(answers: list[str | None], random: object) -> None:
+    vote = majority_vote(answers)
+    order = list(range(len(answers)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    shuffled = majority_vote([answers[place] for place in order])
+    assert shuffled.agreement == vote.agreement and shuffled.tie == vote.tie
+    if not vote.tie:
+        assert canonical(shuffled.answer) == canonical(vote.answer)
+        assert shuffled.matches == tuple(vote.matches[place] for place in order)
+
+
+def test_history_counts_flips_by_meaning() -> None:
+    history = VoteHistory()
+    first = history.record({"p": majority_vote(["1/2"]), "q": majority_vote(["3"]), "r": majority_vote([None])})
+    assert "flip_rate" not in first
+    assert first == {
+        "agreement": pytest.approx(2 / 3),
+        "abstained": pytest.approx(1 / 3),
+        "ties": 0.0,
+        "distinct_winners": 1.0,
+    }
+    second = history.record({"p": majority_vote(["0.5"]), "q": majority_vote(["4", "5"]), "r": majority_vote(["4"])})
+    assert second["flip_rate"] == 0.5  # q changed, p is the same number, r had no winner before
+    assert second["distinct_winners"] == pytest.approx(2 / 3) and second["ties"] == pytest.approx(1 / 3)
+    third = history.record({"q": majority_vote([None, None])})
+    assert "flip_rate" not in third and "distinct_winners" not in third
+    fourth = history.record({"q": majority_vote(["4.0"])})
+    assert fourth["flip_rate"] == 0.0  # an empty vote in between is forgotten
+
+
+def test_history_goes_on_after_a_round_trip_as_if_never_stopped() -> None:
+    steps = [{f"p{i}": majority_vote([str((i * step) % 3), str(i), "7"]) for i in range(4)} for step in range(8)]
+    whole, resumed = VoteHistory(), VoteHistory()
+    for step in steps:
+        expected = whole.record(step)
+        resumed = VoteHistory.from_state(json.loads(json.dumps(resumed.state_dict())))
+        assert resumed.record(step) == expected
+        assert resumed.warnings() == whole.warnings()
+    assert resumed.state_dict() == whole.state_dict()
+
+
+def test_label_metrics_by_hand() -> None:
+    groups: list[list[str | None]] = [["4", "4.0", "5", None], ["1", "1", "2", "2"]]
+    votes = batch_majority_vote(groups)
+    assert label_metrics(votes, ["4", "2"], groups) == {
+        "label_accuracy": 0.5,  # 4 is true, 1 is not
+        "reward_accuracy": 0.5,  # all four rewards right, then none
+        "ground_truth_ratio": 0.5,
+        "majority_voting_reward": 0.5,
+    }
+    silent = batch_majority_vote([[None, ""]])
+    assert label_metrics(silent, ["4"], [[None, ""]]) == {
+        "label_accuracy": 0.0,
+        "reward_accuracy": 1.0,
+        "ground_truth_ratio": 0.0,
+        "majority_voting_reward": 0.0,
+    }
