@@ -65,7 +65,7 @@ class Run:
 
     @cached_property
     def evaluations(self) -> DataFrame:
-        """Every problem of every evaluation: `when`, `mode`, `temperature`, `task_id`, `answers`, `correct`, ..."""
+        """One row an evaluation: `label` ("before", "after", …), its figures, and `results` problem by problem."""
         return self._frame("evaluations.jsonl", "nothing was measured yet")
 
     def _frame(self, name: str, why_missing: str) -> DataFrame:

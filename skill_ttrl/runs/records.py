@@ -1,4 +1,4 @@
-"""Lines of the append files that hold more than figures: trajectories, votes and evaluations.
+"""Lines of the append files that hold more than figures: trajectories and votes.
 
 One function a file, so that the fields stand in one place; docs/run-folder.md lists them.
 """
@@ -6,12 +6,8 @@ One function a file, so that the fields stand in one place; docs/run-folder.md l
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Literal
 
 from skill_ttrl.types import Group, VoteResult, to_json
-
-EvaluationMode = Literal["sample", "greedy"]
 
 
 def trajectory_lines(phase: str, step: int, group: Group) -> list[str]:
@@ -33,44 +29,6 @@ def vote_line(phase: str, step: int, task_id: str, vote: VoteResult, *, correct:
         correct: Whether the winner is the true answer; None where no label is known. It measures and is never fed back.
     """
     return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct}, to_json(vote))
-
-
-def evaluation_line(
-    when: str,
-    task_id: str,
-    answers_K: Sequence[str | None],
-    correct_K: Sequence[bool] | None,
-    *,
-    majority: str | None,
-    majority_correct: bool | None,
-    mode: EvaluationMode = "sample",
-    temperature: float = 0.0,
-) -> str:
-    """A line of `evaluations.jsonl`: the answers to one problem of one evaluation.
-
-    Args:
-        when: Which evaluation: "before", "after" or `"rl-000010"` for one in between.
-        task_id: The problem.
-        answers_K: Final answers, None where there was none.
-        correct_K: Whether each is right; None where no label is known.
-        majority: The answer of the vote over them.
-        majority_correct: Whether it is right.
-        mode: Sampled or greedy.
-        temperature: Of the samples; 0 for greedy.
-    """
-    return json.dumps(
-        {
-            "when": when,
-            "mode": mode,
-            "temperature": temperature,
-            "task_id": task_id,
-            "answers": list(answers_K),
-            "correct": None if correct_K is None else [bool(value) for value in correct_K],
-            "majority": majority,
-            "majority_correct": majority_correct,
-        },
-        ensure_ascii=False,
-    )
 
 
 def _with(fields: dict[str, object], line: str) -> str:

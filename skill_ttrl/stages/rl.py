@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.base import wait_for
 from skill_ttrl.llm.reward_model import RewardModel
@@ -160,8 +161,14 @@ def record(
         run.folder.append_jsonl(
             "trajectories.jsonl", [line for group in groups for line in trajectory_lines("rl", step, group)]
         )
+    truths = [run.bench.references.get(group.task.id) for group in groups]
+    right = [
+        None if truth is None else grade_answer(v.answer, truth)["score"] == 1.0
+        for v, truth in zip(votes, truths, strict=True)
+    ]
     run.folder.append_jsonl(
-        "votes.jsonl", [vote_line("rl", step, g.task.id, v) for g, v in zip(groups, votes, strict=True)]
+        "votes.jsonl",
+        [vote_line("rl", step, g.task.id, v, correct=c) for g, v, c in zip(groups, votes, right, strict=True)],
     )
     run.log.log("rl", step, figures)
     times = clock.stop()

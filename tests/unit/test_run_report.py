@@ -17,7 +17,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.read import read_run
-from skill_ttrl.runs.records import evaluation_line, trajectory_lines, vote_line
+from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.report import Summary, read_summary, summary_markdown, summary_versions, write_summary
 from skill_ttrl.runs.report_html import report_html, write_report_html
 from skill_ttrl.runs.tracker import open_tracker
@@ -72,10 +72,7 @@ def test_a_whole_run_reads_back(folder: RunFolder) -> None:
     folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", 1, group()))
     vote = VoteResult("2", 0.5, (True, False), (("2", 1),), abstained=1)
     folder.append_jsonl("votes.jsonl", [vote_line("rl", 1, "p1", vote, correct=True)])
-    line = evaluation_line(
-        "before", "p1", ["2", None], [True, False], majority="2", majority_correct=True, temperature=0.6
-    )
-    folder.append_jsonl("evaluations.jsonl", [line])
+    folder.append_jsonl("evaluations.jsonl", ['{"label": "before", "accuracy": 0.5}'])
     write_summary(folder, SUMMARY)
 
     run = read_run(folder.path)
@@ -83,7 +80,7 @@ def test_a_whole_run_reads_back(folder: RunFolder) -> None:
     assert list(run.metrics["agreement"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
     assert list(run.trajectories["sample"]) == [0, 1]
     assert run.votes.loc[0, "agreement"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
-    assert run.evaluations.loc[0, "correct"] == [True, False]
+    assert run.evaluations.loc[0, "accuracy"] == 0.5
     assert run.timings.empty and run.notes == ["timings.jsonl is missing: no step has ended yet."]
     text = (folder.path / "trajectories.jsonl").read_text().splitlines()[0]
     assert from_json(Trajectory, text) == group().trajectories[0], "ids and log-probs survive exactly"
