@@ -69,8 +69,9 @@ def reinforce(run: Run, reward: Reward) -> None:
         figures |= history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
         record(run, step, groups, votes, figures, clock)
-        for warning in history.warnings():
-            run.warn(warning)
+        if config.rl.reward == "majority":  # where votes are not rewarded they can be as weak as they like
+            for warning in history.warnings():
+                run.warn(warning)
         finish_step(run, step + 1, learner, history)
     run.progress.finish(PHASE)
     run.evaluate("after")
