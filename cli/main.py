@@ -50,17 +50,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, noth
 TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
 
 
-@app.callback()
-def root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
-) -> None:
-    """Options of every command; `--debug` may stand anywhere: `main` takes it out before anything is parsed."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         import skill_ttrl
 
         print(skill_ttrl.__version__)
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of every command; `--debug` may stand anywhere: `main` takes it out before anything is parsed."""
 
 
 @app.command()
@@ -355,7 +360,7 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
     try:
-        app(arguments)
+        app(arguments, prog_name="skillttrl")
     except SkillTTRLError as error:
         if debug:
             raise

@@ -1,0 +1,374 @@
+"""Every command end to end on a tiny run: what it shows, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.runs.read import read_run
+
+
+@dataclass
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Done]
+
+
+def skillttrl(*arguments: object) -> Done:
+    """The command in this process, through its real entry point."""
+    before, out, err = sys.argv, io.StringIO(), io.StringIO()
+    sys.argv = ["skillttrl", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+                code = 0
+            except SystemExit as leaving:
+                code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    finally:
+        sys.argv = before
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def refused(done: Done, code: int, *words: str) -> None:
+    """A user's mistake: the exit code, one message with these words, no traceback, nothing on stdout."""
+    assert done.code == code, done
+    assert "Traceback" not in done.err + done.out
+    for word in words:
+        assert word in done.err, (word, done.err)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that all tests here look at and none changes."""
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.tracker=tensorboard")
+    assert done.code == 0, done
+    assert "verified: never" in done.out and "avg@2" in done.out and "cold start 12/12" in done.out
+    assert "GRPO 2/2" in done.out and f"skillttrl inspect {folder}" in done.out
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(trained: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(exported base model, LoRA run on it)."""
+    base = tmp_path_factory.mktemp("export") / "base"
+    assert skillttrl("export", trained, "-o", base).code == 0
+    folder = base.parent / "lora"
+    settings = ["rl.reward=random", "rl.learning_rate=0.01", "model.lora={r: 2, alpha: 8}"]
+    changes = [word for setting in settings for word in ("--set", setting)]
+    done = skillttrl("rl", tiny_yaml, "--model", base, *changes, "-o", folder)
+    assert done.code == 0, done
+    return base, folder
+
+
+def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
+    names = {entry.name for entry in trained.iterdir()}
+    assert names >= {"run.json", "config.yaml", "config_source.yaml", "summary.json", "summary.md", "report.html"}
+    assert names >= {"metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl"}
+    assert list((trained / "tracker").rglob("events.out.tfevents.*"))
+    summary = json.loads((trained / "summary.json").read_text())
+    figures = ("accuracy", "majority", "greedy")
+    assert {f"{name}_{when}" for name in figures for when in ("before", "after")} <= summary.keys()
+    assert summary["steps"] == {"sft": 12, "rl": 2} and summary["seconds"].keys() >= {"sft", "rl"}
+    run = read_run(trained)
+    assert len(run.metrics) == 14 and run.summary is not None and run.summary.seed == 0
+    assert "verified: never" in (trained / "config_source.yaml").read_text()
+
+
+def test_sft_then_rl_is_the_whole_run(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "sft").code == 0
+    weights = "checkpoints/sft-000012/model.safetensors"
+    assert (tmp_path / "sft" / weights).read_bytes() == (trained / weights).read_bytes()
+    done = skillttrl("rl", tiny_yaml, "--model", tmp_path / "sft", "-o", tmp_path / "rl", "--json")
+    assert done.code == 0 and done.json["steps"] == {"rl": 2}
+    weights = "checkpoints/rl-000002/model.safetensors"
+    assert (tmp_path / "rl" / weights).read_bytes() == (trained / weights).read_bytes()
+
+
+def test_json_on_stdout_is_json_alone(tiny_yaml: Path, tmp_path: Path) -> None:
+    done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", "--seed", 3, "--json", "--set", "rl.reward=label")
+    assert done.code == 0 and done.json["seed"] == 3 and done.json["reward"] == "label"
+    assert done.json == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "cold start" in done.err
+
+
+def test_evaluate(trained: Path, tmp_path: Path) -> None:
+    found = skillttrl("evaluate", trained, "--json", "--set", "eval.samples=3")
+    assert found.code == 0 and found.json["problems"] == 4 and found.json["samples"] == 3
+    assert skillttrl("evaluate", trained, "--json", "--set", "eval.samples=3").json == found.json
+    again = skillttrl("evaluate", trained, "--json").json
+    recorded = [json.loads(line) for line in (trained / "evaluations.jsonl").read_text().splitlines()]
+    assert {**again, "label": "after"} == recorded[-1]
+    own = tmp_path / "mine.jsonl"
+    own.write_text('{"prompt": "Compute 10+10.", "answer": "20"}\n')
+    other = skillttrl("evaluate", trained / "checkpoints" / "sft-000012", "--data", own)
+    assert other.code == 0 and "sft-000012: 1 problems" in other.out and "avg@2, T = 0.6" in other.out
+
+
+def test_ask(trained: Path) -> None:
+    one = skillttrl("ask", trained, "Compute 47+38.", "--json")
+    assert one.code == 0 and len(one.json["texts"]) == 1
+    assert skillttrl("ask", trained, "Compute 47+38.", "--json").json == one.json  # greedy
+    many = skillttrl("ask", trained, "[bold]Compute[/] 47+38.", "-n", 5)
+    assert many.code == 0 and "Vote: " in many.out
+
+
+def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> None:
+    run = skillttrl("inspect", trained, "--json").json
+    assert run["kind"] == "run" and run["facts"]["steps done"] == "rl 2, sft 12" and run["facts"]["ended"] == "yes"
+    checkpoint = skillttrl("inspect", trained / "checkpoints" / "rl-000002", "--json").json
+    assert checkpoint["kind"] == "checkpoint" and checkpoint["facts"]["step"] == 2
+    records = skillttrl("inspect", trained / "trajectories.jsonl", "-n", 3, "--json").json
+    assert records["kind"] == "records" and len(records["rows"]) == 3 and "reward" in records["columns"]
+    assert skillttrl("inspect", trained / "votes.jsonl", "--json").json["facts"]["lines"] == 6
+    config = skillttrl("inspect", tiny_yaml, "--json").json
+    assert config["kind"] == "config" and ["sft.steps", "12"] in config["rows"]
+    for path in (trained, trained / "checkpoints" / "rl-000002", trained / "votes.jsonl", tiny_yaml):
+        assert skillttrl("inspect", path).out.strip()
+    before = sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
+    skillttrl("inspect", trained)
+    assert before == sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
+
+
+def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, Path]) -> None:
+    base, _ = adapted
+    code = (
+        "import sys, transformers as t;"
+        f"tok = t.AutoTokenizer.from_pretrained({str(base)!r});"
+        f"m = t.AutoModelForCausalLM.from_pretrained({str(base)!r});"
+        "text = tok.apply_chat_template([{'role': 'user', 'content': 'Compute 47+38.'}], tokenize=False, "
+        "add_generation_prompt=True);"
+        "ids = tok(text, return_tensors='pt', add_special_tokens=False);"
+        "out = m.generate(**ids, max_new_tokens=10, do_sample=False);"
+        "print(tok.decode(out[0, ids['input_ids'].shape[1]:], skip_special_tokens=True), end='');"
+        "assert 'skill_ttrl' not in sys.modules and 'peft' not in sys.modules"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == skillttrl("ask", trained, "Compute 47+38.", "--json").json["texts"][0]
+    assert {"trainer.pt", "state.json", "manifest.json"}.isdisjoint(entry.name for entry in base.iterdir())
+    assert "pipeline_tag" in (base / "README.md").read_text()
+    refused(skillttrl("export", trained, "-o", base), 4, "exists already")
+    refused(skillttrl("export", trained, "-o", base.parent / "m", "--merged"), 2, "no adapters to merge")
+
+
+def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Path, Path]) -> None:
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    base, run = adapted
+    checkpoint = run / "checkpoints" / "rl-000002"
+    assert (checkpoint / "adapter_config.json").is_file() and not (checkpoint / "model.safetensors").exists()
+    merged = base.parent / "merged"
+    done = skillttrl("export", run, "-o", merged, "--merged")
+    assert done.code == 0 and done.out.strip() == str(merged)
+    assert not (merged / "adapter_config.json").exists()
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        folded = AutoModelForCausalLM.from_pretrained(merged)(ids).logits
+        with_adapters: Any = AutoPeftModelForCausalLM.from_pretrained(checkpoint)
+        adapted_logits = with_adapters(ids).logits
+        bare = AutoModelForCausalLM.from_pretrained(base)(ids).logits
+    torch.testing.assert_close(folded, adapted_logits, atol=1e-4, rtol=0)
+    assert float((folded - bare).abs().max()) > 1e-3  # it did learn something
+    plain = base.parent / "adapter"
+    assert skillttrl("export", run, "-o", plain).code == 0 and (plain / "adapter_model.safetensors").is_file()
+    asked = skillttrl("ask", run, "Compute 47+38.", "--json").json["texts"]
+    assert asked and skillttrl("evaluate", run, "--json").json["problems"] == 4
+
+
+def test_lora_on_random_weights_is_refused(tiny_yaml: Path, tmp_path: Path) -> None:
+    done = skillttrl("train", tiny_yaml, "-o", tmp_path / "r", "--set", "model.lora={r: 2}")
+    refused(done, 2, "starts from random weights")
+    assert not (tmp_path / "r").exists()
+
+
+def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "SkillTTRL/Math-v0" in [row["id"] for row in skillttrl("envs", "--json").json]
+    assert "skillttrl init my_env" in skillttrl("envs").out
+    names = [row["name"] for row in skillttrl("configs", "list", "--json").json]
+    assert "quickstart" in names and "quickstart" in skillttrl("configs", "list").out
+    shown = skillttrl("configs", "show", "quickstart")
+    assert shown.code == 0 and shown.out.startswith("# verified:")
+    assert "rollout:" in skillttrl("configs", "show", "quickstart", "--set", "rl.steps=7").out
+    assert skillttrl("configs", "copy", "quickstart", "mine.yaml").out.strip() == "mine.yaml"
+    assert (tmp_path / "mine.yaml").read_text() == shown.out
+    refused(skillttrl("configs", "copy", "quickstart", "mine.yaml"), 4, "exists already")
+    refused(skillttrl("configs", "show", "quikstart"), 2, "Did you mean 'quickstart'")
+
+
+def test_init_then_train_in_the_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = skillttrl("init", "digit_game")
+    assert done.code == 0 and "skillttrl train digit_game.yaml" in done.out
+    quick = ["sft.steps=2", "rl.steps=1", "rl.prompts_per_step=2", "eval.samples=2", "runtime.threads=1"]
+    changes = [word for setting in quick for word in ("--set", setting)]
+    done = skillttrl("train", "digit_game.yaml", *changes, "--json")
+    assert done.code == 0 and done.json["problems"] == 64 and done.json["steps"] == {"sft": 2, "rl": 1}
+    assert (tmp_path / "runs" / "digit_game" / "summary.json").is_file()
+    again = skillttrl("train", "digit_game.yaml", *changes, "--json", "--env", "digit_game:DigitGame-v0")
+    assert again.code == 0 and (tmp_path / "runs" / "digit_game-2" / "summary.json").is_file()
+    assert "DigitGame-v0" in [row["id"] for row in skillttrl("envs", "--json").json]
+    refused(skillttrl("init", "digit_game"), 4, "already has")
+
+
+def test_doctor_and_version() -> None:
+    done = skillttrl("doctor", "--json")
+    assert done.code in (0, 5) and done.json["checks"]
+    assert skillttrl("--version").out.strip()
+    assert "Exit codes" in skillttrl("--help").out and "module:EnvId" in skillttrl("train", "--help").out
+
+
+def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
+    run = ("train", tiny_yaml, "-o", tmp_path / "run", "--set")
+    refused(skillttrl(*run, "rl.learning_rat=1"), 2, "rl.learning_rat: unknown key. Did you mean 'learning_rate'?")
+    refused(skillttrl(*run, "rl.steps=-1"), 2, "rl.steps", "greater than or equal to 0")
+    refused(skillttrl(*run, "rl.steps"), 2, "key=value")
+    refused(skillttrl(*run, "phases=[rl, sft]"), 2, "phases are [sft], [rl] or [sft, rl]")
+    refused(skillttrl(*run, "rl.reward=majorty"), 2, "Did you mean 'majority'")
+    refused(skillttrl(*run, "rl.loss=ppo_clp"), 2, "Did you mean 'ppo_clip'")
+    refused(skillttrl(*run, "rl.advantage=grop"), 2, "Did you mean 'grpo'")
+    refused(skillttrl(*run, "agent.template=boxd"), 2, "Did you mean 'boxed'")
+    refused(skillttrl(*run, "rollout.backend=hff"), 2, "Did you mean 'hf'")
+    refused(skillttrl(*run, "rollout.max_new_tokens=60"), 2, "the model has 64 positions")
+    refused(skillttrl(*run, "waits_for=the next release"), 2, "waits for the next release")
+    refused(skillttrl("train", tmp_path / "none.yaml"), 2, "No config file at")
+    refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume is 'auto' or 'last-good'")
+    assert skillttrl("train").code == 2 and skillttrl("trian").code == 2
+    assert not (tmp_path / "run").exists()  # no mistake leaves a folder in the way
+
+
+def test_mistakes_in_data_and_environment(tiny_yaml: Path, tmp_path: Path) -> None:
+    def train_on(text: str | None, *more: str) -> Done:
+        file = tmp_path / "data.jsonl"
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        changes = [f"data.train={{path: {file}}}", *more]
+        return skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *[w for c in changes for w in ("--set", c)])
+
+    good = '{"prompt": "Compute 1+1.", "answer": 2}\n'
+    refused(train_on(None), 3, "No file", "data.jsonl")
+    refused(train_on(""), 3, "holds no records")
+    refused(train_on(good + "{oops}\n"), 3, f"{tmp_path / 'data.jsonl'}:2 is not JSON")
+    refused(train_on('{"text": "Compute 1+1."}\n'), 3, "has no column 'prompt'")
+    refused(train_on(good + '{"answer": 3}\n'), 3, f"{tmp_path / 'data.jsonl'}:2", "has no 'prompt'")
+    refused(train_on(good, "rl.reward=label", "data.train.answer_field=truth"), 2, "needs true answers")
+    refused(train_on(good, "data.max_prompt_tokens=1"), 3, "No prompt of 1 fits")
+    refused(train_on(good, "data.overlong=refuse", "data.max_prompt_tokens=2"), 3, "longer than 2 tokens")
+    refused(train_on(good, "env.id=maht"), 3, "Did you mean 'math'")
+    refused(train_on(good, "env.id=no_such_module:X-v0"), 3, "no such module")
+    assert not (tmp_path / "run").exists()
+    assert train_on(good, "sft.steps=1", "rl.steps=1").code == 0
+
+
+def test_mistakes_with_models(tiny_yaml: Path, tmp_path: Path) -> None:
+    run = ("rl", tiny_yaml, "-o", tmp_path / "run")
+    refused(skillttrl(*run, "--model", tmp_path / "nowhere"), 5, "There is no folder")
+    (tmp_path / "empty").mkdir()
+    refused(skillttrl(*run, "--model", tmp_path / "empty"), 5, "not a whole model")
+    refused(skillttrl(*run, "--set", "runtime.device=cuda:99"), 5, "cuda:99")
+    refused(skillttrl(*run, "--set", f"rl.reward=model:{tmp_path / 'nowhere'}"), 5, "Cannot load the reward model")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    refused(skillttrl("train", tiny_yaml, "-o", trained), 4, "already holds a run", "--resume auto")
+    other = ("train", tiny_yaml, "-o", trained, "--resume", "auto", "--set", "rl.learning_rate=0.5")
+    refused(skillttrl(*other), 4, "belongs to another config: rl.learning_rate 0.001 there, 0.5 here")
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "cat.jpg").write_bytes(b"")
+    refused(skillttrl("train", tiny_yaml, "-o", foreign), 4, "not a run folder", "cat.jpg")
+    assert [entry.name for entry in foreign.iterdir()] == ["cat.jpg"]
+    (tmp_path / "file").write_text("")
+    refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file of that name")
+    for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
+        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint")
+    refused(skillttrl("inspect", foreign), 4, "none of what inspect knows")
+    refused(skillttrl("inspect", tmp_path / "none"), 4, "There is nothing at")
+    (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')
+    refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 4, "line 2")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
+    trained: Path, tiny_yaml: Path, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    file = run / "checkpoints" / "rl-000002" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    settings = ("--set", "run.tracker=tensorboard")
+    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", *settings)
+    refused(done, 4, "rl-000002 is damaged", name, "--resume last-good")
+    for command in (["ask", run, "?"], ["inspect", file.parent], ["export", run, "-o", tmp_path / "x"]):
+        refused(skillttrl(*command), 4, name)
+    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "last-good", *settings)
+    assert done.code == 0 and "passed over" in done.out and "Going on from rl-000001" in done.out, done
+    for whole in ("checkpoints/rl-000002/model.safetensors", "metrics.jsonl", "evaluations.jsonl", "votes.jsonl"):
+        assert (run / whole).read_bytes() == (trained / whole).read_bytes()
+
+
+def test_a_finished_run_resumed_stays_as_it_is(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", "--set", "run.tracker=tensorboard")
+    assert done.code == 0
+    for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
+        assert (run / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_data_file_that_changed_under_a_run_is_refused(tiny_yaml: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "Compute 1+1.", "answer": 2}\n')
+    run = ("rl", tiny_yaml, "-o", tmp_path / "run", "--set", f"data.train={{path: {data}}}")
+    assert skillttrl(*run).code == 0
+    assert skillttrl(*run, "--resume", "auto").code == 0
+    data.write_text('{"prompt": "Compute 1+2.", "answer": 3}\n')
+    refused(skillttrl(*run, "--resume", "auto"), 3, "is not the file this run was made with")
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+    """In a process of its own, as a user would."""
+    for arguments in (["--debug", "train", "quikstart"], ["train", "quikstart", "--debug"], ["train", "quikstart"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "skill_ttrl.cli.main", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "60"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        debug = "--debug" in arguments
+        assert ("Traceback" in done.stderr) == debug and "Did you mean 'quickstart'" in done.stderr
+        assert debug or (done.returncode == 2 and done.stderr.count("\n") == 1)
+    assert not list(tmp_path.iterdir())
