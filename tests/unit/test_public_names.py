@@ -9,7 +9,18 @@ import pytest
 
 import skill_ttrl
 
-HEAVY = ("torch", "transformers", "accelerate", "peft", "datasets", "pandas", "numpy", "gymnasium", "chromadb", "openai")
+HEAVY = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "datasets",
+    "pandas",
+    "numpy",
+    "gymnasium",
+    "chromadb",
+    "openai",
+)
 
 
 def modules_after(statement: str) -> set[str]:
