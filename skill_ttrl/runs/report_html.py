@@ -25,6 +25,11 @@ _STYLE = (
     ".warning{background:#fff3cd;padding:.6em 1em}"
 )
 
+FIRST = tuple(
+    f"rl: {name}" for name in ("agreement", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
+)
+"""Curves that say how the votes fare: they stand first."""
+
 
 def write_report_html(folder: RunFolder) -> Path:
     """Write `report.html` into a run folder from its metrics and, where it has ended, its summary.
@@ -51,14 +56,15 @@ def report_html(run: Run) -> str:
 
 
 def curves(run: Run) -> list[tuple[str, list[Point]]]:
-    """(title, points) of every figure in `metrics.jsonl` that has at least two finite values, by phase and name."""
+    """(title, points) of every figure in `metrics.jsonl` that changes, those of `FIRST` before the others."""
     points: dict[str, list[Point]] = {}
     for record in run.metrics.to_dict("records"):
         for name, value in record.items():
             number = isinstance(value, int | float) and name not in ("step", "phase") and math.isfinite(value)
             if number:
                 points.setdefault(f"{record['phase']}: {name}", []).append((float(record["step"]), float(value)))
-    return [(title, found) for title, found in points.items() if len(found) > 1]
+    moving = [(title, found) for title, found in points.items() if len({value for _, value in found}) > 1]
+    return sorted(moving, key=lambda curve: FIRST.index(curve[0]) if curve[0] in FIRST else len(FIRST))
 
 
 def line_chart(title: str, points: Sequence[Point]) -> str:
