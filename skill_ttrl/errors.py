@@ -68,7 +68,9 @@ class MissingDependencyError(SkillTTRLError, ImportError):
     @classmethod
     def for_extra(cls, feature: str, extra: str) -> MissingDependencyError:
         """The one wording for every missing optional package."""
-        return cls(f"{feature} needs packages that are not installed. Install them with: pip install 'skill-ttrl[{extra}]'")
+        return cls(
+            f"{feature} needs packages that are not installed. Install them with: pip install 'skill-ttrl[{extra}]'"
+        )
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:

@@ -96,3 +96,13 @@ def make_accelerator(
             del os.environ[_DEVICE_VARIABLE]
         else:
             os.environ[_DEVICE_VARIABLE] = before
+
+
+def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
+    """Dtype of the forward pass where it differs from float32."""
+    return {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[accelerator.mixed_precision]
+
+
+def weight_dtype(accelerator: Accelerator, *, frozen: bool) -> torch.dtype:
+    """Dtype to keep weights in: float32 for weights that learn, that of the forward pass for `frozen` ones (LoRA)."""
+    return (autocast_dtype(accelerator) if frozen else None) or torch.float32
