@@ -1,0 +1,144 @@
+"""Killed at any point and resumed, a run ends with the same bytes as one that was never stopped.
+
+Starting Python and torch takes seconds, a step here a hundredth of one. So one process loads everything and forks a child
+for each attempt; the child runs the real command and is really killed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.checkpoint_every=3", "rl.checkpoint_every=2", "rl.validate_every=3"]
+SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_prompts=1", "run.keep_checkpoints=2"]
+STEPS = 32
+KILLS = 16
+
+HARNESS = '''
+import contextlib, json, os, random, signal, sys, time
+import skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+from skill_ttrl.cli.main import main
+
+config, folder, task, *rest = sys.argv[1:]
+
+
+def start(output):
+    child = os.fork()
+    if child:
+        return child
+    with open(output + ".log", "a") as log:
+        os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
+    settings = [word for setting in json.loads(rest[0]) for word in ("--set", setting)]
+    sys.argv = ["skillttrl", "train", config, "-o", output, "--resume", "auto", *settings]
+    code = 0
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code
+    finally:
+        sys.stdout.flush()
+        os._exit(code or 0)
+
+
+def lines(output):
+    with contextlib.suppress(FileNotFoundError):
+        with open(output + "/metrics.jsonl", "rb") as file:
+            return file.read().split(b"\\n")[:-1]
+    return []
+
+
+def stop_at(output, step, delay, signum):
+    """Signal a new attempt `delay` seconds after it has written `step` lines; its exit status, and its last phase."""
+    child = start(output)
+    while len(lines(output)) < step:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            raise SystemExit(f"an attempt ended before step {step}")
+        time.sleep(0.001)
+    time.sleep(delay)
+    os.kill(child, signum)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    written = lines(output)
+    return status, json.loads(written[-1])["phase"] if written else "none"
+
+
+def finish(output):
+    return os.waitstatus_to_exitcode(os.waitpid(start(output), 0)[1])
+
+
+rng = random.Random(20)
+if task == "reference":
+    found = finish(folder)
+elif task == "kill":
+    steps, kills = map(int, rest[1:])
+    found = [stop_at(folder, 0, rng.uniform(0.0, 0.4), signal.SIGKILL) for _ in range(2)]
+    for number in range(kills):
+        done = len(lines(folder))
+        goal = round(steps * (number + rng.random()) / kills)
+        found.append(stop_at(folder, max(goal, 1), rng.uniform(0.0, 0.05), signal.SIGKILL))
+    found.append((finish(folder), "end"))
+else:
+    found = []
+    for name, step in (("SIGTERM", 5), ("SIGINT", 14), ("SIGUSR1", 27)):
+        found.append((name, *stop_at(folder, step, 0.0, getattr(signal, name))))
+    found.append(("end", finish(folder), "end"))
+print(json.dumps(found))
+'''
+
+
+def harness(config: Path, folder: Path, task: str, *more: object) -> Any:
+    arguments = [config, folder, task, json.dumps(SETTINGS), *more]
+    done = subprocess.run(
+        [sys.executable, "-c", HARNESS, *map(str, arguments)], capture_output=True, text=True, timeout=240
+    )
+    log = folder.with_name(f"{folder.name}.log")
+    assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "never-stopped"
+    assert harness(tiny_yaml, folder, "reference") == 0
+    return folder
+
+
+def assert_same(stopped: Path, reference: Path) -> None:
+    for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
+        assert (stopped / name).read_bytes() == (reference / name).read_bytes(), name
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == STEPS
+    names = [sorted(entry.name for entry in (run / "checkpoints").iterdir()) for run in (stopped, reference)]
+    assert names[0] == names[1] == ["rl-000006", "rl-000008", "sft-000021", "sft-000024"]
+    for name in names[0]:
+        for file in ("model.safetensors", "trainer.pt"):
+            one, other = (run / "checkpoints" / name / file for run in (stopped, reference))
+            assert one.read_bytes() == other.read_bytes(), (name, file)
+        states = [json.loads((run / "checkpoints" / name / "state.json").read_text()) for run in (stopped, reference)]
+        for state in states:
+            del state["offsets"]["timings.jsonl"]  # wall times are no part of the promise
+        assert states[0] == states[1]
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (stopped, reference)]
+    assert {**summaries[0], "seconds": 0} == {**summaries[1], "seconds": 0}
+
+
+def test_killed_again_and_again_it_ends_with_the_same_bytes(reference: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    found = harness(tiny_yaml, tmp_path / "killed", "kill", STEPS, KILLS)
+    *kills, end = found
+    assert end == [0, "end"]
+    assert [status for status, _ in kills] == [-9] * (KILLS + 2)
+    phases = [phase for _, phase in kills]
+    assert phases.count("sft") >= 4 and phases.count("rl") >= 3, phases
+    assert_same(tmp_path / "killed", reference)
+
+
+def test_a_signal_saves_and_leaves_with_its_own_code(reference: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    *stops, end = harness(tiny_yaml, tmp_path / "stopped", "signal")
+    assert stops == [["SIGTERM", 128 + 15, "sft"], ["SIGINT", 128 + 2, "sft"], ["SIGUSR1", 128 + 10, "rl"]]
+    assert end[1] == 0
+    log = (tmp_path / "stopped.log").read_text()
+    assert log.count("everything is saved in") == 3 and log.count("Going on from") == 3
+    assert_same(tmp_path / "stopped", reference)
