@@ -1,0 +1,182 @@
+"""The documentation says what is: its examples and Python blocks run, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from skill_ttrl import voting
+from skill_ttrl.config import load_config, recipe_names
+from skill_ttrl.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+TEST = re.compile(r"tests/[\w/]+\.py(?:::\w+)?")
+TINY_RUN = ["runtime.threads=1", "sft.steps=30", "rl.steps=2", "rl.prompts_per_step=4", "eval.samples=4"]
+PARTS = ["What you get", "Prerequisites", "Run it", "Expected results", "If you see less"]
+NO_GUIDE = {"README.md", "settings.md", "quickstart-results.md"}
+"""Pages that are no guide to one thing: an overview, a list, a table of results."""
+LATER = {"quickstart-results.md"}
+"""Pages that a benchmark writes; a link to one that is not there yet is no broken one."""
+
+
+def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, bool]]:
+    """The text of each fenced block of these kinds, and whether a mark above it says that it is not run."""
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if found["kind"] in kinds:
+            yield found["text"], found["mark"] is not None
+
+
+def run_example(name: str, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short run at `runs/quickstart`, which pages and examples read."""
+    from skill_ttrl.stages.train import run
+
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "runs").mkdir()
+    run(load_config("quickstart", TINY_RUN), folder / "runs" / "quickstart")
+    return folder
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """What a block sets for its process is undone: environments that it registers, torch's threads."""
+    environments, threads = set(gymnasium.registry), torch.get_num_threads()
+    yield
+    for added in set(gymnasium.registry) - environments:
+        del gymnasium.registry[added]
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    for text, not_run in blocks(page, "python"):
+        if not not_run:
+            exec(compile(text, page.name, "exec"), {"__name__": page.stem})
+
+
+def test_examples_on_strings(tmp_path: Path) -> None:
+    assert "winner: 1/2 | agreement: 0.6" in run_example("vote.py", tmp_path)
+    assert "advantages [0.866, 0.866, -0.866, -0.866]" in run_example("train_offline.py", tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) -> None:
+    told = run_example("own_problems.py", tmp_path, str(tmp_path))
+    before, after = map(float, re.findall(r"avg@16  before (\S+)  after (\S+)", told)[0])
+    assert after > before + 0.1, told
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_example_that_reads_a_run(workplace: Path) -> None:
+    told = run_example("read_run.py", workplace)
+    assert "avg@k before and after:" in told and "agreement" in told and "a first try:" in told
+
+
+def command_lines(page: Path) -> list[tuple[str, str]]:
+    """Each `skillttrl` command of a page, and the error that the page shows under it (empty where it shows none)."""
+    found = []
+    for text, _ in blocks(page, "console", "bash"):
+        lines = [line.removeprefix("$ ") for line in text.splitlines()]
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            if line.startswith("skillttrl "):
+                found.append((line, following.removeprefix("Error: ") if following.startswith("Error: ") else ""))
+    return found
+
+
+def all_commands() -> dict[str, Any]:
+    return dict(runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["commands"]())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page)], ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    known = all_commands()
+    for line, error in command_lines(page):
+        words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
+        if words == ["--version"]:
+            continue
+        name = next((each for each in (" ".join(words[:2]), words[0]) if each in known), None)
+        assert name is not None, f"{page.name}: there is no such command: {line}"
+        arguments = words[len(name.split()) :]
+        context = known[name].make_context(name, list(arguments), resilient_parsing=False)
+        source = context.params.get("source") or context.params.get("config")
+        overrides = context.params.get("overrides") or []
+        if error:
+            with pytest.raises(ConfigError, match=re.escape(error)):
+                load_config(source, overrides)
+        elif source in recipe_names():
+            load_config(source, overrides)
+        elif source is not None:
+            assert source.endswith(".yaml"), f"{page.name}: neither a recipe nor a file: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_tests_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for found in LINK.finditer(text):
+        target = found["target"].partition("#")[0]
+        if target and "://" not in target and Path(target).name not in LATER:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    for named in TEST.findall(text):
+        file, _, test = named.partition("::")
+        assert (ROOT / file).is_file(), f"{page.name} names {file}, which is not there"
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), (
+            f"{page.name} names {named}, which is not there"
+        )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in NO_GUIDE], ids=lambda page: page.name)
+def test_guides_have_their_parts_in_order(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    places = [text.find(part) for part in PARTS]
+    assert -1 not in places and places == sorted(places), dict(zip(PARTS, places, strict=True))
+
+
+def test_readme_names_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []
+
+
+def test_settings_page_is_that_of_the_code() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "generate_settings.py"))["settings_page"]()
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert page == made, "run: python docs/generate_settings.py"
+
+
+def test_commands_page_is_that_of_the_code() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["with_commands"](page)
+    assert page == made, "run: python docs/generate_cli.py"
+
+
+def test_thresholds_of_the_warnings_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "voting.md").read_text(encoding="utf-8")
+    for name in ("WEAK_AGREEMENT", "HIGH_FLIP_RATE"):
+        assert f"`{name}` = {getattr(voting, name):g}" in page
+    assert f"first {voting.FIRST_STEPS} steps" in page and f"latest {voting.LATEST_FLIPS} steps" in page
+
+
+def test_changelog_says_what_is_new() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## \[(Unreleased|0\.1\.0)\]", text, re.MULTILINE)
