@@ -227,12 +227,17 @@ def truncate(logprobs_N_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Tokens of a conversation up to where the assistant begins."""
+    """Tokens of a conversation up to where the assistant begins.
+
+    Control tokens are the template's alone: a question that spells `<|im_end|>` stays text and ends no turn.
+    """
     if not getattr(tokenizer, "chat_template", None):
         return tuple(tokenizer.encode("\n\n".join(message.content for message in messages)))
     turns = [{"role": message.role, "content": message.content} for message in messages]
-    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
+    ids = tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
+    )
+    return tuple(ids)
 
 
 def end_ids(model: Any, tokenizer: Any) -> set[int]:

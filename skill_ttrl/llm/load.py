@@ -57,6 +57,11 @@ def load_model(
         tokenizer = build_tokenizer(corpus)
         model: Any = build_model(config.embedded, tokenizer, seed)
         revision = None
+    elif Path(config.path, "adapter_config.json").is_file():
+        raise ModelError(
+            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merged "
+            "--output MODEL, then start from MODEL."
+        )
     else:
         model, tokenizer, revision = _load_pretrained(config, dtype)
     if config.lora is not None:

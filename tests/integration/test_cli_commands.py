@@ -197,6 +197,9 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Pat
     assert float((folded - bare).abs().max()) > 1e-3  # it did learn something
     plain = base.parent / "adapter"
     assert skillttrl("export", run, "-o", plain).code == 0 and (plain / "adapter_model.safetensors").is_file()
+    start = ("rl", run / "config_source.yaml", "-o", base.parent / "next", "--model")
+    refused(skillttrl(*start, run), 5, "holds adapters without their base model")
+    assert skillttrl(*start, merged).code == 0
     asked = skillttrl("ask", run, "Compute 47+38.", "--json").json["texts"]
     assert asked and skillttrl("evaluate", run, "--json").json["problems"] == 4
 
