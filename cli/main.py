@@ -270,7 +270,7 @@ def init(
 
     for path in init_project(name, folder, force=force):
         print(path)
-    print(f"\nTrain in it: skillttrl train {folder / name}.yaml")
+    print(f"\nTrain in it, in the folder {folder.resolve()}: skillttrl train {name}.yaml")
 
 
 @app.command()
