@@ -93,6 +93,13 @@ class Episode:
         elif len(self.steps) >= max_turns:
             self.stop_reason = "max_turns"
 
+    def end_too_long(self, found: int, limit: int) -> None:
+        """There is no room for another turn; where there was none for the first, nothing was tried."""
+        if self.steps:
+            self.stop_reason = "truncated"
+        else:
+            self.stop_reason, self.error = "error", f"The prompt has {found} tokens, more than the {limit} allowed."
+
     def finish(self) -> Trajectory:
         """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text."""
         answer = None
@@ -117,8 +124,12 @@ async def rollout(
     sampling: Sampling,
     seed: int,
     max_turns: int = 1,
+    max_prompt_tokens: int | None = None,
 ) -> list[Group]:
-    """Try each task `group_size` times; one `Group` for each task, in order."""
+    """Try each task `group_size` times; one `Group` for each task, in order.
+
+    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed.
+    """
     owners = [task for task in tasks for _ in range(group_size)]
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
     for episode in episodes:
@@ -130,6 +141,9 @@ async def rollout(
         waiting: dict[tuple[int, tuple[int, ...]], list[Episode]] = defaultdict(list)
         for number, episode in living:
             prompt = backend.encode(agent.messages(episode.steps, episode.observation))
+            if max_prompt_tokens is not None and len(prompt) > max_prompt_tokens:
+                episode.end_too_long(len(prompt), max_prompt_tokens)
+                continue
             waiting[number // group_size, prompt].append(episode)
         requests = [Request(token_ids=prompt, n=len(asking)) for (_, prompt), asking in waiting.items()]
         answered = await backend.generate(requests, sampling, seed=derive_seed(seed, "turn", turn))

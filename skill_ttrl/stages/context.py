@@ -62,6 +62,7 @@ class Workbench:
             backend=self.backend,
             max_new_tokens=self.config.rollout.max_new_tokens,
             max_turns=self.config.agent.max_turns,
+            max_prompt_tokens=self.config.data.max_prompt_tokens,
             seed=self.config.seed,
         )
 

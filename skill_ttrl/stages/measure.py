@@ -83,6 +83,7 @@ def measure(
     backend: Backend,
     max_new_tokens: int,
     max_turns: int,
+    max_prompt_tokens: int,
     seed: int,
 ) -> Evaluation:
     """Play every task `config.samples` times, and once greedily, and count what is right."""
@@ -98,6 +99,7 @@ def measure(
                 sampling=sampling,
                 seed=derive_seed(seed, "evaluate", purpose),
                 max_turns=max_turns,
+                max_prompt_tokens=max_prompt_tokens,
             )
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import wait_for
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rewards import Reward, build_reward
@@ -55,6 +56,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
         clock.enter("sample")
         groups = sample(bench, tasks, step)
+        look_at_failures(run, groups)
         clock.enter("vote")
         votes = [majority_vote(group.answers) for group in groups]
         clock.enter("reward")
@@ -89,8 +91,23 @@ def sample(bench: Workbench, tasks: Sequence[Task], step: int) -> list[Group]:
             sampling=bench.sampling,
             seed=derive_seed(bench.config.seed, "rollout", step),
             max_turns=bench.config.agent.max_turns,
+            max_prompt_tokens=bench.config.data.max_prompt_tokens,
         )
     )
+
+
+def look_at_failures(run: Run, groups: Sequence[Group]) -> None:
+    """A failed try is data; where all fail, the environment is broken and there is nothing to learn from.
+
+    Raises:
+        EnvError: every try failed.
+    """
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
+    if errors and len(errors) == len(tries):
+        raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
+    if errors:
+        run.warn(f"Some tries fail in {groups[0].task.env_id} (the figure is failed_rollouts), as {errors[0]}")
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:

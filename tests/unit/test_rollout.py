@@ -174,3 +174,37 @@ def test_environments_are_made_once() -> None:
         )
     assert len(made) == 3
     assert pool.take(2) == made[:2]
+
+
+def test_a_conversation_that_outgrows_the_limit_ends_there() -> None:
+    backend = Recording(["1", "2", "3"])
+    work = rollout(
+        [guess(3)],
+        1,
+        envs=EnvPool(Guess),
+        agent=AGENT,
+        backend=backend,
+        sampling=Sampling(),
+        seed=0,
+        max_turns=3,
+        max_prompt_tokens=30,  # bytes, here: the second prompt has 27, the third 41
+    )
+    (trajectory,) = asyncio.run(work)[0].trajectories
+    assert [step.action for step in trajectory.steps] == ["1", "2"]
+    assert (trajectory.stop_reason, trajectory.error, trajectory.answer) == ("truncated", None, "2")
+
+
+def test_a_first_prompt_that_is_too_long_is_a_failed_try() -> None:
+    work = rollout(
+        [guess(1)],
+        2,
+        envs=EnvPool(Guess),
+        agent=AGENT,
+        backend=Recording(["1"]),
+        sampling=Sampling(),
+        seed=0,
+        max_prompt_tokens=3,
+    )
+    for trajectory in asyncio.run(work)[0].trajectories:
+        assert trajectory.stop_reason == "error" and trajectory.steps == ()
+        assert trajectory.error == "The prompt has 14 tokens, more than the 3 allowed."
