@@ -77,7 +77,7 @@ def read_records(
         return _read_hub(source, split, revision, limit)
     if split is not None:
         raise DataError(
-            f"{source}: files have no splits, split={split!r} was asked. Leave it out and name one file a part."
+            f"{source}: files have no splits, split={split!r} was asked. Set split: null and name one file a part."
         )
     file = _existing_file(Path(path))
     reader = _READERS.get(file.suffix.lower())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
@@ -155,7 +155,8 @@ def summarise(run: Run) -> Summary:
     before, after = run.evaluations.get("before"), run.evaluations.get("after")
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
-    steps = [row for row in read_jsonl(path / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    rows = _rows(path / "metrics.jsonl")
+    steps = [row for row in rows if row["phase"] == "rl"]
     first, last = (steps[0], steps[-1]) if steps else ({}, {})
     flips = [row["flip_rate"] for row in steps if row.get("flip_rate") is not None]
     return Summary(
@@ -183,10 +184,7 @@ def summarise(run: Run) -> Summary:
         entropy_first=first.get("answer_entropy"),
         entropy_last=last.get("answer_entropy"),
         flip_rate=sum(flips) / len(flips) if flips else None,
-        steps={
-            phase: len([row for row in read_jsonl(path / "metrics.jsonl")[0] if row["phase"] == phase])
-            for phase in config.phases
-        },
+        steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.phases},
         seconds=_seconds(path),
         warnings=run.warnings,
         versions=summary_versions(read_run_json(path)),
@@ -217,10 +215,15 @@ def _intervals(
 def _seconds(path: Path) -> dict[str, float]:
     """Wall time by phase and, within a reinforcement step, by part."""
     total: dict[str, float] = defaultdict(float)
-    for row in read_jsonl(path / "timings.jsonl")[0]:
+    for row in _rows(path / "timings.jsonl"):
         for name, value in row.items():
             if name == "seconds":
                 total[row["phase"]] += value
             elif name.endswith("_seconds"):
                 total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
     return dict(total)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Lines of an append file; a run of no steps has none."""
+    return read_jsonl(path)[0] if path.exists() else []
