@@ -161,7 +161,7 @@ class RolloutConfig(Section):
     max_new_tokens: int = Field(default=3072, ge=1)
     """Longest completion in tokens (TTRL: 3072)."""
     max_batch_size: int = Field(default=1024, ge=1)
-    """Most rows that the `hf` backend decodes at once."""
+    """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
 
     @model_validator(mode="after")
     def _votes_cover_samples(self) -> RolloutConfig:

@@ -42,17 +42,6 @@ class Records:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
-def records_of(rows: Sequence[Record], source: str) -> Records:
-    """Records that are in memory already; `source` is what messages call them.
-
-    Raises:
-        DataError: there are none.
-    """
-    if not rows:
-        raise DataError(f"{source} are empty.")
-    return Records(source, tuple(rows), tuple(f"{source}[{place}]" for place in range(len(rows))))
-
-
 def read_records(
     path: str | Path, *, split: str | None = None, revision: str | None = None, limit: int | None = None
 ) -> Records:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.data import Record, Records, column, read_records, record_ids, records_of
+from skill_ttrl.data import Record, Records, column, read_records, record_ids
 from skill_ttrl.envs.math.classify import classify
 from skill_ttrl.envs.math.families import DEFAULT_NOISE, FAMILIES, Demonstration, Family
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
@@ -38,22 +38,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     family = _family(source)
     if family is not None:
         return family.problems(source.split or split, env_id)[: source.limit]
-    return _tasks(source, _read(source), env_id, source.split or split)
-
-
-def tasks_from_records(
-    rows: Sequence[Mapping[str, Any]], env_id: str = MATH_ENV_ID, *, split: str = "train"
-) -> list[Task]:
-    """Tasks from records that are in memory already, read like those of a file.
-
-    Raises:
-        DataError: there are none, or one has no prompt.
-    """
-    source = SourceConfig(path="memory")
-    return _tasks(source, records_of(rows, "the given records"), env_id, split)
-
-
-def _tasks(source: SourceConfig, records: Records, env_id: str, split: str) -> list[Task]:
+    records = _read(source)
     questions = column(records, _prompt_column(source, records))
     answers = _answers(records, source.answer_field)
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
@@ -62,7 +47,7 @@ def _tasks(source: SourceConfig, records: Records, env_id: str, split: str) -> l
             id=identifier,
             env_id=env_id,
             options={"question": question},
-            split=split,
+            split=source.split or split,
             task_type=task_type,
             reference=answer,
         )

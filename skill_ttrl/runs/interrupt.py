@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -27,7 +29,23 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self._leave_at_once: str | None = None
         self._before: dict[int, Any] = {}
+
+    @contextmanager
+    def leaving_at_once(self, message: str) -> Iterator[None]:
+        """For a part that has nothing to save, such as an evaluation: a signal ends it where it stands.
+
+        Raises:
+            Interrupted: with `message`, when a signal comes, or came just before.
+        """
+        self._leave_at_once = message
+        try:
+            if self.signum is not None:
+                raise Interrupted(message, self.signum)
+            yield
+        finally:
+            self._leave_at_once = None
 
     def __enter__(self) -> StopSignal:
         try:
@@ -47,3 +65,5 @@ class StopSignal:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
+        if self._leave_at_once is not None:
+            raise Interrupted(self._leave_at_once, signum)

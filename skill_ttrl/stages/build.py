@@ -60,36 +60,21 @@ def refuse_unready(config: SkillTTRLConfig) -> None:
         raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
 
 
-def build(
-    config: SkillTTRLConfig,
-    progress: Progress,
-    *,
-    weights: Path | None = None,
-    train_tasks: Sequence[Task] | None = None,
-    eval_tasks: Sequence[Task] | None = None,
-) -> Workbench:
+def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None) -> Workbench:
     """Everything that a run needs.
 
     Args:
         config: the whole config.
         progress: told of what was left out.
         weights: a checkpoint folder to take the policy from, in place of `model.path`.
-        train_tasks: tasks in memory, in place of those that `config.data.train` names.
-        eval_tasks: likewise for `config.data.eval`.
 
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
-    train = list(train_tasks) if train_tasks is not None else _tasks(config, env_id, config.data.train, "train")
-    held_out = eval_tasks is not None or (
-        train_tasks is None and (config.data.eval is not None or config.data.train is None)
-    )
-    evaluated = train
-    if held_out:
-        evaluated = list(eval_tasks) if eval_tasks is not None else _tasks(config, env_id, config.data.eval, "test")
-    if not train or not evaluated:
-        raise DataError("The tasks given to train on or to measure on are empty.")
+    train = _tasks(config, env_id, config.data.train, "train")
+    held_out = config.data.eval is not None or config.data.train is None
+    evaluated = _tasks(config, env_id, config.data.eval, "test") if held_out else train
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 

@@ -99,7 +99,11 @@ class Run:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         if label not in self.evaluations:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
-            found = self.bench.evaluate(label)
+            with self.stop.leaving_at_once(
+                f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same command "
+                f"and --resume auto. What was trained is saved in {self.folder.path}."
+            ):
+                found = self.bench.evaluate(label)
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")

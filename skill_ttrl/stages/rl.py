@@ -111,13 +111,13 @@ def look_at_failures(run: Run, groups: Sequence[Group]) -> None:
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
-    """The tasks of one step: each epoch goes once through all of them in an order drawn from the run's seed."""
-    chosen = []
-    for position in range(step * count, (step + 1) * count):
-        epoch, offset = divmod(position, len(tasks))
-        order = np.random.default_rng(derive_seed(seed, "tasks", epoch)).permutation(len(tasks))
-        chosen.append(tasks[order[offset]])
-    return chosen
+    """The tasks of one step, all different: each epoch is one order drawn from the run's seed, cut into whole steps.
+
+    What does not fill a last step is left to the next epochs' orders.
+    """
+    epoch, place = divmod(step, len(tasks) // count)
+    order = np.random.default_rng(derive_seed(seed, "tasks", epoch)).permutation(len(tasks))
+    return [tasks[position] for position in order[place * count : (place + 1) * count]]
 
 
 def trained_on(groups: Sequence[Group], config: SkillTTRLConfig, step: int) -> list[Group]:

@@ -67,6 +67,13 @@ def encode_demonstrations(bench: Workbench) -> tuple[list[Encoded], list[Encoded
     noisy = [_encode(bench, *pair) for pair in load_demonstrations(config.data, seed=seed)]
     if not noisy:
         raise DataError(f"{config.data.path} holds no demonstrations.")
+    longest = max(len(prompt) + len(response) for prompt, response in noisy)
+    positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        raise DataError(
+            f"The longest demonstration of {config.data.path} has {longest} tokens, but the model has {positions} "
+            "positions. Shorten it, or take a model with more."
+        )
     if not config.data.path.startswith("family:"):
         return noisy, noisy
     return [_encode(bench, *pair) for pair in load_demonstrations(config.data, seed=seed, noise=0.0)], noisy

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.checkpoint import newest, rewind
@@ -30,7 +30,7 @@ from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
-from skill_ttrl.types import Task, from_json
+from skill_ttrl.types import from_json
 
 Resume = Literal["auto", "last-good"]
 
@@ -42,8 +42,6 @@ def run(
     resume: Resume | None = None,
     progress: Progress | None = None,
     source: str | None = None,
-    train_tasks: Sequence[Task] | None = None,
-    eval_tasks: Sequence[Task] | None = None,
 ) -> Summary:
     """Run the phases of `config` into the folder `output`.
 
@@ -54,8 +52,6 @@ def run(
             refuses a folder that holds a run.
         progress: told where the run is.
         source: text of the config file as the user wrote it, kept beside the resolved one.
-        train_tasks: tasks in memory, in place of those that `config.data.train` names.
-        eval_tasks: likewise for `config.data.eval`.
 
     Returns:
         What `summary.json` holds.
@@ -76,13 +72,7 @@ def run(
         if checkpoint is not None:
             progress.notice(f"Going on from {checkpoint.path.name}.")
         try:
-            bench = build(
-                config,
-                progress,
-                weights=checkpoint.path if checkpoint else None,
-                train_tasks=train_tasks,
-                eval_tasks=eval_tasks,
-            )
+            bench = build(config, progress, weights=checkpoint.path if checkpoint else None)
             stack.callback(bench.envs.close)
             learn = [_phase(name, bench) for name in config.phases]
         except BaseException:
@@ -116,8 +106,14 @@ def _phase(name: Phase, bench: Workbench) -> Callable[[Run], None]:
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
     if name == "sft":
         return partial(cold_start, demonstrations=encode_demonstrations(bench))
-    LOSSES.get(bench.config.rl.loss)
-    ADVANTAGES.get(bench.config.rl.advantage)
+    config = bench.config.rl
+    if config.prompts_per_step > len(bench.train_tasks):
+        raise ConfigError(
+            f"rl.prompts_per_step is {config.prompts_per_step}, but there are {len(bench.train_tasks)} tasks to train on. "
+            "Lower it, or give more tasks."
+        )
+    LOSSES.get(config.loss)
+    ADVANTAGES.get(config.advantage)
     return partial(reinforce, reward=make_reward(bench))
 
 

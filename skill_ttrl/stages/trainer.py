@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from skill_ttrl.answers import extract
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.envs import resolve_env
-from skill_ttrl.envs.math.tasks import tasks_from_records
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.runs.files import explaining, write_atomic
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import Summary
 from skill_ttrl.stages.train import Resume, run
@@ -40,20 +40,28 @@ class SkillTTRLTrainer:
     ) -> Summary:
         """Run the config's phases.
 
+        Records are written to `<output>-data/`, which the run's config then names and pins: it can be resumed and
+        evaluated like any other.
+
         Args:
             train_data: problems, each with `prompt` and, where known, `answer` (measured, never rewarded) and `id`.
             val_data: held-out problems of the same form.
             resume: see `stages.train.run`.
         """
-        env_id = resolve_env(self.config.env.id)
-        return run(
-            self.config,
-            self.output,
-            resume=resume,
-            progress=self.progress,
-            train_tasks=None if train_data is None else tasks_from_records(train_data, env_id, split="train"),
-            eval_tasks=None if val_data is None else tasks_from_records(val_data, env_id, split="validation"),
-        )
+        config = self.config.model_copy(deep=True)
+        if train_data is not None:
+            config.data.train, config.data.eval = self._write("train", train_data), None
+        if val_data is not None:
+            config.data.eval = self._write("validation", val_data)
+        return run(config, self.output, resume=resume, progress=self.progress)
+
+    def _write(self, name: str, records: Records) -> SourceConfig:
+        file = self.output.with_name(f"{self.output.name}-data") / f"{name}.jsonl"
+        lines = "".join(f"{json.dumps(dict(record), ensure_ascii=False)}\n" for record in records)
+        with explaining("write", file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, lines.encode())
+        return SourceConfig(path=str(file))
 
     def train_offline(self, problems: Sequence[str], all_responses: Sequence[Sequence[str]]) -> dict[str, Any]:
         """One step on responses that are there already: extract, vote, reward, advantages. Needs no model.

@@ -14,6 +14,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rewards import RewardManager, build_reward
 from skill_ttrl.stages import train
+from skill_ttrl.stages.trainer import SkillTTRLTrainer
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 
@@ -114,7 +115,7 @@ def test_reward_manager_votes_within_each_prompt() -> None:
         RewardManager().compute_majority_rewards(texts, prompt_ids=["a"])
 
 
-def run_with(tiny_yaml: Path, output: Path, rows: list[Task], reward: str) -> dict[str, bytes]:
+def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: str) -> dict[str, bytes]:
     settings = [
         f"rl.reward={reward}",
         "sft.steps=60",
@@ -122,18 +123,15 @@ def run_with(tiny_yaml: Path, output: Path, rows: list[Task], reward: str) -> di
         "rl.steps=3",
         "sft.checkpoint_every=60",
     ]
-    train.run(load_config(tiny_yaml, settings), output, train_tasks=rows)
+    SkillTTRLTrainer(load_config(tiny_yaml, settings), output).train(rows)
     files = ("trajectories.jsonl", "votes.jsonl", "checkpoints/rl-000003/model.safetensors")
     return {name: (output / name).read_bytes() for name in files}
 
 
 def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Path) -> None:
     """Other true answers, other measurements; the same samples, votes, rewards and weights, byte by byte."""
-    tasks = [
-        Task(f"q{a}", "SkillTTRL/Math-v0", {"question": f"Compute {a}+21."}, reference=str(a + 21))
-        for a in range(10, 16)
-    ]
-    lies = [replace(task, reference=str(place)) for place, task in enumerate(tasks)]
+    tasks = [{"id": f"q{a}", "prompt": f"Compute {a}+21.", "answer": str(a + 21)} for a in range(10, 16)]
+    lies = [{**task, "answer": str(place)} for place, task in enumerate(tasks)]
     true_run = run_with(tiny_yaml, tmp_path / "true", tasks, "majority")
     false_run = run_with(tiny_yaml, tmp_path / "false", lies, "majority")
     assert false_run == true_run

@@ -46,7 +46,7 @@ def test_training_on_records_in_memory(tiny_yaml: Path, tmp_path: Path) -> None:
 
 def test_records_that_cannot_be_trained_on(tiny_yaml: Path, tmp_path: Path) -> None:
     trainer = SkillTTRLTrainer(load_config(tiny_yaml), tmp_path / "run")
-    with pytest.raises(DataError, match="are empty"):
+    with pytest.raises(DataError, match="holds no records"):
         trainer.train([])
     with pytest.raises(DataError, match="no column 'prompt'"):
         trainer.train([{"text": "?"}])
@@ -57,7 +57,9 @@ def test_records_that_cannot_be_trained_on(tiny_yaml: Path, tmp_path: Path) -> N
 
 
 def test_ids_that_start_again_in_each_file_are_no_leak(tiny_yaml: Path, tmp_path: Path) -> None:
-    trainer = SkillTTRLTrainer(load_config(tiny_yaml, ["phases=[rl]", "rl.steps=1"]), tmp_path / "run")
+    trainer = SkillTTRLTrainer(
+        load_config(tiny_yaml, ["phases=[rl]", "rl.steps=1", "rl.prompts_per_step=1"]), tmp_path / "run"
+    )
     assert trainer.train([{"prompt": "Compute 1+1.", "id": 0}], [{"prompt": "Compute 2+1.", "id": 0}]).problems == 1
 
 
