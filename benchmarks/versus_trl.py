@@ -1,0 +1,133 @@
+"""One GRPO step, ours against TRL's, side by side on the same machine in one run.
+
+    pip install trl==1.16.0
+    python benchmarks/versus_trl.py --rounds 5
+
+Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
+step, at most 16 new tokens, majority reward, on-policy, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64. Rounds
+alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of each is not counted. What is
+compared is the wall time of a whole step: sampling, reward and update. TRL samples with transformers' `generate`, its
+way without vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skill_ttrl.answers import extract
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.read import read_run
+from skill_ttrl.stages import train
+from skill_ttrl.stages.build import build
+from skill_ttrl.voting import compute_voting_rewards
+
+PROMPTS, SAMPLES = 32, 32
+
+
+def main() -> None:
+    """Alternate the two and print seconds a step and their ratio, round by round."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        cold = Path(scratch) / "cold"
+        settings = ["phases=[sft]", f"runtime.threads={options.threads}", "eval.samples=1"]
+        train.run(load_config("quickstart", settings), cold)
+        model = str(cold / "checkpoints" / "sft-000500")
+        ratios = []
+        for number in range(options.rounds):
+            ours = seconds_ours(model, Path(scratch) / f"ours-{number}", options)
+            theirs = seconds_trl(model, Path(scratch) / f"trl-{number}", options)
+            ratios.append(theirs / ours)
+            print(f"round {number + 1}: ours {ours:.3f} s/step, TRL {theirs:.3f} s/step, TRL/ours {ratios[-1]:.2f}")
+        low, high = min(ratios), max(ratios)
+        print(f"median TRL/ours {statistics.median(ratios):.2f} (lowest {low:.2f}, highest {high:.2f})")
+
+
+def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
+    """The quickstart's reinforcement phase, from a finished cold start, without evaluation."""
+    settings = [
+        "phases=[rl]",
+        f"model.path={model}",
+        f"rl.steps={options.steps}",
+        "eval.samples=1",
+        "eval.greedy=false",
+    ]
+    settings += ["eval.extra_temperatures=[]", f"runtime.threads={options.threads}", "rl.checkpoint_every=1000"]
+    return load_config("quickstart", settings)
+
+
+def seconds_ours(model: str, output: Path, options: argparse.Namespace) -> float:
+    """Median wall time of a step, everything in it: sampling, vote, reward, update and writing the records."""
+    train.run(our_config(model, options), output)
+    timings = read_run(output).timings
+    return float(timings[timings["phase"] == "rl"]["seconds"].iloc[1:].median())
+
+
+def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
+    """The same for `trl.GRPOTrainer`."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    bench = build(our_config(model, options), SilentProgress())
+    questions = [str(task.options["question"]) for task in bench.train_tasks]
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": question}]} for question in questions])
+    ends: list[float] = []
+
+    class Stamp(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            ends.append(time.perf_counter())
+
+    def majority(completions: list[Any], **_: Any) -> list[float]:
+        answers = [extract(str(turns[0]["content"])) for turns in completions]
+        groups = [answers[start : start + SAMPLES] for start in range(0, len(answers), SAMPLES)]
+        return [reward for group in groups for reward in compute_voting_rewards(group)[0]]
+
+    config = GRPOConfig(
+        output_dir=str(output),
+        per_device_train_batch_size=64,
+        gradient_accumulation_steps=PROMPTS * SAMPLES // 64,
+        num_generations=SAMPLES,
+        max_completion_length=16,
+        max_steps=options.steps,
+        learning_rate=3e-4,
+        adam_beta2=0.95,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        beta=0.0,
+        temperature=1.0,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        reward_funcs=majority,
+        args=config,
+        train_dataset=rows,
+        callbacks=[Stamp()],
+    )
+    trainer.train()
+    steps = [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)]
+    return statistics.median(steps)
+
+
+if __name__ == "__main__":
+    main()
