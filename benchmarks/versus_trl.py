@@ -13,6 +13,7 @@ way without vLLM.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -125,7 +126,7 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
         callbacks=[Stamp()],
     )
     trainer.train()
-    steps = [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(ends)]
     return statistics.median(steps)
 
 
