@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
+from skill_ttrl.runs.interrupt import Interrupted
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
@@ -130,11 +131,12 @@ def evaluate(
     """Measure a trained policy: avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals."""
     import json
 
+    from skill_ttrl.cli.views import RunView
     from skill_ttrl.stages.evaluate import run
 
     # A whole source in place of the run's: its split and revision are not those of other data.
-    changes = [*([f"data.eval={json.dumps({'path': str(data)})}"] if data else []), *(overrides or [])]
-    found = run(path, changes)
+    source = [f"data.eval={json.dumps({'path': str(data)})}"] if data else []
+    found = run(path, [*source, *(overrides or [])], progress=RunView(Console(stderr=True), "evaluate"))
     if as_json:
         _print_json(found)
     else:
@@ -361,16 +363,11 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv[1:])
     try:
         app(arguments, prog_name="skillttrl")
-    except SkillTTRLError as error:
+    except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             raise
         Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        if debug:
-            raise
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(RunFolderError.exit_code)
+        sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 
 
 if __name__ == "__main__":

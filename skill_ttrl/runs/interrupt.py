@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from skill_ttrl.errors import SkillTTRLError
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-class Interrupted(SkillTTRLError):
-    """The run was asked to stop and has saved where it was. The exit code is 128 plus the signal's number."""
+class Interrupted(BaseException):
+    """The run was asked to stop and has saved where it was. The exit code is 128 plus the signal's number.
+
+    Like KeyboardInterrupt it is no `Exception`: it may be raised anywhere in an evaluation, and code that takes a failure
+    for an outcome (a try in an environment) must not take this for one.
+    """
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)

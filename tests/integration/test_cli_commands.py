@@ -273,7 +273,7 @@ def test_mistakes_in_data_and_environment(tiny_yaml: Path, tmp_path: Path) -> No
         file.unlink(missing_ok=True)
         if text is not None:
             file.write_text(text)
-        changes = [f"data.train={{path: {file}}}", *more]
+        changes = [f"data.train={{path: {file}}}", "rl.prompts_per_step=1", *more]
         return skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *[w for c in changes for w in ("--set", c)])
 
     good = '{"prompt": "Compute 1+1.", "answer": 2}\n'
@@ -282,7 +282,7 @@ def test_mistakes_in_data_and_environment(tiny_yaml: Path, tmp_path: Path) -> No
     refused(train_on(good + "{oops}\n"), 3, f"{tmp_path / 'data.jsonl'}:2 is not JSON")
     refused(train_on('{"text": "Compute 1+1."}\n'), 3, "has no column 'prompt'")
     refused(train_on(good + '{"answer": 3}\n'), 3, f"{tmp_path / 'data.jsonl'}:2", "has no 'prompt'")
-    refused(train_on(good, "rl.reward=label", "data.train.answer_field=truth"), 2, "needs true answers")
+    refused(train_on(good, "rl.reward=label", "data.train.answer_field=truth"), 2, "1 of 1 have none")
     refused(train_on(good, "data.max_prompt_tokens=1"), 3, "No prompt of 1 fits")
     refused(train_on(good, "data.overlong=refuse", "data.max_prompt_tokens=2"), 3, "longer than 2 tokens")
     refused(train_on(good, "env.id=maht"), 3, "Did you mean 'math'")
@@ -379,7 +379,8 @@ def test_a_finished_run_resumed_stays_as_it_is(trained: Path, tiny_yaml: Path, t
 def test_a_data_file_that_changed_under_a_run_is_refused(tiny_yaml: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "Compute 1+1.", "answer": 2}\n')
-    run = ("rl", tiny_yaml, "-o", tmp_path / "run", "--set", f"data.train={{path: {data}}}")
+    settings = ("--set", f"data.train={{path: {data}}}", "--set", "rl.prompts_per_step=1")
+    run = ("rl", tiny_yaml, "-o", tmp_path / "run", *settings)
     assert skillttrl(*run).code == 0
     assert skillttrl(*run, "--resume", "auto").code == 0
     data.write_text('{"prompt": "Compute 1+2.", "answer": 3}\n')
