@@ -25,6 +25,7 @@ def model_card(
     step: int,
     figures: Mapping[str, float | None] | None = None,
     versions: Mapping[str, str] | None = None,
+    merged: bool = False,
 ) -> str:
     """A Hugging Face model card: YAML front matter, what the model is, how it was trained, figures, the config.
 
@@ -34,36 +35,19 @@ def model_card(
         step: Steps of it that are done.
         figures: Newest figures by name; what is None or not finite is left out.
         versions: Of the libraries, by name.
+        merged: The adapters that the config asks for are folded into the weights.
 
     Returns:
         Markdown text.
     """
-    embedded = config.model.path == "embedded"
-    adapter = config.model.lora is not None
-    front: dict[str, object] = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
-    }
-    if not embedded:
-        front["base_model"] = config.model.path
-    front["tags"] = [
-        "skill-ttrl",
-        "reinforcement-learning",
-        "grpo",
-        *(["ttrl"] if config.rl.reward == "majority" else []),
-    ]
-    base = "a small Qwen2 with random initial weights, made on the spot" if embedded else f"`{config.model.path}`"
-    if config.model.revision and not embedded:
-        base += f" at revision `{config.model.revision}`"
     lines = [
         "---",
-        yaml.safe_dump(front, sort_keys=False).rstrip(),
+        yaml.safe_dump(_front_matter(config, merged), sort_keys=False).rstrip(),
         "---",
         "",
         f"# {config.name}",
         "",
-        f"A checkpoint of Skill-TTRL after {step} steps of the phase `{phase}`. It started from {base}"
-        f"{' and holds LoRA adapters for it' if adapter else ''}.",
+        f"A checkpoint of Skill-TTRL after {step} steps of the phase `{phase}`. It started from {_origin(config, merged)}.",
         "",
         "## Training",
         "",
@@ -76,19 +60,35 @@ def model_card(
     if finite:
         lines += ["", "## Figures", "", "| figure | value |", "|---|---:|"]
         lines += [f"| {name} | {value:.4g} |" for name, value in finite.items()]
-    lines += [
-        "",
-        "## Config",
-        "",
-        "What differs from the defaults:",
-        "",
-        "```yaml",
-        config.to_yaml(sparse=True).rstrip(),
-        "```",
-    ]
+    lines += ["", "## Config", "", "What differs from the defaults:", ""]
+    lines += ["```yaml", config.to_yaml(sparse=True).rstrip(), "```"]
     if versions:
         lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
     return "\n".join(lines) + "\n"
+
+
+def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
+    adapter = config.model.lora is not None and not merged
+    front: dict[str, object] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+    }
+    if config.model.path != "embedded":
+        front["base_model"] = config.model.path
+    own = ["ttrl"] if config.rl.reward == "majority" else []
+    front["tags"] = ["skill-ttrl", "reinforcement-learning", "grpo", *own]
+    return front
+
+
+def _origin(config: SkillTTRLConfig, merged: bool) -> str:
+    """What the model was before, and how its weights relate to that."""
+    if config.model.path == "embedded":
+        return "a small Qwen2 with random initial weights, made on the spot"
+    revision = f" at revision `{config.model.revision}`" if config.model.revision else ""
+    base = f"`{config.model.path}`{revision}"
+    if config.model.lora is None:
+        return base
+    return f"{base}; its LoRA adapters are folded in" if merged else f"{base} and holds LoRA adapters for it"
 
 
 def _training(config: SkillTTRLConfig, phase: str) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.load import load_checkpoint, merge_adapters, save_model
-from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
 from skill_ttrl.runs.files import explaining
+from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.stages.trained import Trained
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
@@ -41,11 +42,13 @@ def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Pat
             if merged:
                 loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
                 save_model(merge_adapters(loaded.model), loaded.tokenizer, building)
-                shutil.copy(trained.weights / "README.md", building)
+                saved = load_state(trained.weights)
+                card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=True)
+                (building / "README.md").write_text(card, encoding="utf-8")
             else:
-                for file in trained.weights.iterdir():
-                    if file.name not in TRAINER_FILES:
-                        shutil.copy(file, building)
+                shutil.copytree(
+                    trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES), dirs_exist_ok=True
+                )
             building.rename(output)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)

@@ -160,6 +160,10 @@ def test_model_card(folder: RunFolder) -> None:
     front = yaml.safe_load(card.split("---")[1])
     assert front["library_name"] == "peft" and "base_model" not in front and "ttrl" not in front["tags"]
     assert "labels were used" in card and "no labels" not in card
+    config.model.path = "some/base"
+    assert "`some/base` and holds LoRA adapters for it." in model_card(config, phase="rl", step=20)
+    folded = model_card(config, phase="rl", step=20, merged=True)
+    assert "its LoRA adapters are folded in." in folded and "library_name: transformers" in folded
 
 
 def test_tensorboard_events_are_written_under_the_run(folder: RunFolder) -> None:
