@@ -25,12 +25,10 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A policy and where it came from."""
+    """A policy."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    revision: str | None
-    """Commit of a hub model; None for folders and the built-in policy."""
 
 
 def load_model(
@@ -55,22 +53,21 @@ def load_model(
     """
     if config.path == EMBEDDED:
         tokenizer = build_tokenizer(corpus)
-        model: Any = build_model(config.embedded, tokenizer, seed)
-        revision = None
+        model: Any = build_model(config.embedded, tokenizer, seed, config.attn_implementation)
     elif Path(config.path, "adapter_config.json").is_file():
         raise ModelError(
             f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merged "
             "--output MODEL, then start from MODEL."
         )
     else:
-        model, tokenizer, revision = _load_pretrained(config, dtype)
+        model, tokenizer = _load_pretrained(config, dtype)
     if config.lora is not None:
         if config.path == EMBEDDED:
             raise ConfigError(
                 "model.lora adapts a model that knows something; the built-in one starts from random weights."
             )
         model = add_lora(model, config.lora, seed)
-    return LoadedModel(_to_device(model, device), tokenizer, revision)
+    return LoadedModel(_to_device(model, device), tokenizer)
 
 
 def load_checkpoint(
@@ -89,16 +86,16 @@ def load_checkpoint(
     """
     own = (base or ModelConfig()).model_copy(update={"path": str(folder), "revision": None})
     if not (folder / "adapter_config.json").is_file():
-        model, tokenizer, _ = _load_pretrained(own, dtype)
-        return LoadedModel(_to_device(model, device), tokenizer, None)
+        model, tokenizer = _load_pretrained(own, dtype)
+        return LoadedModel(_to_device(model, device), tokenizer)
     from peft import PeftConfig, PeftModel
 
     if base is None:
         described = PeftConfig.from_pretrained(str(folder))
         base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
-    model, _, revision = _load_pretrained(base, dtype)
+    model, _ = _load_pretrained(base, dtype)
     model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
-    return LoadedModel(_to_device(model, device), _load_tokenizer(own), revision)
+    return LoadedModel(_to_device(model, device), _load_tokenizer(own))
 
 
 def hub_revision(config: ModelConfig) -> str | None:
@@ -147,7 +144,7 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
         return get_peft_model(model, adapter)
 
 
-def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any, str | None]:
+def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     tokenizer = _load_tokenizer(config)
@@ -161,7 +158,7 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any,
         )
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded(config, error) from None
-    return model, tokenizer, getattr(model.config, "_commit_hash", None)
+    return model, tokenizer
 
 
 def _load_tokenizer(config: ModelConfig) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -60,17 +59,13 @@ def resolve_precision(name: str, device: torch.device) -> str:
     return name
 
 
-def make_accelerator(
-    runtime: RuntimeConfig, tracker: str | None = None, project_dir: str | Path | None = None
-) -> Accelerator:
+def make_accelerator(runtime: RuntimeConfig) -> Accelerator:
     """One `Accelerator` for a run; also sets torch's CPU threads where the config names a number.
 
     accelerate keeps one state a process, so an earlier accelerator with other settings is void after this call.
 
     Args:
         runtime: Device, precision, threads.
-        tracker: Name of an accelerate tracker; None or "none" tracks nothing.
-        project_dir: Where trackers that write files put them.
 
     Raises:
         ModelError: the device or precision is not to be had here.
@@ -85,12 +80,7 @@ def make_accelerator(
     before = os.environ.get(_DEVICE_VARIABLE)
     os.environ[_DEVICE_VARIABLE] = str(device)
     try:
-        return Accelerator(
-            cpu=device.type == "cpu",
-            mixed_precision=mixed_precision,
-            log_with=None if tracker in (None, "none") else tracker,
-            project_dir=project_dir,
-        )
+        return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed_precision)
     finally:
         if before is None:
             del os.environ[_DEVICE_VARIABLE]

@@ -208,8 +208,8 @@ def load_state(path: str | Path) -> dict[str, Any]:
     return _read_json(Path(path), STATE, required=("phase", "step", "offsets", "state"))
 
 
-def load_tensors(path: str | Path, *, device: str = "cpu") -> dict[str, Any]:
-    """The `tensors` of `save_checkpoint`. Only tensors and plain data are unpickled, never code.
+def load_tensors(path: str | Path) -> dict[str, Any]:
+    """The `tensors` of `save_checkpoint`, on the CPU. Only tensors and plain data are unpickled, never code.
 
     Raises:
         CheckpointError: `trainer.pt` is not there or cannot be read.
@@ -219,7 +219,7 @@ def load_tensors(path: str | Path, *, device: str = "cpu") -> dict[str, Any]:
     import torch
 
     try:
-        loaded: dict[str, Any] = torch.load(Path(path) / TENSORS, map_location=device, weights_only=True)
+        loaded: dict[str, Any] = torch.load(Path(path) / TENSORS, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         first_line = str(error).partition("\n")[0]
         raise CheckpointError(f"Checkpoint {path} is damaged: cannot read {TENSORS} ({first_line}).") from None

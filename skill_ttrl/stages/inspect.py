@@ -88,9 +88,8 @@ def _checkpoint(path: Path) -> Inspection:
     verify(path)
     state = load_state(path)
     manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    files = manifest.get("files", manifest)
     facts = {"phase": state["phase"], "step": state["step"], "whole": "yes, every file matches its SHA-256"}
-    rows = [(name, f"{entry['bytes']:,}", entry["sha256"][:12]) for name, entry in sorted(files.items())]
+    rows = [(name, f"{entry['bytes']:,}", entry["sha256"][:12]) for name, entry in sorted(manifest.items())]
     return Inspection("checkpoint", str(path), facts, ("file", "bytes", "sha256"), rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -88,12 +89,9 @@ class SkillTTRLTrainer:
         rewards = [[float(match) for match in vote.matches] for vote in votes]
         owners = [place for place, group in enumerate(rewards) for _ in group]
         estimate = ADVANTAGES.get(self.config.rl.advantage)
-        flat = estimate(
-            [value for group in rewards for value in group], owners, self.config.rl.advantage_epsilon
-        ).tolist()
-        advantages = [
-            [value for value, owner in zip(flat, owners, strict=True) if owner == place] for place in range(len(votes))
-        ]
+        flat = estimate([value for group in rewards for value in group], owners, self.config.rl.advantage_epsilon)
+        in_order = iter(flat.tolist())
+        advantages = [list(islice(in_order, len(group))) for group in rewards]
         return {
             "rewards": rewards,
             "advantages": advantages,
