@@ -46,7 +46,7 @@ class SourceConfig(Section):
     answer_field: str = "answer"
     """Column with the true answer; may be absent, then nothing is measured against labels."""
     limit: int | None = Field(default=None, ge=1)
-    """Take this many, the first in file order or of the seeded order of a family."""
+    """Take this many, the first in file order or in a family's fixed order."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of a family, e.g. `noise`."""
 

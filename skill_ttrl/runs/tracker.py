@@ -33,7 +33,7 @@ class RunTracker:
 
     def __call__(self, figures: dict[str, float], step: int) -> None:
         """Hand figures named `phase/name` to the tracker."""
-        if self.kind == "wandb":  # W&B drops a step lower than the last one, and each phase counts from 1
+        if self.kind == "wandb":  # W&B drops a step lower than the last one, and each phase counts from 0
             steps = {f"{name.partition('/')[0]}/step": float(step) for name in figures}
             self._inner.log({**figures, **steps})
         else:
