@@ -30,6 +30,7 @@ def evaluation_table(found: Evaluation) -> Table:
         *((f"avg@{k}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
         ("agreement", number(found.agreement)),
         ("entropy of the answers (nats)", number(found.entropy)),
+        *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
     ]
     return rows_table(f"{found.label}: {found.problems} problems ({found.split})", ("figure", "value"), rows)
 

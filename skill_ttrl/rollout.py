@@ -16,6 +16,7 @@ import gymnasium
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.answers import extract
+from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Request, Sampling
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, derive_seed
 
@@ -57,13 +58,18 @@ class Episode:
     stop_reason: StopReason | None = None
     error: str | None = None
 
-    def start(self) -> None:
-        """Reset the environment; the true answer goes along only where the task still carries it."""
+    def start(self, seed: int) -> None:
+        """Reset the environment, with `seed` where the task has none of its own.
+
+        The true answer goes along only where the task still carries it.
+        """
         options = dict(self.task.options)
         if self.task.reference is not None:
             options["reference"] = self.task.reference
         try:
-            self.observation, _ = self.env.reset(seed=self.task.seed, options=options)
+            self.observation, _ = self.env.reset(
+                seed=seed if self.task.seed is None else self.task.seed, options=options
+            )
         except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
             self._fail(error)
 
@@ -132,8 +138,8 @@ async def rollout(
     """
     owners = [task for task in tasks for _ in range(group_size)]
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
-    for episode in episodes:
-        episode.start()
+    for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
+        episode.start(derive_seed(seed, "env", episode.task.id))
     for turn in range(max_turns):
         living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
         if not living:
@@ -154,6 +160,19 @@ async def rollout(
     return [
         Group(task, tuple(tries[number * group_size : (number + 1) * group_size])) for number, task in enumerate(tasks)
     ]
+
+
+def refuse_failure(groups: Sequence[Group]) -> list[str]:
+    """What went wrong in the tries that failed: such a try is data, unless there is nothing else.
+
+    Raises:
+        EnvError: every try failed: the environment is broken, and there is nothing to learn from or to measure.
+    """
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
+    if errors and len(errors) == len(tries):
+        raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
+    return errors
 
 
 def _finite(reward: Any) -> float:

@@ -31,7 +31,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Handed to `reset(options=...)` as it is."""
     seed: int | None = None
-    """Handed to `reset(seed=...)`."""
+    """Handed to `reset(seed=...)`; None draws one from the run's seed, the same for all tries of a group."""
     split: str = "train"
     """Name of the part of the data it belongs to."""
     task_type: str = ""

@@ -85,7 +85,8 @@ def estimate_memory(
 
     - weights: parameters x 4, or x 2 where a frozen base is kept in bf16 or fp16 under adapters.
     - gradients: trainable x 4. optimizer: AdamW trainable x 8; Muon keeps 4 for each number of a hidden matrix.
-    - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a refresh.
+    - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
+      refresh.
     - casts: 2 for each number of a linear layer where fp32 weights meet a bf16 or fp16 forward.
     - activations: see `layer_bytes_per_token`; all layers, or their inputs and one layer with gradient checkpointing,
       and once more one layer for the gradients that flow back.
@@ -128,7 +129,8 @@ def estimate_memory(
     cache_layer = rows * longest * shape.key_value * (stored + compute)
     prefill = min(rows, config.rl.prompts_per_step) * config.data.max_prompt_tokens
     activations, logits, heap = training(config.rl.micro_batch_size, config.rl.entropy_coef > 0)
-    keeps_reference = config.rl.kl_coef > 0 and (lora is None or config.rl.reference_refresh_steps is not None)
+    begins_bare = lora is not None and "sft" not in config.phases  # then the base without adapters is the reference
+    keeps_reference = config.rl.kl_coef > 0 and not (begins_bare and config.rl.reference_refresh_steps is None)
     parts = {
         "weights": (shape.parameters - shape.adapters) * stored + shape.adapters * FP32,
         "gradients": trainable * FP32,

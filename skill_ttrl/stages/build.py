@@ -179,7 +179,9 @@ def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:
     """By content where a task states it: ids are often mere numbers that start again in each file."""
 
     def content(task: Task) -> str:
-        return json.dumps([task.options, task.seed], sort_keys=True, default=str) if task.options else task.id
+        if not task.options and task.seed is None:
+            return task.id
+        return json.dumps([task.options, task.seed], sort_keys=True, default=str)
 
     trained = {content(task) for task in train}
     shared = [task.id for task in evaluated if content(task) in trained]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,12 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.interrupt import Interrupted, StopSignal
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.report import summary_versions
 from skill_ttrl.stages.measure import Evaluation, measure
 from skill_ttrl.types import Task, to_json
 
@@ -51,10 +53,10 @@ class Workbench:
         rollout = self.config.rollout
         return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
 
-    def evaluate(self, label: str, tasks: Sequence[Task] | None = None) -> Evaluation:
+    def evaluate(self, label: str) -> Evaluation:
         """Measure the policy as it is now on the evaluation tasks."""
         return measure(
-            self.eval_tasks if tasks is None else tasks,
+            self.eval_tasks,
             label=label,
             config=self.config.eval,
             envs=self.envs,
@@ -107,6 +109,8 @@ class Run:
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")
+            if found.failed:
+                self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]
 
     def warn(self, text: str) -> None:
@@ -117,8 +121,9 @@ class Run:
 
     def checkpoint(self, phase: str, step: int, *, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Path:
         """Save everything that this phase needs to go on after `step` steps."""
+        # The newest measurement is of earlier weights than these, so its name goes along.
         latest = list(self.evaluations.values())[-1:]
-        figures = {"accuracy": latest[0].accuracy} if latest and latest[0].accuracy is not None else {}
+        figures = {f"avg@{found.samples}, measured {found.label}": found.accuracy for found in latest}
         return save_checkpoint(
             self.folder,
             phase,
@@ -127,7 +132,13 @@ class Run:
             state={**state, "warnings": self.warnings},
             tensors=tensors,
             keep=self.config.run.keep_checkpoints,
-            card=model_card(self.config, phase=phase, step=step, figures=figures),
+            card=model_card(
+                self.config,
+                phase=phase,
+                step=step,
+                figures=figures,
+                versions=summary_versions(read_run_json(self.folder.path)),
+            ),
         )
 
     def leave_if_asked(self, phase: str, step: int) -> None:

@@ -16,7 +16,7 @@ def run(path: str | Path, overrides: Sequence[str] = (), *, progress: Progress |
 
     Args:
         path: run folder (its newest checkpoint) or checkpoint folder.
-        overrides: changes to the run's config, e.g. `eval.samples=64` or `data.eval.path=mine.jsonl`.
+        overrides: changes to the run's config, e.g. `eval.samples=64` or `data.eval={path: mine.jsonl}`.
         progress: told of what was left out.
 
     Raises:

@@ -11,7 +11,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.answers import equivalent
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
 from skill_ttrl.runs.statistics import avg_at_k, bootstrap_interval, mean_pass_at_k, vote_entropy, wilson_interval
 from skill_ttrl.types import Group, Task, Trajectory, derive_seed
 from skill_ttrl.voting import majority_vote
@@ -62,6 +62,8 @@ class Evaluation:
     entropy: float
     """Mean entropy (nats) of the answers' distribution."""
     results: tuple[ProblemResult, ...]
+    failed: float = 0.0
+    """Share of tries in which the environment failed; they count as wrong."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -86,7 +88,11 @@ def measure(
     max_prompt_tokens: int,
     seed: int,
 ) -> Evaluation:
-    """Play every task `config.samples` times, and once greedily, and count what is right."""
+    """Play every task `config.samples` times, and once greedily, and count what is right.
+
+    Raises:
+        EnvError: every try failed in the environment.
+    """
 
     def play(samples: int, sampling: Sampling, purpose: str) -> list[Group]:
         return wait_for(
@@ -107,6 +113,7 @@ def measure(
         return Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
 
     groups = play(config.samples, at(config.temperature), "sample")
+    errors = refuse_failure(groups)
     greedy = play(1, Sampling(temperature=0.0, max_new_tokens=max_new_tokens), "greedy") if config.greedy else None
     extra = {f"{heat:g}": play(config.samples, at(heat), f"sample at {heat:g}") for heat in config.extra_temperatures}
 
@@ -132,6 +139,7 @@ def measure(
         agreement=float(np.mean([result.agreement for result in results])),
         entropy=float(np.mean([_answer_entropy(group) for group in groups])),
         results=tuple(results),
+        failed=len(errors) / (len(tasks) * config.samples),
     )
 
 

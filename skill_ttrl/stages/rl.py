@@ -13,14 +13,14 @@ import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import EnvError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import wait_for
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.update import Learner
-from skill_ttrl.rollout import rollout
+from skill_ttrl.rollout import refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
@@ -36,6 +36,8 @@ def reinforce(run: Run, reward: Reward) -> None:
     """Train for `rl.steps` steps, from where a resumed run stopped."""
     bench, config = run.bench, run.config
     run.evaluate("before")
+    if config.rl.kl_coef > 0 and "sft" in config.phases:
+        bench.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
     learner = Learner(
         bench.policy,
         config.rl,
@@ -56,7 +58,9 @@ def reinforce(run: Run, reward: Reward) -> None:
         tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
         clock.enter("sample")
         groups = sample(bench, tasks, step)
-        look_at_failures(run, groups)
+        errors = refuse_failure(groups)
+        if errors:
+            run.warn(f"Some tries fail in {tasks[0].env_id} (the figure is failed_rollouts), as {errors[0]}")
         clock.enter("vote")
         votes = [majority_vote(group.answers) for group in groups]
         clock.enter("reward")
@@ -96,20 +100,6 @@ def sample(bench: Workbench, tasks: Sequence[Task], step: int) -> list[Group]:
     )
 
 
-def look_at_failures(run: Run, groups: Sequence[Group]) -> None:
-    """A failed try is data; where all fail, the environment is broken and there is nothing to learn from.
-
-    Raises:
-        EnvError: every try failed.
-    """
-    tries = [trajectory for group in groups for trajectory in group.trajectories]
-    errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
-    if errors and len(errors) == len(tries):
-        raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
-    if errors:
-        run.warn(f"Some tries fail in {groups[0].task.env_id} (the figure is failed_rollouts), as {errors[0]}")
-
-
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """The tasks of one step, all different: each epoch is one order drawn from the run's seed, cut into whole steps.
 
@@ -143,7 +133,15 @@ def make_reward(bench: Workbench) -> Reward:
     if name.startswith(MODEL_REWARD):
         scorer = RewardModel(name.removeprefix(MODEL_REWARD), device=str(bench.policy.device))
         return build_reward(name, {}, scorer)
-    return build_reward(name, bench.references if name == "label" else {})
+    if name != "label":
+        return build_reward(name, {})
+    missing = [task.id for task in bench.train_tasks if task.id not in bench.references]
+    if missing:
+        raise ConfigError(
+            f"rl.reward=label needs a true answer for every training task; {len(missing)} of {len(bench.train_tasks)} "
+            f"have none, first {missing[0]!r}. Use rl.reward=majority, or leave those tasks out."
+        )
+    return build_reward(name, bench.references)
 
 
 def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:

@@ -12,9 +12,11 @@ import pytest
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
+from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
+from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory, from_json, to_json
 
 AGENT = ConversationAgent(PromptFormatter("plain"))
@@ -46,6 +48,8 @@ class Guess(TextEnv):
         broken = self.options.get("broken")
         if broken == "step" and action == "2":
             raise RuntimeError("the game broke")
+        if broken == "stop":
+            raise Interrupted("a signal came while the game was at work", 15)
         found = action == str(self.options["number"])
         reward: Any = {"nan": float("nan"), "none": None}.get(str(broken), float(found))
         info: Any = {"answer": int(action) if broken == "int" else action, "extra": object(), "turn": 1}
@@ -132,6 +136,11 @@ def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: st
     assert good.trajectories[0].stop_reason == "terminated"
 
 
+def test_a_signal_is_no_failure_of_a_try() -> None:
+    with pytest.raises(Interrupted, match="a signal came"):
+        play(Guess, [guess(1), guess(2, broken="stop")], 1, Recording(["1"]))
+
+
 def test_a_failure_in_a_later_turn_keeps_the_earlier_ones() -> None:
     (group,) = play(Guess, [guess(3, broken="step")], 2, Recording(["1", "1", "2", "3"]), max_turns=2)
     failed, fine = group.trajectories
@@ -158,6 +167,25 @@ def test_the_true_answer_goes_along_only_where_the_task_carries_it() -> None:
         for given in (task, task.without_reference())
     ]
     assert shown == ["seed 3, reference secret", "seed 3, reference None"]
+
+
+def test_a_task_without_a_seed_is_given_one_that_all_its_tries_share() -> None:
+    tasks = [Task("a", "Echo-v0"), Task("b", "Echo-v0"), Task("c", "Echo-v0", seed=3)]
+
+    def shown() -> list[set[str]]:
+        return [{t.steps[0].observation for t in g.trajectories} for g in play(Echo, tasks, 3, Recording(["x"]))]
+
+    first = shown()
+    assert [len(group) for group in first] == [1, 1, 1] and first[0] != first[1]
+    assert not any("seed None" in text for group in first for text in group) and "seed 3," in first[2].pop()
+    assert shown()[:2] == first[:2]
+
+
+def test_where_every_try_failed_there_is_nothing_to_go_on_with() -> None:
+    some = play(Guess, [guess(1), guess(2, broken="reset")], 2, Recording(["1"]))
+    assert refuse_failure(some) == ["OSError: no such game"] * 2
+    with pytest.raises(EnvError, match=r"Every one of 2 tries failed in Guess-v0\. The first: OSError: no such game"):
+        refuse_failure(some[1:])
 
 
 def test_environments_are_made_once() -> None:

@@ -7,14 +7,18 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.envs.math.env import MathEnv
+from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.interrupt import Interrupted, StopSignal
+from skill_ttrl.runs.read import read_run
 from skill_ttrl.stages import train
 from skill_ttrl.stages.rl import step_tasks
 from skill_ttrl.stages.trainer import SkillTTRLTrainer
@@ -64,3 +68,38 @@ def test_records_in_memory_are_kept_beside_the_run_and_pinned(tiny_yaml: Path, t
     assert len((tmp_path / "run-data" / "train.jsonl").read_text().splitlines()) == 6
     with pytest.raises(DataError, match="is not the file this run was made with"):
         trainer.train(records[:5], resume="auto")
+
+
+def test_with_adapters_too_the_reference_is_the_cold_starts_policy(tiny_yaml: Path, tmp_path: Path) -> None:
+    train.run(load_config(tiny_yaml, ["phases=[sft]"]), tmp_path / "base")
+    adapters = [
+        f"model={{path: {tmp_path}/base/checkpoints/sft-000012, lora: {{r: 4}}}}",
+        "sft.optimizer=adamw",
+        "sft.learning_rate=0.03",
+        "rl.kl_coef=0.1",
+        "rl.reward=random",
+        "rl.learning_rate=0.01",
+    ]
+    train.run(load_config(tiny_yaml, adapters), tmp_path / "adapted")
+    metrics = read_run(tmp_path / "adapted").metrics
+    first, second = metrics[metrics["phase"] == "rl"]["kl"].tolist()
+    assert abs(first) < 1e-6 < second
+
+
+def test_an_environment_that_fails_in_every_try_is_no_measurement(tiny_yaml: Path, tmp_path: Path) -> None:
+    config = load_config(tiny_yaml, ["phases=[sft]", "env.id=SkillTTRL/Broken-v0", "sft.steps=1"])
+    gymnasium.register("SkillTTRL/Broken-v0", entry_point=lambda **kwargs: Broken(**kwargs))
+    try:
+        with pytest.raises(EnvError, match="Every one of 8 tries failed in SkillTTRL/Broken-v0"):
+            train.run(config, tmp_path / "run")
+    finally:
+        del gymnasium.registry["SkillTTRL/Broken-v0"]
+
+
+class Broken(MathEnv):
+    """Stands the look before the run, and fails in the tasks that carry an answer: those of an evaluation."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        if options and options.get("reference"):
+            raise OSError("unknown option")
+        return super().reset(seed=seed, options=options)
