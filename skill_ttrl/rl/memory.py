@@ -111,24 +111,14 @@ def estimate_memory(
     stored = compute if lora is not None else FP32
     shape = _shape(model_config, lora)
     trainable = shape.adapters or shape.parameters
-    checkpointing = config.model.gradient_checkpointing
     longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-
-    def training(micro_batch_size: int, entropy: bool) -> tuple[int, int, int]:
-        tokens = micro_batch_size * longest
-        layer = layer_bytes_per_token(shape, compute, lora is not None, _eager_tokens(config, longest))
-        kept = shape.layers * shape.hidden * stored + 2 * layer if checkpointing else (shape.layers + 1) * layer
-        trained = micro_batch_size * config.rollout.max_new_tokens
-        rows = min(trained, max(1, LOGIT_BUDGET // shape.vocabulary))
-        around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
-        activations, logits = tokens * (kept + around), (LOGIT_COPIES + entropy) * FP32 * rows * shape.vocabulary
-        on_heap = kind == "cpu" and tokens * shape.intermediate * compute < HEAP_LIMIT_BYTES
-        return activations, logits, int(HEAP_SHARE * (activations + logits)) if on_heap else 0
 
     rows = min(config.rollout.max_batch_size, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt)
     cache_layer = rows * longest * shape.key_value * (stored + compute)
     prefill = min(rows, config.rl.prompts_per_step) * config.data.max_prompt_tokens
-    activations, logits, heap = training(config.rl.micro_batch_size, config.rl.entropy_coef > 0)
+    activations, logits, heap = _backward(
+        config, shape, kind, compute, config.rl.micro_batch_size, config.rl.entropy_coef > 0
+    )
     begins_bare = lora is not None and "sft" not in config.phases  # then the base without adapters is the reference
     keeps_reference = config.rl.kl_coef > 0 and not (begins_bare and config.rl.reference_refresh_steps is None)
     parts = {
@@ -153,9 +143,27 @@ def estimate_memory(
     if "sft" in config.phases:
         muon = shape.matrices if config.sft.optimizer == "muon" and lora is None else 0
         optimizer = (2 * trainable - muon) * FP32
-        parts["sft_activations"] = sum(training(config.sft.micro_batch_size, False))
+        parts["sft_activations"] = sum(_backward(config, shape, kind, compute, config.sft.micro_batch_size, False))
         phases["sft"] = fixed - parts["reference"] + optimizer + parts["gradients"] + parts["sft_activations"]
     return MemoryEstimate(kind, precision, shape.parameters, trainable, parts, phases)
+
+
+def _backward(
+    config: SkillTTRLConfig, shape: _Shape, kind: str, compute: int, micro_batch_size: int, entropy: bool
+) -> tuple[int, int, int]:
+    """(activations, logits, heap) of one forward and backward pass over a micro-batch, in bytes."""
+    adapters = config.model.lora is not None
+    longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    tokens = micro_batch_size * longest
+    layer = layer_bytes_per_token(shape, compute, adapters, _eager_tokens(config, longest))
+    kept = (shape.layers + 1) * layer
+    if config.model.gradient_checkpointing:
+        kept = shape.layers * shape.hidden * (compute if adapters else FP32) + 2 * layer
+    rows = min(micro_batch_size * config.rollout.max_new_tokens, max(1, LOGIT_BUDGET // shape.vocabulary))
+    around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
+    activations, logits = tokens * (kept + around), (LOGIT_COPIES + entropy) * FP32 * rows * shape.vocabulary
+    on_heap = kind == "cpu" and tokens * shape.intermediate * compute < HEAP_LIMIT_BYTES
+    return activations, logits, int(HEAP_SHARE * (activations + logits)) if on_heap else 0
 
 
 def layer_bytes_per_token(shape: _Shape, compute: int, adapters: bool, eager_tokens: int = 0) -> int:

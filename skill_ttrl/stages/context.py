@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.llm.base import Backend, Sampling
+from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.llm.load import save_model
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rollout import EnvPool
+from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
@@ -23,7 +23,7 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import summary_versions
 from skill_ttrl.stages.measure import Evaluation, measure
-from skill_ttrl.types import Task, to_json
+from skill_ttrl.types import Group, Task, to_json
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -53,18 +53,29 @@ class Workbench:
         rollout = self.config.rollout
         return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
 
+    def play(self, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
+        """Each task `tries` times with the policy as it is now; one group a task, in order."""
+        return wait_for(
+            rollout(
+                tasks,
+                tries,
+                envs=self.envs,
+                agent=self.agent,
+                backend=self.backend,
+                sampling=sampling,
+                seed=seed,
+                max_turns=self.config.agent.max_turns,
+                max_prompt_tokens=self.config.data.max_prompt_tokens,
+            )
+        )
+
     def evaluate(self, label: str) -> Evaluation:
         """Measure the policy as it is now on the evaluation tasks."""
         return measure(
-            self.eval_tasks,
+            partial(self.play, self.eval_tasks),
             label=label,
             config=self.config.eval,
-            envs=self.envs,
-            agent=self.agent,
-            backend=self.backend,
             max_new_tokens=self.config.rollout.max_new_tokens,
-            max_turns=self.config.agent.max_turns,
-            max_prompt_tokens=self.config.data.max_prompt_tokens,
             seed=self.config.seed,
         )
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from skill_ttrl.agents.agent import Agent
 from skill_ttrl.answers import equivalent
 from skill_ttrl.config import EvalConfig
-from skill_ttrl.llm.base import Backend, Sampling, wait_for
-from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.statistics import avg_at_k, bootstrap_interval, mean_pass_at_k, vote_entropy, wilson_interval
-from skill_ttrl.types import Group, Task, Trajectory, derive_seed
+from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import majority_vote
 
 Interval = tuple[float, float]
+Play = Callable[[int, Sampling, int], list[Group]]
+"""(tries, sampling, seed) → every task tried so often; one group a task, in a fixed order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,47 +76,23 @@ def is_correct(trajectory: Trajectory) -> bool | None:
     return None if trajectory.error is None else False
 
 
-def measure(
-    tasks: Sequence[Task],
-    *,
-    label: str,
-    config: EvalConfig,
-    envs: EnvPool,
-    agent: Agent,
-    backend: Backend,
-    max_new_tokens: int,
-    max_turns: int,
-    max_prompt_tokens: int,
-    seed: int,
-) -> Evaluation:
-    """Play every task `config.samples` times, and once greedily, and count what is right.
+def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
+    """Have every task played `config.samples` times, and once greedily, and count what is right.
 
     Raises:
         EnvError: every try failed in the environment.
     """
 
-    def play(samples: int, sampling: Sampling, purpose: str) -> list[Group]:
-        return wait_for(
-            rollout(
-                tasks,
-                samples,
-                envs=envs,
-                agent=agent,
-                backend=backend,
-                sampling=sampling,
-                seed=derive_seed(seed, "evaluate", purpose),
-                max_turns=max_turns,
-                max_prompt_tokens=max_prompt_tokens,
-            )
-        )
+    def at(temperature: float) -> list[Group]:
+        purpose = "sample" if temperature == config.temperature else f"sample at {temperature:g}"
+        sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
+        return play(config.samples, sampling, derive_seed(seed, "evaluate", purpose))
 
-    def at(temperature: float) -> Sampling:
-        return Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
-
-    groups = play(config.samples, at(config.temperature), "sample")
+    groups = at(config.temperature)
     errors = refuse_failure(groups)
-    greedy = play(1, Sampling(temperature=0.0, max_new_tokens=max_new_tokens), "greedy") if config.greedy else None
-    extra = {f"{heat:g}": play(config.samples, at(heat), f"sample at {heat:g}") for heat in config.extra_temperatures}
+    plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
+    greedy = play(1, plainly, derive_seed(seed, "evaluate", "greedy")) if config.greedy else None
+    extra = {f"{temperature:g}": at(temperature) for temperature in config.extra_temperatures}
 
     results = [_result(group, greedy[place] if greedy else None) for place, group in enumerate(groups)]
     graded = bool(results) and all(result.correct is not None for result in results)
@@ -124,8 +101,8 @@ def measure(
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
     return Evaluation(
         label=label,
-        split=tasks[0].split,
-        problems=len(tasks),
+        split=groups[0].task.split,
+        problems=len(groups),
         samples=config.samples,
         temperature=config.temperature,
         accuracy=avg_at_k(correct_P_K) if graded else None,
@@ -139,7 +116,7 @@ def measure(
         agreement=float(np.mean([result.agreement for result in results])),
         entropy=float(np.mean([_answer_entropy(group) for group in groups])),
         results=tuple(results),
-        failed=len(errors) / (len(tasks) * config.samples),
+        failed=len(errors) / (len(groups) * config.samples),
     )
 
 

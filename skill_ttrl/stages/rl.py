@@ -14,13 +14,12 @@ import numpy as np
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.base import wait_for
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.update import Learner
-from skill_ttrl.rollout import refuse_failure, rollout
+from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
@@ -57,7 +56,8 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock = Clock(run)
         tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
         clock.enter("sample")
-        groups = sample(bench, tasks, step)
+        seed = derive_seed(config.seed, "rollout", step)
+        groups = bench.play(tasks, config.rollout.n_votes_per_prompt, bench.sampling, seed)
         errors = refuse_failure(groups)
         if errors:
             run.warn(f"Some tries fail in {tasks[0].env_id} (the figure is failed_rollouts), as {errors[0]}")
@@ -81,23 +81,6 @@ def reinforce(run: Run, reward: Reward) -> None:
         finish_step(run, step + 1, learner, history)
     run.progress.finish(PHASE)
     run.evaluate("after")
-
-
-def sample(bench: Workbench, tasks: Sequence[Task], step: int) -> list[Group]:
-    """`n_votes_per_prompt` tries at each task with the present policy."""
-    return wait_for(
-        rollout(
-            tasks,
-            bench.config.rollout.n_votes_per_prompt,
-            envs=bench.envs,
-            agent=bench.agent,
-            backend=bench.backend,
-            sampling=bench.sampling,
-            seed=derive_seed(bench.config.seed, "rollout", step),
-            max_turns=bench.config.agent.max_turns,
-            max_prompt_tokens=bench.config.data.max_prompt_tokens,
-        )
-    )
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:

@@ -13,7 +13,7 @@ from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.losses import LOSSES
-from skill_ttrl.runs.checkpoint import newest, rewind
+from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.interrupt import StopSignal
@@ -65,12 +65,7 @@ def run(
         folder, config = _open(config, output, resume, source)
         stack.enter_context(folder)
         stop = stack.enter_context(StopSignal())
-        checkpoint, skipped = newest(folder, resume or "auto")
-        for text in skipped:
-            progress.notice(f"{text} It was passed over.", warning=True)
-        state = rewind(folder, checkpoint)
-        if checkpoint is not None:
-            progress.notice(f"Going on from {checkpoint.path.name}.")
+        checkpoint, state = _go_back(folder, resume or "auto", progress)
         try:
             bench = build(config, progress, weights=checkpoint.path if checkpoint else None)
             stack.callback(bench.envs.close)
@@ -135,6 +130,17 @@ def _open(
     except BaseException:
         folder.close()
         raise
+
+
+def _go_back(folder: RunFolder, resume: Resume, progress: Progress) -> tuple[Checkpoint | None, dict[str, Any]]:
+    """The folder as it was at the checkpoint to go on from, that checkpoint (None: from the start), and its state."""
+    checkpoint, skipped = newest(folder, resume)
+    for text in skipped:
+        progress.notice(f"{text} It was passed over.", warning=True)
+    state = rewind(folder, checkpoint)
+    if checkpoint is not None:
+        progress.notice(f"Going on from {checkpoint.path.name}.")
+    return checkpoint, state
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
