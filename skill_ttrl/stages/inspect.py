@@ -10,7 +10,7 @@ from typing import Any
 
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
-from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.report import summary_rows
@@ -20,13 +20,16 @@ MAX_CELL = 80
 COLUMNS = ("phase", "step", "task", "task_id", "answer", "reward", "agreement", "correct", "tie", "stop_reason", "text")
 """Fields of trajectories and votes worth a column, in this order."""
 
+OBJECTS = {"run.json", "summary.json", STATE, MANIFEST}
+"""JSON files of runs and checkpoints, which are no configs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What was found at a path."""
 
     kind: str
-    """run, checkpoint, records or config."""
+    """run, checkpoint, records, object or config."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
@@ -51,11 +54,13 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return _checkpoint(path)
     elif path.suffix == ".jsonl":
         return _records(path, limit)
+    elif path.name in OBJECTS:
+        return _object(path)
     elif path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
     raise RunFolderError(
         f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), "
-        "a .jsonl file, or a config (.yaml, .json)."
+        f"a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
     )
 
 
@@ -113,6 +118,16 @@ def _flatten(record: dict[str, Any]) -> dict[str, Any]:
     if isinstance(row.get("steps"), list):
         row["text"] = " ⏎ ".join(str(step.get("action", "")) for step in row["steps"])
     return row
+
+
+def _object(path: Path) -> Inspection:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"Cannot read {path}: {error}.") from None
+    content = found if isinstance(found, dict) else {"": found}
+    rows = [(key, _short(value)) for name, inner in content.items() for key, value in _leaves(name, inner)]
+    return Inspection("object", str(path), columns=("key", "value"), rows=rows)
 
 
 def _config(path: Path) -> Inspection:
