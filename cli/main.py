@@ -6,6 +6,7 @@ Heavy packages are imported inside the functions, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -361,6 +362,8 @@ def main() -> None:
     """Entry point: a user's mistake is one message on stderr and an exit code, never a traceback (unless `--debug`)."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
+    # What peft calls of transformers will be renamed one day: no concern of those who run a command.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
         app(arguments, prog_name="skillttrl")
     except (SkillTTRLError, Interrupted, OSError) as error:

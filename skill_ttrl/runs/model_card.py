@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import yaml
 
@@ -73,7 +74,7 @@ def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
     }
-    if config.model.path != "embedded":
+    if config.model.path != "embedded" and not Path(config.model.path).is_dir():  # a name of the hub
         front["base_model"] = config.model.path
     own = ["ttrl"] if config.rl.reward == "majority" else []
     front["tags"] = ["skill-ttrl", "reinforcement-learning", "grpo", *own]
