@@ -8,6 +8,7 @@ from pathlib import Path
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.stages.build import build
 from skill_ttrl.stages.measure import Evaluation
+from skill_ttrl.stages.pin import pin_revisions
 from skill_ttrl.stages.trained import find_trained
 
 
@@ -23,7 +24,8 @@ def run(path: str | Path, overrides: Sequence[str] = (), *, progress: Progress |
         SkillTTRLError: there is no such policy, or the problems cannot be read.
     """
     trained = find_trained(path, overrides)
-    bench = build(trained.config, progress or SilentProgress(), weights=trained.weights)
+    config = pin_revisions(trained.config)  # a file that has changed since the run is refused
+    bench = build(config, progress or SilentProgress(), weights=trained.weights)
     try:
         return bench.evaluate(trained.weights.name)
     finally:

@@ -94,12 +94,18 @@ def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[
 
 
 def trained_on(groups: Sequence[Group], config: SkillTTRLConfig, step: int) -> list[Group]:
-    """`n_samples_per_prompt` of each group's tries, drawn with a seed: all vote, these are learned from (TTRL)."""
-    keep, votes = config.rollout.n_samples_per_prompt, config.rollout.n_votes_per_prompt
-    if keep == votes:
-        return list(groups)
+    """`n_samples_per_prompt` of each group's tries, drawn with a seed: all vote, these are learned from (TTRL).
+
+    A try that failed in its environment says nothing of the policy and is left out.
+    """
+    keep = config.rollout.n_samples_per_prompt
     rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
-    return [group.select(sorted(rng.choice(votes, keep, replace=False).tolist())) for group in groups]
+    chosen = []
+    for group in groups:
+        whole = [place for place, trajectory in enumerate(group.trajectories) if trajectory.error is None]
+        drawn = whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
+        chosen.append(group.select(drawn))
+    return chosen
 
 
 def make_batch(groups: Sequence[Group], config: SkillTTRLConfig) -> RolloutBatch:
@@ -116,6 +122,8 @@ def make_reward(bench: Workbench) -> Reward:
     if name.startswith(MODEL_REWARD):
         scorer = RewardModel(name.removeprefix(MODEL_REWARD), device=str(bench.policy.device))
         return build_reward(name, {}, scorer)
+    if name == "env":
+        refuse_ungraded(bench)
     if name != "label":
         return build_reward(name, {})
     missing = [task.id for task in bench.train_tasks if task.id not in bench.references]
@@ -125,6 +133,18 @@ def make_reward(bench: Workbench) -> Reward:
             f"have none, first {missing[0]!r}. Use rl.reward=majority, or leave those tasks out."
         )
     return build_reward(name, bench.references)
+
+
+def refuse_ungraded(bench: Workbench) -> None:
+    """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
+    task = bench.train_tasks[0]
+    env = bench.envs.take(1)[0]
+    env.reset(seed=task.seed, options=dict(task.options))
+    if env.step("")[4].get("graded") is False:
+        raise ConfigError(
+            f"rl.reward=env, but {task.env_id} cannot grade without true answers, which training tasks do not carry. "
+            "Use rl.reward=majority, or rl.reward=label as a control."
+        )
 
 
 def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:

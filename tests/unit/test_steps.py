@@ -19,10 +19,10 @@ from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.interrupt import Interrupted, StopSignal
 from skill_ttrl.runs.read import read_run
-from skill_ttrl.stages import train
-from skill_ttrl.stages.rl import step_tasks
+from skill_ttrl.stages import evaluate, train
+from skill_ttrl.stages.rl import step_tasks, trained_on
 from skill_ttrl.stages.trainer import SkillTTRLTrainer
-from skill_ttrl.types import Task
+from skill_ttrl.types import Group, Task, Trajectory
 
 
 @given(count=st.integers(1, 8), extra=st.integers(0, 20), seed=st.integers(0, 3))
@@ -103,3 +103,34 @@ class Broken(MathEnv):
         if options and options.get("reference"):
             raise OSError("unknown option")
         return super().reset(seed=seed, options=options)
+
+
+def test_a_reward_that_cannot_be_had_is_refused_before_the_cold_start(tiny_yaml: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot grade without true answers"):
+        train.run(load_config(tiny_yaml, ["rl.reward=env"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tries_that_failed_in_their_environment_vote_for_nothing_and_are_not_learned_from() -> None:
+    task = Task("t", "env")
+    tries = [Trajectory(task, (), str(number % 2), "terminated", 1.0) for number in range(5)]
+    tries[1] = Trajectory(task, (), None, "error", 0.0, error="OSError: gone")
+    config = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 5}})
+    (kept,) = trained_on([Group(task, tuple(tries))], config, step=0)
+    assert kept.trajectories == (tries[0], *tries[2:])
+
+    fewer = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 3}})
+    (drawn,) = trained_on([Group(task, tuple(tries))], fewer, step=0)
+    assert len(drawn.trajectories) == 3 and tries[1] not in drawn.trajectories
+    assert trained_on([Group(task, tuple(tries))], fewer, step=0) == [drawn]
+
+
+def test_an_evaluation_refuses_a_file_that_is_not_the_runs(tiny_yaml: Path, tmp_path: Path) -> None:
+    problems = tmp_path / "held.jsonl"
+    problems.write_text('{"prompt": "Compute 50+21.", "answer": "71"}\n')
+    settings = [f"data.eval={{path: {problems}}}", "sft.steps=2", "phases=[sft]"]
+    train.run(load_config(tiny_yaml, settings), tmp_path / "run")
+    assert evaluate.run(tmp_path / "run").problems == 1
+    problems.write_text('{"prompt": "Compute 50+22.", "answer": "72"}\n')
+    with pytest.raises(DataError, match="is not the file this run was made with"):
+        evaluate.run(tmp_path / "run")
