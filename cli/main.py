@@ -230,8 +230,16 @@ def configs_list(as_json: AsJson = False) -> None:
     else:
         from skill_ttrl.cli.views import rows_table
 
-        cells = [(row["name"], row["model"], row["verified"], row["waits_for"] or "nothing") for row in rows]
+        cells = [
+            (row["name"], row["model"], _verified_on(str(row["verified"])), row["waits_for"] or "nothing")
+            for row in rows
+        ]
         Console().print(rows_table("Recipes", ("name", "model", "verified", "waits for"), cells))
+
+
+def _verified_on(note: str) -> str:
+    """The date in a `verified:` note; the whole note is in `configs show` and `--json`."""
+    return note.partition("date: ")[2].partition(";")[0] or note
 
 
 @configs_app.command("show")
