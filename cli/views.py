@@ -144,7 +144,7 @@ def summary_table(summary: Summary) -> Table:
 
 
 def closing_lines(summary: Summary) -> list[str]:
-    """What stands under the table: the vote, the paired change, wall times."""
+    """What stands under the table: the paired change, the vote, wall times, warnings."""
     lines = []
     change = summary.intervals.get("accuracy_change")
     if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
@@ -160,7 +160,7 @@ def closing_lines(summary: Summary) -> list[str]:
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:
         lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
-    return lines
+    return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

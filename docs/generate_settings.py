@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -86,6 +86,8 @@ def _kind(annotation: Any, field: FieldInfo) -> str:
 
 def _words(annotation: Any) -> str:
     """A type in a reader's words."""
+    if get_origin(annotation) is Annotated:  # a bound on the entries of a list
+        annotation = get_args(annotation)[0]
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join("`null`" if each is type(None) else _words(each) for each in inner)

@@ -14,7 +14,7 @@ import importlib.resources
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -22,6 +22,9 @@ from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
 
 Phase = Literal["sft", "rl"]
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -95,10 +98,19 @@ class LoraConfig(Section):
 class EmbeddedConfig(Section):
     """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
 
-    hidden_size: int = Field(default=96, ge=8)
-    layers: int = Field(default=2, ge=1)
+    hidden_size: int = Field(default=96, ge=8, le=4096)
+    layers: int = Field(default=2, ge=1, le=64)
     heads: int = Field(default=4, ge=1)
     max_positions: int = Field(default=512, ge=16)
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> EmbeddedConfig:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
+                "even width"
+            )
+        return self
 
 
 class ModelConfig(Section):
@@ -129,10 +141,10 @@ class SFTConfig(Section):
     micro_batch_size: int = Field(default=64, ge=1)
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` takes hidden matrices, AdamW the rest."""
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=1e-4, gt=0, le=10)
     """Peak rate of AdamW (SkillRL: 1e-4)."""
-    muon_learning_rate: float = Field(default=0.02, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    muon_learning_rate: float = Field(default=0.02, gt=0, le=10)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
     schedule: Literal["constant", "cosine"] = "cosine"
@@ -183,8 +195,8 @@ class RLConfig(Section):
     prompts_per_step: int = Field(default=8, ge=1)
     advantage: str = "grpo"
     loss: str = "ppo_clip"
-    learning_rate: float = Field(default=5e-7, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    learning_rate: float = Field(default=5e-7, gt=0, le=10)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.01, ge=0)
     warmup_steps: int | None = Field(default=None, ge=0)
     """None: `warmup_ratio` of the optimiser's steps."""
@@ -229,7 +241,7 @@ class EvalConfig(Section):
     """TTRL: 0.6."""
     top_p: float = Field(default=0.95, gt=0, le=1)
     """TTRL: 0.95."""
-    extra_temperatures: list[float] = Field(default_factory=list)
+    extra_temperatures: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
     """Further temperatures at which avg@k is measured."""
     greedy: bool = True
     confidence: float = Field(default=0.95, gt=0, lt=1)
@@ -254,14 +266,15 @@ class RuntimeConfig(Section):
     """`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`: a GPU where there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Of the training forward; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads of torch. None: torch decides. The same number gives the same bits."""
 
 
 class SkillTTRLConfig(Section):
     """Everything a run depends on."""
 
-    name: str = "run"
+    name: str = Field(default="run", pattern=r"^[^/\\.][^/\\]*$")
+    """Names the run folder where no `--output` is given: no slashes, no dot at the start."""
     seed: int = Field(default=0, ge=0)
     phases: list[Phase] = ["rl"]
     """Phases of `skillttrl train`, in order."""
@@ -306,6 +319,10 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     else:
         text, where = read_config_text(source)
         data = read_mapping(text, where)
+        if not data:
+            raise ConfigError(
+                f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
+            )
     for override in overrides:
         _apply_override(data, override)
     try:

@@ -18,7 +18,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.answers import extract
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Request, Sampling
-from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, derive_seed
+from skill_ttrl.types import Completion, Group, Message, Step, StopReason, Task, Trajectory, derive_seed
 
 TextEnvironment = gymnasium.Env[str, str]
 
@@ -145,8 +145,12 @@ async def rollout(
         if not living:
             break
         waiting: dict[tuple[int, tuple[int, ...]], list[Episode]] = defaultdict(list)
+        encoded: dict[tuple[Message, ...], tuple[int, ...]] = {}  # tries at the same point share their conversation
         for number, episode in living:
-            prompt = backend.encode(agent.messages(episode.steps, episode.observation))
+            messages = agent.messages(episode.steps, episode.observation)
+            prompt = encoded.get(messages)
+            if prompt is None:
+                prompt = encoded[messages] = backend.encode(messages)
             if max_prompt_tokens is not None and len(prompt) > max_prompt_tokens:
                 episode.end_too_long(len(prompt), max_prompt_tokens)
                 continue

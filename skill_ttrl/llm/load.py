@@ -125,6 +125,8 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a policy in Hugging Face format: all weights, or the adapter alone where it has one."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # safetensors writes them for the owner alone
 
 
 def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:

@@ -54,9 +54,9 @@ class Summary:
     """Share of the training votes whose winner is the true answer (measured only), in the last step."""
     agreement: float | None = None
     """Mean share of samples that agree with the winner, in the last step."""
-    entropy_first: float | None = None
-    """Mean entropy (nats) of the answers of a group in the first step."""
-    entropy_last: float | None = None
+    entropy_before: float | None = None
+    """Mean entropy (nats) of the answers to a problem, over the problems measured on."""
+    entropy_after: float | None = None
     flip_rate: float | None = None
     """Share of prompts that came round again whose vote had another winner than before; mean over the steps."""
     steps: dict[str, int] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
         summary.accuracy_by_temperature_before,
         summary.accuracy_by_temperature_after,
     )
-    rows.append(("entropy of the answers (nats)", summary.entropy_first, summary.entropy_last))
+    rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 

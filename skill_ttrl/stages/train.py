@@ -159,7 +159,7 @@ def summarise(run: Run) -> Summary:
     assert measured is not None  # every run ends with an evaluation
     rows = _rows(path / "metrics.jsonl")
     steps = [row for row in rows if row["phase"] == "rl"]
-    first, last = (steps[0], steps[-1]) if steps else ({}, {})
+    last = steps[-1] if steps else {}
     flips = [row["flip_rate"] for row in steps if row.get("flip_rate") is not None]
     return Summary(
         name=config.name,
@@ -183,8 +183,8 @@ def summarise(run: Run) -> Summary:
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
         agreement=last.get("agreement"),
-        entropy_first=first.get("answer_entropy"),
-        entropy_last=last.get("answer_entropy"),
+        entropy_before=before.entropy if before else None,
+        entropy_after=after.entropy if after else None,
         flip_rate=sum(flips) / len(flips) if flips else None,
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.phases},
         seconds=_seconds(path),

@@ -49,8 +49,8 @@ def test_a_short_run_without_labels_learns(tiny_yaml: Path, tmp_path: Path) -> N
     right = metrics[metrics["phase"] == "rl"]["ground_truth_ratio"].tolist()
     assert summary.reward == "majority" and len(right) == 12
     assert sum(right[-2:]) / 2 > sum(right[:2]) / 2 + 0.15
-    assert summary.entropy_first is not None and summary.entropy_last is not None
-    assert summary.entropy_last < summary.entropy_first
+    assert summary.entropy_before is not None and summary.entropy_after is not None
+    assert summary.entropy_after < summary.entropy_before
 
 
 @pytest.mark.slow

@@ -129,9 +129,30 @@ def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
     assert load_config(tmp_path / "a.json") == load_config(str(tmp_path / "a.yaml")) == load_config(data)
 
 
-def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
+def test_an_empty_file_does_not_start_a_run_of_defaults(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("# nothing yet\n", encoding="utf-8")
-    assert load_config(tmp_path / "a.yaml") == SkillTTRLConfig()
+    with pytest.raises(ConfigError, match="is empty"):
+        load_config(tmp_path / "a.yaml")
+    assert load_config({}) == SkillTTRLConfig()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=../../evil",
+        "eval.extra_temperatures=[-1]",
+        "rl.betas=[2, 3]",
+        "rl.learning_rate=1e30",
+        "model.embedded.heads=7",
+        "model.embedded.hidden_size=1000000",
+        "runtime.threads=100000",
+    ],
+)
+def test_values_that_no_run_can_have_are_refused(override: str) -> None:
+    with pytest.raises(
+        ConfigError, match=override.partition("=")[0].removesuffix(".heads").removesuffix(".hidden_size")
+    ):
+        load_config({}, [override])
 
 
 @pytest.mark.parametrize(
