@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warn", "fail"]
 DISTRIBUTION = "skill-ttrl"
-TESTED_PYTHON = (3, 11)
+TESTED_PYTHON = ((3, 11), (3, 12))
 SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "gymnasium", "datasets")
 LITTLE_DISK = 5e9
 """Free bytes below which checkpoints of real models will not go far."""
@@ -38,9 +38,11 @@ class Check:
 
 def _python() -> Check:
     found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info[:2] == TESTED_PYTHON:
+    if sys.version_info[:2] in TESTED_PYTHON:
         return Check("python", "ok", found)
-    return Check("python", "warn", found, "The checks have been run on 3.11 only; use that where something is odd.")
+    return Check(
+        "python", "warn", found, "The checks have been run on 3.11 and 3.12; use one of them where something is odd."
+    )
 
 
 def _requirements(extra: str = "") -> list[Requirement]:
