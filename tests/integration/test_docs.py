@@ -48,7 +48,7 @@ def run_example(name: str, folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run at `runs/quickstart`, which pages and examples read."""
     from skill_ttrl.stages.train import run
 
@@ -70,8 +70,8 @@ def as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name)
-def test_python_blocks_run(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(workplace)
+def test_python_blocks_run(page: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(scratch)
     for text, not_run in blocks(page, "python"):
         if not not_run:
             exec(compile(text, page.name, "exec"), {"__name__": page.stem})
@@ -90,8 +90,8 @@ def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) ->
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
-def test_example_that_reads_a_run(workplace: Path) -> None:
-    told = run_example("read_run.py", workplace)
+def test_example_that_reads_a_run(scratch: Path) -> None:
+    told = run_example("read_run.py", scratch)
     assert "avg@k before and after:" in told and "agreement" in told and "a first try:" in told
 
 
