@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,7 +117,9 @@ class Run:
                 f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same command "
                 f"and --resume auto. What was trained is saved in {self.folder.path}."
             ):
+                began = time.perf_counter()
                 found = self.bench.evaluate(label)
+            self.log.time("evaluate", len(self.evaluations), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")
