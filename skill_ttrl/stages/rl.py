@@ -58,9 +58,10 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock.enter("sample")
         seed = derive_seed(config.seed, "rollout", step)
         groups = bench.play(tasks, config.rollout.n_votes_per_prompt, bench.sampling, seed)
-        errors = refuse_failure(groups)
-        if errors:
-            run.warn(f"Some tries fail in {tasks[0].env_id} (the figure is failed_rollouts), as {errors[0]}")
+        if refuse_failure(groups):
+            run.warn(
+                f"Some tries fail in {tasks[0].env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
+            )
         clock.enter("vote")
         votes = [majority_vote(group.answers) for group in groups]
         clock.enter("reward")
