@@ -84,6 +84,60 @@ class AgentConfig(Section):
     """System message; None leaves it out."""
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
+    memory: Literal["conversation", "none"] = "conversation"
+    """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
+    skill_template: str = "skill"
+    """Template of one skill, in the prompt and where it is inserted: `$id $title $text $when_to_apply $tier`."""
+    prompts: str | None = None
+    """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
+
+
+class SkillsConfig(Section):
+    """The skill bank and how the agent uses it. Without this section a run has no skills."""
+
+    bank: str | None = None
+    """What to begin with: a bank's folder, an exported JSON or JSONL file, or `family:operators`; None: an empty bank.
+    The run keeps a copy of its own, in its folder."""
+    use: bool = True
+    """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""
+    max_skills: int = Field(default=200, ge=1)
+    """Capacity; the least useful skills go first."""
+    stale_after: int | None = Field(default=None, ge=1)
+    """A skill that was not used for so many steps is retired; None: never."""
+    retrieval: Literal["embedding", "keyword", "hybrid"] = "embedding"
+    """Cosine similarity, BM25, or their weighted sum."""
+    embedder: str = "sentence-transformers"
+    """`sentence-transformers`, `hash` (character n-grams, nothing to download), or `module:attribute` of your own."""
+    embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """Hugging Face id or folder, for `sentence-transformers`."""
+    embedder_revision: str | None = None
+    """Commit of a hub model."""
+    index: Literal["chroma", "memory"] = "chroma"
+    """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
+    chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
+    """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
+    top_k: int = Field(default=6, ge=1)
+    """Skills found for one query (SkillRL: 6)."""
+    min_score: float | None = None
+    """Skills that score less are not found (a cosine for `embedding`); None: no threshold."""
+    in_prompt: int = Field(default=6, ge=0)
+    """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
+    prompt_tokens: int = Field(default=512, ge=1)
+    """Token budget of the skills in the prompt; what does not fit is left out, and counted."""
+    max_retrievals: int = Field(default=1, ge=0)
+    """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`. 0: never."""
+    retrieve_k: int = Field(default=3, ge=1)
+    """Skills inserted for one question."""
+    retrieve_tokens: int = Field(default=256, ge=1)
+    """Token budget of one insertion."""
+    own_notes: bool = False
+    """Skills that a try generates can be found by the same try in its later turns, before any merge."""
+    update: Literal["merge", "none"] = "merge"
+    """`merge`: after each step the winners' operations change the bank."""
+    merger: str = "heuristic"
+    """`heuristic` (no language model), or `module:attribute` of your own."""
+    extract: bool = False
+    """Where no winner wrote a skill, take one from what their solutions have in common."""
 
 
 class LoraConfig(Section):
@@ -288,6 +342,8 @@ class SkillTTRLConfig(Section):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
+    skills: SkillsConfig | None = None
+    """The skill bank; None: no skills."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
 

@@ -7,6 +7,7 @@
     ├── RunFolderError   (RuntimeError)    4   a run folder that is foreign, read-only, full or of another schema
     ├── CheckpointError  (RuntimeError)    4   a checkpoint that is corrupt or does not fit
     ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
+    ├── SkillBankError   (RuntimeError)    4   a bank of another schema, a damaged log, an id that is or is not there
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code; anything else is a bug and keeps its traceback.
@@ -50,6 +51,12 @@ class RunFolderError(SkillTTRLError, RuntimeError):
 
 class CheckpointError(SkillTTRLError, RuntimeError):
     """A checkpoint whose files are damaged or belong to something else."""
+
+    exit_code = 4
+
+
+class SkillBankError(SkillTTRLError, RuntimeError):
+    """A skill bank that cannot be read, or a change that does not fit it."""
 
     exit_code = 4
 

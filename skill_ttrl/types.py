@@ -18,6 +18,8 @@ T = TypeVar("T")
 FinishReason = Literal["stop", "length", "error"]
 StopReason = Literal["terminated", "truncated", "max_turns", "error"]
 Role = Literal["system", "user", "assistant"]
+Tier = Literal["general", "task", "mistake"]
+ChangeKind = Literal["add", "edit", "replace", "remove", "evict", "use"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,17 @@ class Completion:
     """Number of weight updates the sampling policy had seen."""
     mask: tuple[bool, ...] | None = None
     """For each token whether it was sampled, and so is trained on; False for one that was inserted. None: all sampled."""
+    inserted: tuple[tuple[int, int], ...] = ()
+    """Spans [start, end) of `text`, in characters, that were inserted (retrieved skills) and not written by the model."""
+
+    @property
+    def written(self) -> str:
+        """What the model itself wrote: only this is parsed, answered with and handed to an environment."""
+        kept, end = [], 0
+        for start, stop in self.inserted:
+            kept.append(self.text[end:start])
+            end = stop
+        return "".join([*kept, self.text[end:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,7 @@ class Step:
 
     observation: str
     action: str
+    """What the environment was given: the model's own words, without what was inserted into them."""
     reward: float
     terminated: bool
     truncated: bool
@@ -81,6 +95,122 @@ class Step:
     """Exact prompt tokens the completion was sampled from."""
     completion: Completion | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """A better text for a skill that exists."""
+
+    base: str
+    """Id of the skill, as the model wrote it, without `#`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkillOps:
+    """What one try asked of the skill bank, in the order it was written. Errors are data: nothing here raises."""
+
+    generate: tuple[str, ...] = ()
+    """Texts of new skills."""
+    retrieve: tuple[str, ...] = ()
+    """Queries."""
+    evolve: tuple[Evolution, ...] = ()
+    errors: tuple[str, ...] = ()
+    """What could not be read, each with its reason."""
+
+    @property
+    def has_generate(self) -> bool:
+        """Whether a new skill was written."""
+        return bool(self.generate)
+
+    @property
+    def has_retrieve(self) -> bool:
+        """Whether the bank was asked."""
+        return bool(self.retrieve)
+
+    @property
+    def has_evolve(self) -> bool:
+        """Whether a skill was rewritten."""
+        return bool(self.evolve)
+
+    @property
+    def retrieve_query(self) -> str | None:
+        """The first query."""
+        return self.retrieve[0] if self.retrieve else None
+
+    @property
+    def evolve_base_id(self) -> str | None:
+        """Id of the first skill that was rewritten."""
+        return self.evolve[0].base if self.evolve else None
+
+    def __bool__(self) -> bool:
+        return bool(self.generate or self.retrieve or self.evolve)
+
+
+@dataclass(frozen=True, slots=True)
+class SkillStats:
+    """How a skill has served. It is carried over when the skill is replaced."""
+
+    uses: int = 0
+    successes: int = 0
+    created_round: int = 0
+    """Training step, or whatever the caller counts rounds in."""
+    last_used_round: int | None = None
+
+    @property
+    def success_rate(self) -> float | None:
+        """Successes per use, in [0, 1]; None before the first use."""
+        return self.successes / self.uses if self.uses else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A piece of advice that can be put into a prompt. Its text is untrusted: data everywhere, escaped in prompts."""
+
+    id: str
+    """Unique in its bank."""
+    title: str
+    text: str
+    when_to_apply: str = ""
+    tier: Tier = "task"
+    """`general` holds for every task, `task` for one type, `mistake` tells what to avoid."""
+    task_type: str = ""
+    """Kind of task it is for; empty for any."""
+    version: int = 1
+    """1 for a new skill, one more than its base for one that replaces another."""
+    parents: tuple[str, ...] = ()
+    """Ids of the skills it came from, nearest last."""
+    source: str = ""
+    """Who wrote it: "user", "merge", "import", ..."""
+    evidence: tuple[str, ...] = ()
+    """What speaks for it: ids of tasks or trajectories."""
+    stats: SkillStats = field(default_factory=SkillStats)
+    flags: tuple[str, ...] = ()
+    """What looks hostile in its text (see `skills.hostile`); empty for most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One skill before and after. Its inverse is the same with both exchanged."""
+
+    kind: ChangeKind
+    before: Skill | None
+    after: Skill | None
+
+
+@dataclass(frozen=True, slots=True)
+class BankUpdate:
+    """One step in a bank's history, and the only way to change a bank: replayable, and reversible by its own content."""
+
+    version: int
+    """Version of the bank after this update; the first is 1."""
+    changes: tuple[Change, ...]
+    reason: str
+    """Why, in a few words: "merge", "evict: over capacity", "rollback to 12"."""
+    evidence: tuple[str, ...] = ()
+    """Ids of the tasks or trajectories that led to it."""
+    round: int | None = None
+    """Training step it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +226,14 @@ class Trajectory:
     """What the learner is given (set by the reward: a vote, a label, the environment)."""
     error: str | None = None
     """What went wrong, when `stop_reason` is "error": a failed rollout is data, not a crash."""
+    ops: SkillOps | None = None
+    """What it asked of the skill bank; None where there was no bank to ask."""
+    skills_in_prompt: tuple[str, ...] = ()
+    """Ids of the skills that its first prompt showed."""
+    retrieved: tuple[str, ...] = ()
+    """Ids of the skills that were inserted because it asked, in order."""
+    bank_version: int | None = None
+    """Frozen version of the bank that it saw."""
 
     @property
     def env_return(self) -> float:

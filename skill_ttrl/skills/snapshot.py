@@ -1,0 +1,46 @@
+"""A bank at one version: a frozen value. Retrieval, prompts and merging see a snapshot, never a bank that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from skill_ttrl.types import Change, Skill
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All skills of one version, by id in sorted order."""
+
+    version: int = 0
+    skills: Mapping[str, Skill] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, version: int, skills: Iterable[Skill]) -> Snapshot:
+        """A snapshot of these skills; a later one of the same id counts."""
+        by_id = {skill.id: skill for skill in skills}
+        return cls(version, MappingProxyType({key: by_id[key] for key in sorted(by_id)}))
+
+    def __len__(self) -> int:
+        return len(self.skills)
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self.skills.values())
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self.skills
+
+    def get(self, skill_id: str) -> Skill | None:
+        """The skill of this id, or None."""
+        return self.skills.get(skill_id)
+
+    def changed(self, version: int, changes: Iterable[Change]) -> Snapshot:
+        """The snapshot after these changes."""
+        skills = dict(self.skills)
+        for change in changes:
+            if change.before is not None:
+                skills.pop(change.before.id, None)
+            if change.after is not None:
+                skills[change.after.id] = change.after
+        return Snapshot.of(version, skills.values())
