@@ -1,8 +1,8 @@
 """The protocol every sampler speaks: `hf` here, `vllm` and `openai` beside it.
 
 A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
-so that episodes of different lengths can share one engine. To add a backend, write a class with these three members and
-name it as `rollout.backend: module:attribute`.
+so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name it
+as `rollout.backend: module:attribute`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Sampling:
     top_k: int = 0
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
+    """Texts that end a completion, which keeps them; a last token that goes on past one is kept whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Request:
     n: int = 1
     token_ids: tuple[int, ...] | None = None
     """Exact prompt tokens. Where they are given, `messages` is not looked at."""
+    max_new_tokens: int | None = None
+    """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,10 @@ class Backend(Protocol):
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt tokens of a conversation that the assistant is to continue."""
+        ...
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that is inserted into a completion; control tokens that it spells stay text."""
         ...
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:

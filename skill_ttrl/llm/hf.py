@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.stop import StopTexts
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -51,10 +52,15 @@ class HFBackend:
         self.policy_version = 0
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+        self._stops: dict[tuple[str, ...], StopTexts] = {}
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
         return encode_chat(self.tokenizer, messages)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text inside an answer; see `Backend.encode_text`."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -65,12 +71,13 @@ class HFBackend:
         prompts = [
             self.encode(request.messages) if request.token_ids is None else request.token_ids for request in requests
         ]
+        limits = [min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens) for request in requests]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
             for number, rows in enumerate(_row_batches([request.n for request in requests], self.max_batch_size)):
                 generator = torch.Generator(device=self.model.device)
                 generator.manual_seed(derive_seed(seed, "batch", number))
-                for owner, completion in zip(rows, self._sample(prompts, rows, sampling, generator), strict=True):
+                for owner, completion in zip(rows, self._sample(prompts, limits, rows, sampling, generator), strict=True):
                     found[owner].append(completion)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 
@@ -87,15 +94,22 @@ class HFBackend:
             self.model.train(was_training)
 
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], rows: list[int], sampling: Sampling, generator: torch.Generator
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        limits: Sequence[int],
+        rows: list[int],
+        sampling: Sampling,
+        generator: torch.Generator,
     ) -> list[Completion]:
-        """One completion for each row; `rows` names the prompt of each, equal ones side by side."""
+        """One completion for each row; `rows` names the prompt (and limit) of each, equal ones side by side."""
         unique = sorted(set(rows))
         state = self._prefill([prompts[index] for index in unique])
         position = {index: row for row, index in enumerate(unique)}
         state.select(torch.tensor([position[index] for index in rows], device=self.model.device))
 
-        count, longest = len(rows), sampling.max_new_tokens
+        limit_N = torch.tensor([limits[index] for index in rows], device=self.model.device)
+        count, longest = len(rows), int(limit_N.max())
+        stops = self._stop_texts(sampling.stop)
         tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=self.model.device)
         logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=self.model.device)
         lengths_N = torch.zeros(count, dtype=torch.long, device=self.model.device)
@@ -111,11 +125,11 @@ class HFBackend:
             logprobs_N_T[alive, step] = torch.where(running, logprob_N, 0.0)
             lengths_N[alive] += running
             ended = torch.isin(token_N, eos) & running
-            if sampling.stop:
-                ended |= self._at_stop(tokens_N_T, alive, step, running, sampling.stop)
+            if stops is not None:
+                ended |= stops.reached(tokens_N_T, alive, step, running)
             for row in alive[ended].tolist():
                 reasons[row] = "stop"
-            finished = finished | ended
+            finished = finished | ended | (limit_N[alive] <= step + 1)
             done = int(finished.sum())
             if done == len(alive) or step == longest - 1:
                 break
@@ -160,12 +174,10 @@ class HFBackend:
         state.positions = state.positions + 1
         state.logits = out.logits[:, -1]
 
-    def _at_stop(
-        self, tokens: torch.Tensor, alive: torch.Tensor, step: int, running: torch.Tensor, stop: tuple[str, ...]
-    ) -> torch.Tensor:
-        texts = self.tokenizer.batch_decode(tokens[alive, : step + 1], skip_special_tokens=True)
-        hits = [any(mark in text for mark in stop) for text in texts]
-        return torch.tensor(hits, device=tokens.device) & running
+    def _stop_texts(self, stop: tuple[str, ...]) -> StopTexts | None:
+        if stop and stop not in self._stops:
+            self._stops[stop] = StopTexts(stop, self.tokenizer)
+        return self._stops.get(stop)
 
     def _collect(
         self, tokens: torch.Tensor, logprobs: torch.Tensor, lengths: torch.Tensor, reasons: list[FinishReason]

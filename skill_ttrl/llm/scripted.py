@@ -22,6 +22,10 @@ class ScriptedBackend:
         """UTF-8 bytes of the messages."""
         return tuple("\n".join(message.content for message in messages).encode())
 
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """UTF-8 bytes."""
+        return tuple(text.encode())
+
     def sync(self, policy_version: int) -> None:
         """A script has no weights."""
 
