@@ -117,6 +117,8 @@ class SkillOps:
     evolve: tuple[Evolution, ...] = ()
     errors: tuple[str, ...] = ()
     """What could not be read, each with its reason."""
+    titles: tuple[str, ...] = ()
+    """Titles of the new skills, in the order of `generate`; empty where none was given."""
 
     @property
     def has_generate(self) -> bool:

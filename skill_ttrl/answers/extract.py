@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
-_OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
-_CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _SENTENCE = re.compile(r"answer is[\s:]*", re.IGNORECASE)
 _LONGEST_SENTENCE = 200
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
@@ -17,7 +16,7 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
     In this order: the last `<answer>…</answer>`, the last `\boxed{…}` (braces may nest), the rest of the line after the
     last "answer is", and, only with `last_number`, the last number. An answer of white space is no answer.
     """
-    tagged = _last_tagged(text)
+    tagged = last_tagged(text, "answer")
     if tagged is not None:
         return _clean(unbox(tagged) or tagged)
     boxed = unbox(text)
@@ -34,14 +33,20 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
     return None
 
 
-def _last_tagged(text: str) -> str | None:
-    """What stands between the last opening tag that is ever closed and its closing; linear in the text's length."""
-    closings = list(_CLOSE_TAG.finditer(text))
-    openings = list(_OPEN_TAG.finditer(text, 0, closings[-1].start())) if closings else []
+def last_tagged(text: str, name: str) -> str | None:
+    """What stands between the last `<name>` that is ever closed and its closing; linear in the text's length."""
+    opening, closing = _tags(name)
+    closings = list(closing.finditer(text))
+    openings = list(opening.finditer(text, 0, closings[-1].start())) if closings else []
     if not openings:
         return None
     begin = openings[-1].end()
-    return text[begin : next(closing.start() for closing in closings if closing.start() >= begin)]
+    return text[begin : next(found.start() for found in closings if found.start() >= begin)]
+
+
+@cache
+def _tags(name: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    return re.compile(f"<{re.escape(name)}>", re.IGNORECASE), re.compile(f"</{re.escape(name)}>", re.IGNORECASE)
 
 
 def unbox(text: str) -> str | None:

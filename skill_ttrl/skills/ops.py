@@ -1,0 +1,237 @@
+"""What a model asks of the skill bank, read from what it wrote. Total: any text gives a result, and what is wrong is listed.
+
+    <skill_ops>
+      <generate title="Parity">Check the parity first.</generate>     a new skill
+      <retrieve query="modular arithmetic"></retrieve>                a question to the bank; `<retrieve query="…"/>` too
+      <evolve base="#12">Holds for composites as well.</evolve>       a better text for skill 12
+    </skill_ops>
+    <solution>…</solution>
+    <answer>2</answer>
+
+Case does not matter. An operation counts only inside a block and only once it is closed. As in XML, what looks like a tag
+ends an attribute's value, so a forgotten quote cannot swallow what follows; `x < 3` may stand in one. A block that is
+never closed reaches to the end. One pass finds the tags, so the work is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from skill_ttrl.answers import extract
+from skill_ttrl.answers.extract import last_tagged
+from skill_ttrl.types import Evolution, SkillOps
+
+BLOCK = "skill_ops"
+OPERATIONS = ("generate", "retrieve", "evolve")
+MAX_OPERATIONS = 64
+"""Most operations that are read from one text; those after them are left out, with one error."""
+MAX_ERRORS = 20
+"""Most errors that are listed; the last one says how many more there were."""
+MAX_QUERY = 1000
+"""Longest query in characters: it is embedded, so its cost is bounded here."""
+MAX_TITLE = 80
+"""Longest title in characters; a longer one is cut."""
+
+_VALUE = r"""(?:"(?:[^"<]|<(?![a-zA-Z/]))*+"|'(?:[^'<]|<(?![a-zA-Z/]))*+')"""
+_START = re.compile(rf"<(/?)({BLOCK}|{'|'.join(OPERATIONS)})(?![\w-])", re.IGNORECASE | re.ASCII)
+_REST = re.compile(rf"((?:\s++[a-zA-Z_-]++\s*+=\s*+{_VALUE})*+)\s*+(/?)>")
+_ATTRIBUTE = re.compile(rf"([a-zA-Z_-]++)\s*+=\s*+({_VALUE})")
+_BASE = re.compile(r"(?:skill\s*+(?=#)|skill\s++)?#?\s*+(\S.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedOutput:
+    """What a model wrote, taken apart."""
+
+    text: str
+    answer: str | None
+    """The final answer as `answers.extract` finds it outside of `<skill_ops>` blocks; None where there is none."""
+    solution: str | None
+    """Content of the last `<solution>` that is closed, outside of `<skill_ops>` blocks."""
+    skill_ops: SkillOps
+
+
+class OutputParser:
+    """Reads `<skill_ops>`, `<solution>` and `<answer>`, `\\boxed{}` included. It keeps no state and never raises."""
+
+    def parse(self, text: str) -> ParsedOutput:
+        """Take a whole text apart. Write it without what was inserted (`Completion.written`)."""
+        reader = _Reader(text)
+        for tag in _tags(text):
+            reader.take(tag)
+        reader.end()
+        outside = reader.outside()
+        solution = last_tagged(outside, "solution")
+        return ParsedOutput(text, extract(outside), solution.strip() if solution else None, reader.ops())
+
+
+def last_open_query(written: str) -> str | None:
+    """The query that waits for its answer: of the retrieval that is the last thing in `written` to be closed.
+
+    Args:
+        written: what the model has written so far, up to `</retrieve>` (or `<retrieve query="…"/>`) and perhaps a little
+            more text, which may come in the same token.
+
+    Returns:
+        The query as `OutputParser` reads it, or None where the last tag closes no retrieval inside a `<skill_ops>` block,
+        or the retrieval is malformed or blank. Every query that `parse` gives is given here once the text ends behind it.
+    """
+    reader = _Reader(written)
+    closed = None
+    for tag in _tags(written):
+        before = len(reader.retrieve)
+        reader.take(tag)
+        closed = reader.retrieve[-1] if len(reader.retrieve) > before else None
+    return closed
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    name: str
+    start: int
+    end: int
+    closing: bool = False
+    empty: bool = False  # `<name …/>`
+    whole: bool = True  # False where its attributes or its `>` cannot be read
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+def _tags(text: str) -> Iterator[_Tag]:
+    for start in _START.finditer(text):
+        name, closing = start[2].lower(), bool(start[1])
+        rest = _REST.match(text, start.end())
+        if rest is None:
+            yield _Tag(name, start.start(), start.end(), closing, whole=False)
+            continue
+        attributes: dict[str, str] = {}
+        for key, value in _ATTRIBUTE.findall(rest[1]):
+            attributes.setdefault(key.lower(), " ".join(value[1:-1].split()))
+        yield _Tag(name, start.start(), rest.end(), closing, bool(rest[2]) and not closing, True, attributes)
+
+
+class _Reader:
+    """Takes the tags of one text in order and keeps what they amount to."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.generate: list[str] = []
+        self.titles: list[str] = []
+        self.retrieve: list[str] = []
+        self.evolve: list[Evolution] = []
+        self.errors: list[str] = []
+        self.block: int | None = None  # where the open block began
+        self.blocks: list[tuple[int, int]] = []
+        self.open: _Tag | None = None  # the operation that is not closed yet
+        self.suppressed = 0
+        self.count = 0
+
+    def take(self, tag: _Tag) -> None:
+        """The next tag of the text."""
+        if self.open is not None:
+            opened, self.open = self.open, None
+            if tag.whole and tag.closing and tag.name == opened.name:
+                self._operation(opened, self.text[opened.end : tag.start].strip())
+                return
+            self._error(opened.start, f"<{opened.name}> is not closed before the next tag")
+        if not tag.whole:
+            self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name} is not a whole tag")
+        elif tag.name == BLOCK:
+            self._block(tag)
+        elif tag.closing:
+            self._error(tag.start, f"</{tag.name}> closes nothing")
+        elif self.block is None:
+            self._error(tag.start, f"<{tag.name}> stands outside of <{BLOCK}>")
+        elif tag.empty:
+            self._operation(tag, "")
+        else:
+            self.open = tag
+
+    def end(self) -> None:
+        """The text is over."""
+        if self.open is not None:
+            self._error(self.open.start, f"<{self.open.name}> is never closed")
+        if self.block is not None:
+            self._error(self.block, f"<{BLOCK}> is never closed")
+            self.blocks.append((self.block, len(self.text)))
+
+    def outside(self) -> str:
+        """The text without its blocks, a line break for each: what stood on both sides of one does not grow together."""
+        kept, end = [], 0
+        for start, stop in self.blocks:
+            kept.append(self.text[end:start])
+            end = stop
+        return "\n".join([*kept, self.text[end:]])
+
+    def ops(self) -> SkillOps:
+        """All that was asked."""
+        more = [f"and {self.suppressed} more errors"] if self.suppressed else []
+        return SkillOps(
+            generate=tuple(self.generate),
+            retrieve=tuple(self.retrieve),
+            evolve=tuple(self.evolve),
+            errors=(*self.errors, *more),
+            titles=tuple(self.titles),
+        )
+
+    def _block(self, tag: _Tag) -> None:
+        if tag.closing:
+            if self.block is None:
+                self._error(tag.start, f"</{BLOCK}> closes nothing")
+            else:
+                self.blocks.append((self.block, tag.end))
+                self.block = None
+        elif self.block is not None:
+            self._error(tag.start, f"<{BLOCK}> stands inside of another")
+        elif tag.empty:
+            self.blocks.append((tag.start, tag.end))
+        else:
+            self.block = tag.start
+
+    def _operation(self, tag: _Tag, content: str) -> None:
+        self.count += 1
+        if self.count > MAX_OPERATIONS:
+            self._error(tag.start, f"more than {MAX_OPERATIONS} operations: this one is left out")
+            return
+        problem = _TAKE[tag.name](self, tag.attributes, content)
+        if problem:
+            self._error(tag.start, f"<{tag.name}> {problem}")
+
+    def take_generate(self, attributes: dict[str, str], content: str) -> str | None:
+        if not content:
+            return "has no text"
+        self.generate.append(content)
+        self.titles.append(attributes.get("title", "")[:MAX_TITLE])
+        return None
+
+    def take_retrieve(self, attributes: dict[str, str], content: str) -> str | None:
+        query = attributes.get("query")
+        if not query:
+            return 'has no query: write <retrieve query="...">' if query is None else "has an empty query"
+        if len(query) > MAX_QUERY:
+            return f"has a query of {len(query)} characters, the most is {MAX_QUERY}"
+        self.retrieve.append(query)
+        return None
+
+    def take_evolve(self, attributes: dict[str, str], content: str) -> str | None:
+        base = _BASE.fullmatch(attributes.get("base", ""))
+        if base is None:
+            return 'names no skill: write <evolve base="#id">'
+        if not content:
+            return "has no text"
+        self.evolve.append(Evolution(base[1], content))
+        return None
+
+    def _error(self, position: int, reason: str) -> None:
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(f"character {position}: {reason}")
+        else:
+            self.suppressed += 1
+
+
+_TAKE: dict[str, Callable[[_Reader, dict[str, str], str], str | None]] = {
+    "generate": _Reader.take_generate,
+    "retrieve": _Reader.take_retrieve,
+    "evolve": _Reader.take_evolve,
+}
