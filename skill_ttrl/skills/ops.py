@@ -25,6 +25,8 @@ from skill_ttrl.types import Evolution, SkillOps
 
 BLOCK = "skill_ops"
 OPERATIONS = ("generate", "retrieve", "evolve")
+RETRIEVE_END = "</retrieve>"
+"""Where generation pauses to be answered."""
 MAX_OPERATIONS = 64
 """Most operations that are read from one text; those after them are left out, with one error."""
 MAX_ERRORS = 20
@@ -38,7 +40,7 @@ _VALUE = r"""(?:"(?:[^"<]|<(?![a-zA-Z/]))*+"|'(?:[^'<]|<(?![a-zA-Z/]))*+')"""
 _START = re.compile(rf"<(/?)({BLOCK}|{'|'.join(OPERATIONS)})(?![\w-])", re.IGNORECASE | re.ASCII)
 _REST = re.compile(rf"((?:\s++[a-zA-Z_-]++\s*+=\s*+{_VALUE})*+)\s*+(/?)>")
 _ATTRIBUTE = re.compile(rf"([a-zA-Z_-]++)\s*+=\s*+({_VALUE})")
-_BASE = re.compile(r"(?:skill\s*+(?=#)|skill\s++)?#?\s*+(\S.*)", re.IGNORECASE | re.DOTALL)
+_BASE = re.compile(r"(?:skill\s*+(?=#)|skill\s++)?+#?+\s*+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class ParsedOutput:
 
 
 class OutputParser:
-    """Reads `<skill_ops>`, `<solution>` and `<answer>`, `\\boxed{}` included. It keeps no state and never raises."""
+    r"""Reads `<skill_ops>`, `<solution>` and `<answer>`, `\boxed{}` included. It keeps no state and never raises."""
 
     def parse(self, text: str) -> ParsedOutput:
         """Take a whole text apart. Write it without what was inserted (`Completion.written`)."""
@@ -136,7 +138,7 @@ class _Reader:
                 return
             self._error(opened.start, f"<{opened.name}> is not closed before the next tag")
         if not tag.whole:
-            self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name} is not a whole tag")
+            self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name}> is not a whole tag")
         elif tag.name == BLOCK:
             self._block(tag)
         elif tag.closing:
