@@ -1,70 +1,139 @@
-"""How a task becomes a conversation. Templates are Markdown files; a user's own is given by its path."""
+"""How a task becomes a conversation: the question in its template, and the skills that may help in front of it."""
 
 from __future__ import annotations
 
-import importlib.resources
-from pathlib import Path
-from string import Template
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from skill_ttrl.agents.templates import Templates
 from skill_ttrl.config import AgentConfig
-from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.types import Message
+from skill_ttrl.skills.hostile import escape
+from skill_ttrl.types import Message, Skill, Tier
+
+if TYPE_CHECKING:
+    from skill_ttrl.skills.bank import SkillBank
+
+TIER_ORDER: tuple[Tier, ...] = ("general", "task", "mistake")
+CHARACTERS_PER_TOKEN = 4
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has, where no tokenizer is at hand: one for every four characters."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 class PromptFormatter:
-    """Puts a question into a template.
+    """Puts a question into a template, with skills where there is a bank.
 
     Args:
-        template: name of a file in `skill_ttrl/prompts` (without `.md`), or a path to a Markdown file with `$question`.
+        template: template of a question by name (see `Templates`), or a path to a Markdown file with `$question`.
         system: system message; None leaves it out.
+        prompts: a set of templates; see `Templates`.
+        skill_bank: asked for skills by the methods that are given none. None: prompts have no skills.
+        task_type: kind of task that skills are looked up for; empty for any.
+        max_skills: most skills in one prompt.
+        skill_tokens: token budget of the skills in one prompt.
+        count: tokens of a text.
 
     Raises:
-        ConfigError: no such template, or it has no `$question`.
+        ConfigError: no such template, or it has not the places it needs.
     """
 
-    def __init__(self, template: str = "boxed", system: str | None = None) -> None:
-        self._template = Template(read_template(template))
-        self._system = system
+    def __init__(
+        self,
+        template: str = "boxed",
+        system: str | None = None,
+        *,
+        prompts: str | None = None,
+        skill_bank: SkillBank | None = None,
+        task_type: str = "",
+        max_skills: int = 6,
+        skill_tokens: int = 512,
+        count: Callable[[str], int] = estimate_tokens,
+    ) -> None:
+        self.templates = Templates(prompts)
+        self.templates.get(template)
+        self._template, self._system = template, system
+        self._bank, self._task_type, self._max_skills = skill_bank, task_type, max_skills
+        self.skill_tokens, self._count = skill_tokens, count
 
     @classmethod
-    def from_config(cls, config: AgentConfig) -> PromptFormatter:
-        """The formatter that a run's config asks for."""
-        return cls(config.template, config.system)
+    def from_config(
+        cls, config: AgentConfig, *, skill_tokens: int = 512, count: Callable[[str], int] = estimate_tokens
+    ) -> PromptFormatter:
+        """The formatter that a run's config asks for; the agent hands it the skills."""
+        return cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
 
-    def format_prompt(self, question: str) -> str:
-        """The user's message. The question is inserted as it is: a `$` or brace in it means nothing."""
-        return self._template.substitute(question=question)
+    def format_prompt(self, question: str, skills: Sequence[Skill] | None = None) -> str:
+        """The user's message. The question is inserted as it is: a `$` or brace in it means nothing.
 
-    def format_batch(self, questions: list[str]) -> list[str]:
+        Args:
+            question: the task.
+            skills: what to put in front of it, in this order; empty says that the bank has nothing (cold start), None asks
+                the formatter's own bank, or leaves skills out of it where there is none.
+        """
+        return self._with_skills(self.templates.render(self._template, question=question), question, skills)
+
+    def format_agent_prompt(
+        self,
+        task_description: str,
+        current_state: str = "",
+        available_actions: str | Sequence[str] = "",
+        skills: Sequence[Skill] | None = None,
+    ) -> str:
+        """The user's message for one turn of an agent; `skills` as in `format_prompt`."""
+        actions = available_actions if isinstance(available_actions, str) else ", ".join(available_actions)
+        text = self.templates.render("agent_task", task=task_description, state=current_state, actions=actions)
+        return self._with_skills(text, task_description, skills)
+
+    def format_batch(self, questions: Sequence[str]) -> list[str]:
         """One user's message for each question."""
         return [self.format_prompt(question) for question in questions]
 
-    def messages(self, question: str) -> tuple[Message, ...]:
+    def messages(self, question: str, skills: Sequence[Skill] | None = None) -> tuple[Message, ...]:
         """The conversation that the model is to continue."""
         system = (Message("system", self._system),) if self._system is not None else ()
-        return (*system, Message("user", self.format_prompt(question)))
+        return (*system, Message("user", self.format_prompt(question, skills)))
 
+    def fit(self, skills: Sequence[Skill], tokens: int | None = None) -> tuple[Skill, ...]:
+        """The skills that fit a token budget, taken in the order given, shown in the order of their tiers.
 
-def template_names() -> list[str]:
-    """Names of the shipped templates."""
-    folder = importlib.resources.files("skill_ttrl").joinpath("prompts")
-    return sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
+        A skill that does not fit is passed over; a shorter one after it may still fit.
+        """
+        left = self.skill_tokens if tokens is None else tokens
+        kept = []
+        for skill in skills:
+            needed = self._count(self.render_skill(skill))
+            if needed <= left:
+                kept.append(skill)
+                left -= needed
+        return tuple(sorted(kept, key=lambda skill: TIER_ORDER.index(skill.tier)))  # stable: best first within a tier
 
-
-def read_template(name: str) -> str:
-    """Text of a shipped template or of a file, without its final newline."""
-    if "/" in name or name.endswith(".md"):
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"Cannot read the prompt template {name}: {error}.") from None
-    elif name in template_names():
-        text = importlib.resources.files("skill_ttrl").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
-    else:
-        raise ConfigError(
-            f"Unknown prompt template {name!r}.{did_you_mean(name, template_names())} A file is given by its path."
+    def render_skill(self, skill: Skill) -> str:
+        """One skill as a prompt shows it. Its fields are escaped: they can neither open nor close a tag."""
+        return self.templates.render(
+            "skill",
+            id=escape(skill.id).replace('"', "'"),
+            title=escape(skill.title),
+            text=escape(skill.text),
+            when_to_apply=escape(skill.when_to_apply),
+            tier=skill.tier,
         )
-    identifiers = Template(text).get_identifiers() if Template(text).is_valid() else []
-    if identifiers != ["question"]:
-        raise ConfigError(f"Prompt template {name!r} must hold $question and no other $name ($$ writes a dollar sign).")
-    return text.removesuffix("\n")
+
+    def render_retrieved(self, skills: Sequence[Skill]) -> str:
+        """What is inserted into an answer that asked: the skills, or that there are none."""
+        if not skills:
+            return self.templates.render("nothing_found")
+        return self.templates.render("retrieved", skills=self._joined(skills))
+
+    def _with_skills(self, text: str, question: str, skills: Sequence[Skill] | None) -> str:
+        if skills is None:
+            if self._bank is None:
+                return text
+            skills = self.fit(self._bank.select(question, task_type=self._task_type or None, top_k=self._max_skills))
+        if not skills:
+            return self.templates.render("skills_cold", question=text)
+        return self.templates.render("skills", skills=self._joined(skills), question=text)
+
+    def _joined(self, skills: Sequence[Skill]) -> str:
+        return "\n".join(self.render_skill(skill) for skill in skills)

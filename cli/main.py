@@ -49,6 +49,7 @@ Env = Annotated[str | None, typer.Option(help=f"Play another environment with it
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+NoBank = Annotated[bool, typer.Option("--no-bank", help="Without the run's skill bank: what are the skills worth?")]
 TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
 
 
@@ -127,6 +128,7 @@ def evaluate(
     path: TrainedPath,
     overrides: Overrides = None,
     data: Annotated[Path | None, typer.Option(help="Problems to measure on. Default: those of the run.")] = None,
+    no_bank: NoBank = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained policy: avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals."""
@@ -137,7 +139,8 @@ def evaluate(
 
     # A whole source in place of the run's: its split and revision are not those of other data.
     source = [f"data.eval={json.dumps({'path': str(data)})}"] if data else []
-    found = run(path, [*source, *(overrides or [])], progress=RunView(Console(stderr=True), "evaluate"))
+    view = RunView(Console(stderr=True), "evaluate")
+    found = run(path, [*source, *(overrides or [])], use_bank=not no_bank, progress=view)
     if as_json:
         _print_json(found)
     else:
@@ -152,6 +155,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="A task in the words of the training data, e.g. 'Compute 47+38.'")],
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers to draw; more than one vote.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Default: 0 for one answer, else 1.")] = None,
+    no_bank: NoBank = False,
     as_json: AsJson = False,
 ) -> None:
     """Put a question to a trained policy."""
@@ -160,7 +164,7 @@ def ask(
     from skill_ttrl.stages.trained import find_trained
 
     heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
-    reply = put(find_trained(path), question, samples=samples, temperature=heat)
+    reply = put(find_trained(path), question, samples=samples, temperature=heat, use_bank=not no_bank)
     if as_json:
         _print_json(reply)
     else:

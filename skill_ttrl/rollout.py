@@ -1,7 +1,8 @@
 """Rollouts: every task is tried `group_size` times, all tries advancing together through one batching backend.
 
 The loop is the same for one turn and for many. At each turn all living episodes ask at once; tries that stand at the same
-prompt (the first turn of a group) are one request with `n` samples, so the prompt is read once.
+prompt (the first turn of a group) are one request with `n` samples, so the prompt is read once. Where the agent has a skill
+bank, what a try asks in the middle of an answer is answered there and then, for all tries that ask together.
 """
 
 from __future__ import annotations
@@ -15,12 +16,28 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.skill_agent import Asked, SkillAgent
 from skill_ttrl.answers import extract
 from skill_ttrl.errors import EnvError
-from skill_ttrl.llm.base import Backend, Request, Sampling
-from skill_ttrl.types import Completion, Group, Message, Step, StopReason, Task, Trajectory, derive_seed
+from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.skills.merge import note
+from skill_ttrl.skills.ops import RETRIEVE_END, OutputParser
+from skill_ttrl.types import (
+    Completion,
+    Group,
+    Message,
+    Skill,
+    SkillOps,
+    Step,
+    StopReason,
+    Task,
+    Trajectory,
+    derive_seed,
+)
 
 TextEnvironment = gymnasium.Env[str, str]
+_PARSER = OutputParser()
 
 
 class EnvPool:
@@ -57,6 +74,12 @@ class Episode:
     steps: list[Step] = field(default_factory=list)
     stop_reason: StopReason | None = None
     error: str | None = None
+    skills: tuple[Skill, ...] = ()
+    """What its first prompt shows."""
+    retrieved: list[Skill] = field(default_factory=list)
+    """What it was told, in order."""
+    notes: tuple[Skill, ...] = ()
+    """Skills it wrote itself, where it may find them again."""
 
     def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own.
@@ -76,10 +99,10 @@ class Episode:
     def act(self, prompt_ids: tuple[int, ...], completion: Completion, max_turns: int) -> None:
         """Hand what the model wrote to the environment."""
         try:
-            seen, reward, terminated, truncated, info = self.env.step(completion.text)
+            seen, reward, terminated, truncated, info = self.env.step(completion.written)
             step = Step(
                 observation=self.observation,
-                action=completion.text,
+                action=completion.written,
                 reward=_finite(reward),
                 terminated=bool(terminated),
                 truncated=bool(truncated),
@@ -106,15 +129,28 @@ class Episode:
         else:
             self.stop_reason, self.error = "error", f"The prompt has {found} tokens, more than the {limit} allowed."
 
-    def finish(self) -> Trajectory:
-        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text."""
+    def finish(self, bank_version: int | None = None) -> Trajectory:
+        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text.
+
+        `bank_version` is that of the skill bank; None where there is none, then the text is not searched for operations.
+        """
         answer = None
         if self.steps:
             last = self.steps[-1]
             answer = last.info["answer"] if "answer" in last.info else extract(last.action)
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
-        return Trajectory(self.task, tuple(self.steps), answer, self.stop_reason, error=self.error)
+        return Trajectory(
+            self.task,
+            tuple(self.steps),
+            answer,
+            self.stop_reason,
+            error=self.error,
+            ops=None if bank_version is None else operations(self.steps),
+            skills_in_prompt=tuple(skill.id for skill in self.skills),
+            retrieved=tuple(skill.id for skill in self.retrieved),
+            bank_version=bank_version,
+        )
 
     def _fail(self, error: Exception) -> None:
         self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
@@ -140,6 +176,8 @@ async def rollout(
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
         episode.start(derive_seed(seed, "env", episode.task.id))
+    if isinstance(agent, SkillAgent):
+        show_skills(episodes, agent)
     for turn in range(max_turns):
         living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
         if not living:
@@ -147,7 +185,7 @@ async def rollout(
         waiting: dict[tuple[int, tuple[int, ...]], list[Episode]] = defaultdict(list)
         encoded: dict[tuple[Message, ...], tuple[int, ...]] = {}  # tries at the same point share their conversation
         for number, episode in living:
-            messages = agent.messages(episode.steps, episode.observation)
+            messages = agent.messages(episode.steps, episode.observation, episode.skills)
             prompt = encoded.get(messages)
             if prompt is None:
                 prompt = encoded[messages] = backend.encode(messages)
@@ -156,14 +194,63 @@ async def rollout(
                 continue
             waiting[number // group_size, prompt].append(episode)
         requests = [Request(token_ids=prompt, n=len(asking)) for (_, prompt), asking in waiting.items()]
-        answered = await backend.generate(requests, sampling, seed=derive_seed(seed, "turn", turn))
-        for asking, generation in zip(waiting.values(), answered, strict=True):
-            for episode, completion in zip(asking, generation.completions, strict=True):
+        asking = list(waiting.values())
+        answered = await answers(requests, asking, agent, backend, sampling, derive_seed(seed, "turn", turn))
+        for row, generation in zip(asking, answered, strict=True):
+            for episode, completion in zip(row, generation.completions, strict=True):
                 episode.act(generation.prompt_ids, completion, max_turns)
-    tries = [episode.finish() for episode in episodes]
+                if isinstance(agent, SkillAgent) and agent.config.own_notes and episode.error is None:
+                    episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
+    version = agent.access.snapshot.version if isinstance(agent, SkillAgent) and agent.access is not None else None
+    tries = [episode.finish(version) for episode in episodes]
     return [
         Group(task, tuple(tries[number * group_size : (number + 1) * group_size])) for number, task in enumerate(tasks)
     ]
+
+
+def show_skills(episodes: Sequence[Episode], agent: SkillAgent) -> None:
+    """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
+    begun = {(episode.task.id, episode.observation): episode.task for episode in episodes}
+    chosen = agent.choose(list(begun.values()), [seen for _, seen in begun])
+    skills = dict(zip(begun, chosen, strict=True))
+    for episode in episodes:
+        episode.skills = skills[episode.task.id, episode.observation]
+
+
+async def answers(
+    requests: Sequence[Request],
+    asking: Sequence[Sequence[Episode]],
+    agent: Agent,
+    backend: Backend,
+    sampling: Sampling,
+    seed: int,
+) -> list[Generation]:
+    """One turn of all living tries; where the agent has a bank, their questions to it are answered on the way."""
+    if not isinstance(agent, SkillAgent):
+        return await backend.generate(requests, sampling, seed=seed)
+
+    def tell(pauses: Sequence[Pause]) -> list[str | None]:
+        owners = [asking[pause.request][pause.sample] for pause in pauses]
+        questions = [Asked(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)]
+        told = agent.tell(questions)
+        for owner, answer in zip(owners, told, strict=True):
+            owner.retrieved += answer.skills if answer is not None else ()
+        return [None if answer is None else answer.text for answer in told]
+
+    return await generate_with_pauses(
+        backend, requests, sampling, seed=seed, mark=RETRIEVE_END, answer=tell, limit=agent.max_questions
+    )
+
+
+def operations(steps: Sequence[Step]) -> SkillOps:
+    """All that a try asked of the skill bank, in the order of its turns; read from its own words only."""
+    found = [_PARSER.parse(step.action).skill_ops for step in steps]
+    return SkillOps(
+        generate=tuple(text for ops in found for text in ops.generate),
+        retrieve=tuple(query for ops in found for query in ops.retrieve),
+        evolve=tuple(evolution for ops in found for evolution in ops.evolve),
+        errors=tuple(error for ops in found for error in ops.errors),
+    )
 
 
 def refuse_failure(groups: Sequence[Group]) -> list[str]:

@@ -7,21 +7,24 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.answers import equivalent, extract
+from skill_ttrl.answers import equivalent
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
-_OPTIONS = ("question", "reference")
+_OPTIONS = ("question", "then", "reference")
+_PARSER = OutputParser()
 
 
 class MathEnv(TextEnv):
-    """Math problems, one answer each.
+    """Math problems, one answer each, or short series of problems.
 
     `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
-    one from the environment's own. The reward is 1 when the answer found in the action equals the reference, else 0; with
+    one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
+    answer to the last one is what counts. The reward is 1 when the answer found in the action equals the reference, else 0; with
     no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None) and `graded`.
 
     Args:
@@ -52,6 +55,7 @@ class MathEnv(TextEnv):
         self._question: str | None = None
         self._reference: str | None = None
         self._answer: str | None = None
+        self._then: list[str] = []
 
     def tasks(self, split: str | None = None) -> Sequence[Task]:
         """The environment's own problems; see `load_tasks`."""
@@ -75,14 +79,21 @@ class MathEnv(TextEnv):
                 f"{MATH_ENV_ID} needs a str as question and a str or None as reference, found "
                 f"{type(question).__name__} and {type(reference).__name__}."
             )
+        then = options.get("then", [])
+        if not isinstance(then, list) or not all(isinstance(text, str) for text in then):
+            raise EnvError(f"{MATH_ENV_ID} needs a list of str as then, found {then!r}.")
         self._question, self._reference, self._answer = question, reference, None
+        self._then = list(then)
         return question, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade the answer in `action`; any text is accepted. The episode is over and the last observation is empty."""
+        """Grade the answer in `action`; any text is accepted. After the last problem the observation is empty."""
         if self._question is None:
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
-        self._answer = extract(action)
+        self._answer = _PARSER.parse(action).answer
+        if self._then:
+            self._question = self._then.pop(0)
+            return self._question, 0.0, False, False, {"answer": self._answer, "graded": self._reference is not None}
         graded = self._reference is not None
         correct = self._answer is not None and self._reference is not None and equivalent(self._answer, self._reference)
         return "", float(correct), True, False, {"answer": self._answer, "graded": graded}

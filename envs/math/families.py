@@ -7,16 +7,17 @@ file a `Family` under its name in `FAMILIES`; one of your own is `family:module:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from skill_ttrl.errors import DataError, did_you_mean
 from skill_ttrl.registry import Registry
+from skill_ttrl.skills.ops import RETRIEVE_END
 from skill_ttrl.types import Task, derive_seed
 
 Slip = Callable[[int], int]
@@ -31,6 +32,19 @@ class Demonstration(NamedTuple):
 
     prompt: str
     response: str
+    skills: tuple[str, ...] = ()
+    """Texts of the skills that the prompt shows."""
+    told: tuple[tuple[str, ...], ...] = ()
+    """For each question to the skill bank in the response, in order, the texts of the skills that answer it."""
+
+    def parts(self) -> Iterator[str | tuple[str, ...]]:
+        """The response as it comes about: what is written, what is told, what is written then, and so on."""
+        rest = self.response
+        for skills in self.told:
+            written, mark, rest = rest.partition(RETRIEVE_END)
+            yield written + mark
+            yield skills
+        yield rest
 
 
 @dataclass(frozen=True)
@@ -127,7 +141,22 @@ def _mod(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     return [multiple], slip(max(a - multiple, 0))
 
 
-FAMILIES: Registry[Family] = Registry("family")
+class ProblemFamily(Protocol):
+    """What a family must be able to do."""
+
+    name: str
+    description: str
+
+    def problems(self, split: str, env_id: str) -> list[Task]:
+        """The tasks of one split, in a fixed order, with references."""
+        ...
+
+    def demonstrations(self, seed: int = 0, noise: float = 0.0, split: str = "demos") -> list[Demonstration]:
+        """Worked examples to learn from, in a fixed order."""
+        ...
+
+
+FAMILIES: Registry[ProblemFamily] = Registry("family")
 
 FAMILIES.register("add")(
     Family(

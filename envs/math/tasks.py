@@ -9,7 +9,8 @@ from typing import Any
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data import Record, Records, column, read_records, record_ids
 from skill_ttrl.envs.math.classify import classify
-from skill_ttrl.envs.math.families import DEFAULT_NOISE, FAMILIES, Demonstration, Family
+from skill_ttrl.envs.math.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
+from skill_ttrl.envs.math.operators import Operators
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.types import Task
 
@@ -17,6 +18,8 @@ MATH_ENV_ID = "SkillTTRL/Math-v0"
 TYPE_FIELDS = ("task_type", "type", "subject")
 PROMPT_FALLBACKS = ("question", "problem")
 _FAMILY_OPTIONS = ("noise",)
+
+FAMILIES.register("operators")(Operators())
 
 
 def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:
@@ -84,7 +87,15 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
     return [Demonstration(*pair) for pair in zip(prompts, column(records, "response"), strict=True)]
 
 
-def _family(source: SourceConfig) -> Family | None:
+def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
+    """Texts for the built-in tokenizer to learn from: prompts and responses, unless the family has a list of its own."""
+    family = _family(source)
+    if isinstance(family, Operators):
+        return family.corpus()
+    return [text for shown in load_demonstrations(source, seed=seed) for text in (shown.prompt, shown.response)]
+
+
+def _family(source: SourceConfig) -> ProblemFamily | None:
     if not source.path.startswith("family:"):
         if source.options:
             raise ConfigError(f"options {sorted(source.options)} are for generated families, {source.path} is none.")

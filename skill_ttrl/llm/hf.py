@@ -71,13 +71,17 @@ class HFBackend:
         prompts = [
             self.encode(request.messages) if request.token_ids is None else request.token_ids for request in requests
         ]
-        limits = [min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens) for request in requests]
+        limits = [
+            min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens) for request in requests
+        ]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
             for number, rows in enumerate(_row_batches([request.n for request in requests], self.max_batch_size)):
                 generator = torch.Generator(device=self.model.device)
                 generator.manual_seed(derive_seed(seed, "batch", number))
-                for owner, completion in zip(rows, self._sample(prompts, limits, rows, sampling, generator), strict=True):
+                for owner, completion in zip(
+                    rows, self._sample(prompts, limits, rows, sampling, generator), strict=True
+                ):
                     found[owner].append(completion)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 

@@ -18,7 +18,9 @@ class StopTexts:
         self._tokenizer = tokenizer
         self._window = max(len(text.encode()) for text in texts)  # a token is a byte at least
         self._closing: torch.Tensor | None = None
-        if all(text[-1].isascii() for text in texts):  # another's bytes may lie in several tokens: then all rows are read
+        if all(
+            text[-1].isascii() for text in texts
+        ):  # another's bytes may lie in several tokens: then all rows are read
             last = {text[-1] for text in texts}
             pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
             self._closing = torch.tensor([token for token, piece in enumerate(pieces) if last & set(piece)])

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,8 +22,14 @@ from torch import Tensor
 
 from skill_ttrl.types import Group
 
-Demonstration = tuple[Sequence[int], Sequence[int]]
-"""(prompt_ids, response_ids) of one example to imitate."""
+
+class EncodedDemonstration(NamedTuple):
+    """One example to imitate, as tokens."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    mask: Sequence[bool] | None = None
+    """For each response token whether it is learnt; None: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +148,7 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
         raise ValueError(
             f"Expected one advantage for each of {len(trajectories)} trajectories, found {len(advantages)}."
         )
-    items: list[Demonstration] = []
+    items: list[tuple[Sequence[int], Sequence[int]]] = []
     log_probs: list[Sequence[float]] = []
     masks: list[Sequence[bool]] = []
     item_advantages: list[float] = []
@@ -163,21 +170,22 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
     return _flatten(items, log_probs, masks, item_advantages, prompt_index)
 
 
-def pack_demonstrations(demonstrations: Sequence[Demonstration]) -> RolloutBatch:
-    """Examples to imitate as a batch: every response token is trained, each example is a prompt of its own.
+def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> RolloutBatch:
+    """Examples to imitate as a batch: the response tokens that the mask does not leave out; each is a prompt of its own.
 
     Raises:
         ValueError: an example has no prompt tokens or no response tokens.
     """
-    if any(len(response) == 0 for _, response in demonstrations):
+    if any(len(example.response_ids) == 0 for example in demonstrations):
         raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
-    zeros = [[0.0] * len(response) for _, response in demonstrations]
-    masks = [[True] * len(response) for _, response in demonstrations]
-    return _flatten(demonstrations, zeros, masks, [1.0] * len(demonstrations), list(range(len(demonstrations))))
+    zeros = [[0.0] * len(example.response_ids) for example in demonstrations]
+    masks = [example.mask or [True] * len(example.response_ids) for example in demonstrations]
+    pairs = [(example.prompt_ids, example.response_ids) for example in demonstrations]
+    return _flatten(pairs, zeros, masks, [1.0] * len(pairs), list(range(len(pairs))))
 
 
 def _flatten(
-    items: Sequence[Demonstration],
+    items: Sequence[tuple[Sequence[int], Sequence[int]]],
     log_probs: Sequence[Sequence[float]],
     masks: Sequence[Sequence[bool]],
     advantages: Sequence[float],

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.rl.batch import Demonstration, pack_demonstrations
+from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.losses import Denominators, aggregate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
 from skill_ttrl.rl.policy import Policy
@@ -39,7 +39,7 @@ class SFTLearner:
             scaler=accelerator.scaler,
         )
 
-    def step(self, demonstrations: Sequence[Demonstration], step: int, *, seed: int = 0) -> dict[str, float]:
+    def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
         """One optimiser step on a batch of (prompt_ids, response_ids).
 
         Args:

@@ -13,6 +13,12 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import SCHEMA_VERSION
 from skill_ttrl.types import from_json
 
+SKILL_USE = {
+    "retrieve_rate": "tries that ask the skill bank",
+    "answered_rate": "tries that are told a skill",
+    "generate_rate": "tries that write a skill",
+    "evolve_rate": "tries that rewrite a skill",
+}
 _UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"))
 
 
@@ -59,6 +65,14 @@ class Summary:
     entropy_after: float | None = None
     flip_rate: float | None = None
     """Share of prompts that came round again whose vote had another winner than before; mean over the steps."""
+    accuracy_bank_off: float | None = None
+    """avg@k of the trained policy without its skill bank; None where it has none."""
+    bank_skills: int | None = None
+    """Skills in the bank at the end."""
+    bank_version: int | None = None
+    skill_use_before: dict[str, float] = field(default_factory=dict)
+    """Shares of the evaluation's tries that asked the bank, were answered, wrote a skill."""
+    skill_use_after: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """Steps done in each phase."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -114,6 +128,9 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
         summary.accuracy_by_temperature_after,
     )
     rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
+    rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_bank_off))
+    before, after = summary.skill_use_before, summary.skill_use_after
+    rows += [(label, before.get(key), after.get(key)) for key, label in SKILL_USE.items()]
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
-from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks
+from skill_ttrl.envs.math.tasks import load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.engine import make_backend
@@ -22,6 +23,7 @@ from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.types import Task, derive_seed
 
@@ -36,7 +38,7 @@ class Parts:
     accelerator: Accelerator
     loaded: LoadedModel
     backend: Backend
-    agent: ConversationAgent
+    agent: ConversationAgent | SkillAgent
 
 
 def make_parts(config: SkillTTRLConfig, *, weights: Path | None = None) -> Parts:
@@ -51,7 +53,17 @@ def make_parts(config: SkillTTRLConfig, *, weights: Path | None = None) -> Parts
         max_batch_size=config.rollout.max_batch_size,
         autocast=autocast_dtype(accelerator),
     )
-    return Parts(accelerator, loaded, backend, ConversationAgent(PromptFormatter.from_config(config.agent)))
+    return Parts(accelerator, loaded, backend, make_agent(config, backend))
+
+
+def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent | SkillAgent:
+    """The agent that a config asks for: one with skills where it has a skills section."""
+    if config.skills is None:
+        return ConversationAgent(PromptFormatter.from_config(config.agent), config.agent.memory)
+    formatter = PromptFormatter.from_config(
+        config.agent, skill_tokens=config.skills.prompt_tokens, count=lambda text: len(backend.encode_text(text))
+    )
+    return SkillAgent(formatter, config.skills, config.agent.memory)
 
 
 def refuse_unready(config: SkillTTRLConfig) -> None:
@@ -60,13 +72,16 @@ def refuse_unready(config: SkillTTRLConfig) -> None:
         raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
 
 
-def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None) -> Workbench:
+def build(
+    config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None, bank: RunBank | None = None
+) -> Workbench:
     """Everything that a run needs.
 
     Args:
         config: the whole config.
         progress: told of what was left out.
         weights: a checkpoint folder to take the policy from, in place of `model.path`.
+        bank: the run's skill bank, where its config has one.
 
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
@@ -103,6 +118,7 @@ def build(config: SkillTTRLConfig, progress: Progress, *, weights: Path | None =
         references={task.id: task.reference for task in train if task.reference is not None},
         eval_tasks=evaluated,
         transductive=not held_out,
+        bank=bank,
     )
 
 
@@ -114,8 +130,7 @@ def _load(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | Non
         return load_checkpoint(weights, device=device, dtype=dtype, base=config.model)
     corpus = []
     if config.model.path == EMBEDDED and config.sft.data is not None:
-        pairs = load_demonstrations(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
-        corpus = [text for pair in pairs for text in pair]
+        corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
     return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
 
 
@@ -130,11 +145,16 @@ def _tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, sp
 
 
 def fit_prompts(
-    tasks: Sequence[Task], config: DataConfig, backend: Backend, agent: ConversationAgent, progress: Progress
+    tasks: Sequence[Task],
+    config: DataConfig,
+    backend: Backend,
+    agent: ConversationAgent | SkillAgent,
+    progress: Progress,
 ) -> list[Task]:
     """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out, cut or refused as `overlong` says.
 
-    Only tasks that state their question can be looked at beforehand; others pass.
+    Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
+    are not counted here.
     """
 
     def length(question: str) -> int:
@@ -167,12 +187,20 @@ def fit_prompts(
 
 def _check_context(config: SkillTTRLConfig, loaded: LoadedModel) -> None:
     positions = getattr(loaded.model.config, "max_position_embeddings", None)
-    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    if positions is not None and needed > positions:
-        raise ConfigError(
-            f"data.max_prompt_tokens ({config.data.max_prompt_tokens}) + rollout.max_new_tokens "
-            f"({config.rollout.max_new_tokens}) = {needed} tokens, but the model has {positions} positions. Lower one."
+    parts = {
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
+        "rollout.max_new_tokens": config.rollout.max_new_tokens,
+    }
+    if config.skills is not None:
+        shown = config.skills.prompt_tokens if config.skills.in_prompt else 0
+        parts["skills.prompt_tokens"] = shown
+        parts["skills.max_retrievals x skills.retrieve_tokens"] = (
+            config.skills.max_retrievals * config.skills.retrieve_tokens
         )
+    needed = sum(parts.values())
+    if positions is not None and needed > positions:
+        sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items())
+        raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions. Lower one.")
 
 
 def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.llm.load import save_model
@@ -23,6 +24,7 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import summary_versions
+from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.measure import Evaluation, measure
 from skill_ttrl.types import Group, Task, to_json
 
@@ -39,7 +41,7 @@ class Workbench:
     policy: Policy
     backend: Backend
     envs: EnvPool
-    agent: Agent
+    agent: ConversationAgent | SkillAgent
     train_tasks: list[Task]
     """As the trainer is given them: without true answers."""
     references: dict[str, str]
@@ -47,6 +49,8 @@ class Workbench:
     eval_tasks: list[Task]
     transductive: bool
     """Whether evaluation runs on the very tasks that are trained on."""
+    bank: RunBank | None = None
+    """The skill bank; None where the config has no skills."""
 
     @property
     def sampling(self) -> Sampling:
@@ -54,14 +58,22 @@ class Workbench:
         rollout = self.config.rollout
         return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
 
-    def play(self, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
-        """Each task `tries` times with the policy as it is now; one group a task, in order."""
+    def play(
+        self, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int, *, bank_off: bool = False
+    ) -> list[Group]:
+        """Each task `tries` times with the policy and the bank as they are now; one group a task, in order.
+
+        All tries see the same frozen version of the bank; with `bank_off`, or where the config turns it off, none.
+        """
+        agent = self.agent
+        if isinstance(agent, SkillAgent) and self.bank is not None and self.bank.config.use and not bank_off:
+            agent = agent.seeing(self.bank.access())
         return wait_for(
             rollout(
                 tasks,
                 tries,
                 envs=self.envs,
-                agent=self.agent,
+                agent=agent,
                 backend=self.backend,
                 sampling=sampling,
                 seed=seed,
@@ -70,10 +82,10 @@ class Workbench:
             )
         )
 
-    def evaluate(self, label: str) -> Evaluation:
-        """Measure the policy as it is now on the evaluation tasks."""
+    def evaluate(self, label: str, *, bank_off: bool = False) -> Evaluation:
+        """Measure the policy as it is now on the evaluation tasks, with its bank or without."""
         return measure(
-            partial(self.play, self.eval_tasks),
+            partial(self.play, self.eval_tasks, bank_off=bank_off),
             label=label,
             config=self.config.eval,
             max_new_tokens=self.config.rollout.max_new_tokens,
@@ -109,7 +121,7 @@ class Run:
             return self.config.sft.steps if phase == "sft" else self.config.rl.steps
         return self.resumed.step if self.resumed.phase == phase else 0
 
-    def evaluate(self, label: str) -> Evaluation:
+    def evaluate(self, label: str, *, bank_off: bool = False) -> Evaluation:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         if label not in self.evaluations:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
@@ -118,7 +130,7 @@ class Run:
                 f"and --resume auto. What was trained is saved in {self.folder.path}."
             ):
                 began = time.perf_counter()
-                found = self.bench.evaluate(label)
+                found = self.bench.evaluate(label, bank_off=bank_off)
             self.log.time("evaluate", len(self.evaluations), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             self.evaluations[label] = found
@@ -138,12 +150,13 @@ class Run:
         # The newest measurement is of earlier weights than these, so its name goes along.
         latest = list(self.evaluations.values())[-1:]
         figures = {f"avg@{found.samples}, measured {found.label}": found.accuracy for found in latest}
+        bank = {} if self.bench.bank is None else {"bank_version": self.bench.bank.version}
         return save_checkpoint(
             self.folder,
             phase,
             step,
             save_model=partial(save_model, self.bench.policy.model, self.bench.policy.tokenizer),
-            state={**state, "warnings": self.warnings},
+            state={**state, **bank, "warnings": self.warnings},
             tensors=tensors,
             keep=self.config.run.keep_checkpoints,
             card=model_card(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from skill_ttrl.config import EvalConfig
 from skill_ttrl.llm.base import Sampling
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.statistics import avg_at_k, bootstrap_interval, mean_pass_at_k, vote_entropy, wilson_interval
+from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import majority_vote
 
@@ -65,6 +66,8 @@ class Evaluation:
     results: tuple[ProblemResult, ...]
     failed: float = 0.0
     """Share of tries in which the environment failed; they count as wrong."""
+    skill_use: dict[str, float] = field(default_factory=dict)
+    """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -117,6 +120,7 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
         entropy=float(np.mean([_answer_entropy(group) for group in groups])),
         results=tuple(results),
         failed=len(errors) / (len(groups) * config.samples),
+        skill_use=skill_figures(groups),
     )
 
 

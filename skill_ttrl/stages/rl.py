@@ -23,12 +23,15 @@ from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
+from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, label_metrics, majority_vote
 
 PHASE = "GRPO"
 MODEL_REWARD = "model:"
+BANK_OFF = "after, bank off"
+"""Label of the evaluation that says what the skills are worth: the trained policy without them."""
 
 
 def reinforce(run: Run, reward: Reward) -> None:
@@ -70,6 +73,9 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock.enter("update")
         batch = make_batch(trained_on(groups, config, step), config)
         figures = learner.update(batch, step=step, seed=config.seed, temperature=bench.sampling.temperature)
+        if bench.bank is not None:
+            clock.enter("skills")
+            figures |= skill_figures(groups) | bench.bank.learn(groups, step)
         bench.backend.sync(step + 1)
 
         clock.enter("record")
@@ -82,6 +88,8 @@ def reinforce(run: Run, reward: Reward) -> None:
         finish_step(run, step + 1, learner, history)
     run.progress.finish(PHASE)
     run.evaluate("after")
+    if bench.bank is not None and bench.bank.config.use:
+        run.evaluate(BANK_OFF, bank_off=True)
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:

@@ -7,18 +7,20 @@ import time
 import numpy as np
 
 from skill_ttrl.config import SFTConfig
+from skill_ttrl.envs.math.families import Demonstration
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.stages.context import Run, Workbench
-from skill_ttrl.types import derive_seed
+from skill_ttrl.types import Skill, derive_seed
 
-Encoded = tuple[tuple[int, ...], tuple[int, ...]]
-"""Prompt and response tokens of one demonstration."""
+Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
+"""(clean, noisy) demonstrations as tokens."""
 
 
-def cold_start(run: Run, demonstrations: tuple[list[Encoded], list[Encoded]]) -> None:
+def cold_start(run: Run, demonstrations: Encoded) -> None:
     """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
     config = run.config.sft
     done = run.steps_done("sft")
@@ -56,7 +58,7 @@ def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[i
     return indices
 
 
-def encode_demonstrations(bench: Workbench) -> tuple[list[Encoded], list[Encoded]]:
+def encode_demonstrations(bench: Workbench) -> Encoded:
     """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise."""
     config = bench.config.sft
     if config.data is None:
@@ -64,22 +66,38 @@ def encode_demonstrations(bench: Workbench) -> tuple[list[Encoded], list[Encoded
             "The sft phase needs demonstrations: set sft.data.path (see `skillttrl configs show quickstart`)."
         )
     seed = derive_seed(bench.config.seed, "demonstrations")
-    noisy = [_encode(bench, *pair) for pair in load_demonstrations(config.data, seed=seed)]
+    noisy = [_encode(bench, worked) for worked in load_demonstrations(config.data, seed=seed)]
     if not noisy:
         raise DataError(f"{config.data.path} holds no demonstrations.")
-    longest = max(len(prompt) + len(response) for prompt, response in noisy)
+    longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in noisy)
     positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:
         raise DataError(
             f"The longest demonstration of {config.data.path} has {longest} tokens, but the model has {positions} "
             "positions. Shorten it, or take a model with more."
         )
-    if not config.data.path.startswith("family:"):
+    if not config.data.path.startswith("family:") or config.clean_fraction == 0:
         return noisy, noisy
-    return [_encode(bench, *pair) for pair in load_demonstrations(config.data, seed=seed, noise=0.0)], noisy
+    return [_encode(bench, worked) for worked in load_demonstrations(config.data, seed=seed, noise=0.0)], noisy
 
 
-def _encode(bench: Workbench, prompt: str, response: str) -> Encoded:
+def _encode(bench: Workbench, worked: Demonstration) -> EncodedDemonstration:
+    """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
     tokenizer = bench.policy.tokenizer
-    ids = tokenizer.encode(response, add_special_tokens=False)
-    return bench.backend.encode(bench.agent.messages((), prompt)), (*ids, tokenizer.eos_token_id)
+    skills = [_skill(text) for text in worked.skills]
+    prompt = bench.backend.encode(bench.agent.messages((), worked.prompt, skills))
+    ids: list[int] = []
+    mask: list[bool] = []
+    for place, part in enumerate(worked.parts()):
+        learnt = place % 2 == 0
+        text = (
+            part if isinstance(part, str) else bench.agent.formatter.render_retrieved([_skill(told) for told in part])
+        )
+        tokens = tokenizer.encode(text, add_special_tokens=False) if learnt else bench.backend.encode_text(text)
+        ids += tokens
+        mask += [learnt] * len(tokens)
+    return EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True))
+
+
+def _skill(text: str) -> Skill:
+    return Skill("demonstration", "", text)

@@ -24,11 +24,12 @@ from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.stages.bank import bank_version, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
-from skill_ttrl.stages.rl import make_reward, reinforce
+from skill_ttrl.stages.rl import BANK_OFF, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.types import from_json
 
@@ -67,7 +68,10 @@ def run(
         stop = stack.enter_context(StopSignal())
         checkpoint, state = _go_back(folder, resume or "auto", progress)
         try:
-            bench = build(config, progress, weights=checkpoint.path if checkpoint else None)
+            bank = open_run_bank(config.skills, folder, bank_version(state) if checkpoint else None)
+            if bank is not None:
+                stack.callback(bank.close)
+            bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
             stack.callback(bench.envs.close)
             learn = [_phase(name, bench) for name in config.phases]
         except BaseException:
@@ -155,6 +159,7 @@ def summarise(run: Run) -> Summary:
     """What the run achieved, from what it has written down."""
     config, path = run.config, run.folder.path
     before, after = run.evaluations.get("before"), run.evaluations.get("after")
+    bank_off = run.evaluations.get(BANK_OFF)
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
     rows = _rows(path / "metrics.jsonl")
@@ -175,6 +180,11 @@ def summarise(run: Run) -> Summary:
         majority_after=after.majority if after else None,
         greedy_before=before.greedy if before else None,
         greedy_after=after.greedy if after else None,
+        accuracy_bank_off=bank_off.accuracy if bank_off else None,
+        bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
+        bank_version=run.bench.bank.version if run.bench.bank else None,
+        skill_use_before=before.skill_use if before else {},
+        skill_use_after=after.skill_use if after else {},
         pass_at_k_before=before.pass_at_k if before else {},
         pass_at_k_after=after.pass_at_k if after else {},
         accuracy_by_temperature_before=before.by_temperature if before else {},

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_ttrl.answers import extract
+from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.llm.base import Request, Sampling, wait_for
-from skill_ttrl.runs.checkpoint import newest, verify
+from skill_ttrl.llm.base import Sampling, wait_for
+from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages.bank import RunBank, bank_version, read_run_bank
 from skill_ttrl.stages.build import make_parts
-from skill_ttrl.types import VoteResult
+from skill_ttrl.types import Task, VoteResult
 from skill_ttrl.voting import majority_vote
 
 
@@ -23,6 +27,12 @@ class Trained:
 
     config: SkillTTRLConfig
     weights: Path
+    run: Path
+    """The run's folder."""
+
+    def bank(self) -> RunBank | None:
+        """The skill bank as it was at the checkpoint, for reading; None where the run has no skills."""
+        return read_run_bank(self.config.skills, self.run, bank_version(load_state(self.weights)["state"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,8 @@ class Reply:
     texts: tuple[str, ...]
     answers: tuple[str | None, ...]
     vote: VoteResult
+    retrieved: tuple[tuple[str, ...], ...] = ()
+    """For each text, the ids of the skills that it asked for and was told."""
 
 
 def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
@@ -47,11 +59,11 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
         checkpoint, _ = newest(RunFolder.open(path, lock=False))
         if checkpoint is None:
             raise RunFolderError(f"{path} has no checkpoint yet: nothing was trained in it so far.")
-        return Trained(load_config(path / "config.yaml", overrides), checkpoint.path)
+        return Trained(load_config(path / "config.yaml", overrides), checkpoint.path, path)
     run = path.resolve().parent.parent
     if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
         verify(path)
-        return Trained(load_config(run / "config.yaml", overrides), path)
+        return Trained(load_config(run / "config.yaml", overrides), path, run)
     raise RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one. Runs are made by `skillttrl train`; "
         "list yours with: ls runs."
@@ -59,9 +71,15 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
 
 
 def ask(
-    trained: Trained, question: str, *, samples: int = 1, temperature: float = 0.0, max_new_tokens: int | None = None
+    trained: Trained,
+    question: str,
+    *,
+    samples: int = 1,
+    temperature: float = 0.0,
+    max_new_tokens: int | None = None,
+    use_bank: bool = True,
 ) -> Reply:
-    """Put a question to a trained policy, in the words of its training template.
+    """Put a question to a trained policy, in the words of its training template, as its training episodes go.
 
     Args:
         trained: which policy.
@@ -69,11 +87,30 @@ def ask(
         samples: how many answers; more than one are put to a vote.
         temperature: 0 is greedy.
         max_new_tokens: longest answer; None takes the config's.
+        use_bank: False answers without the run's skill bank, to see what the skills are worth.
     """
-    parts = make_parts(trained.config, weights=trained.weights)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or trained.config.rollout.max_new_tokens)
-    request = Request(parts.agent.messages((), question), n=samples)
-    (found,) = wait_for(parts.backend.generate([request], sampling, seed=trained.config.seed))
-    texts = tuple(completion.text for completion in found.completions)
-    answers = tuple(extract(text) for text in texts)
-    return Reply(question, texts, answers, majority_vote(answers))
+    config = trained.config
+    parts = make_parts(config, weights=trained.weights)
+    agent = parts.agent
+    bank = trained.bank() if use_bank else None
+    try:
+        if isinstance(agent, SkillAgent) and bank is not None:
+            agent = agent.seeing(bank.access())
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
+        task = Task("question", MATH_ENV_ID, {"question": question})
+        (group,) = wait_for(
+            rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, sampling=sampling, seed=config.seed)
+        )
+    finally:
+        if bank is not None:
+            bank.close()
+    completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
+    retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
+    return Reply(
+        question,
+        tuple(completion.text for completion in completions),
+        tuple(group.answers),
+        majority_vote(group.answers),
+        retrieved,
+    )

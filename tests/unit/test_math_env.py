@@ -111,7 +111,7 @@ def test_mistakes_are_named() -> None:
     env = MathEnv()
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("x")
-    with pytest.raises(EnvError, match=r"no reset option 'problem'\. Known: question, reference\."):
+    with pytest.raises(EnvError, match=r"no reset option 'problem'\. Known: question, reference, then\."):
         env.reset(options={"problem": "1+1"})
     with pytest.raises(EnvError, match=r"found str and int"):
         env.reset(options={"question": "1+1", "reference": 2})
@@ -132,3 +132,27 @@ def test_a_thousand_environments_are_cheap() -> None:
     for env in envs:
         env.reset(options={"question": "1+1?"})
     assert time.perf_counter() - start < 5
+
+
+def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:
+    env = MathEnv()
+    options = {"question": "1+1?", "then": ["2+2?", "3+3?"], "reference": "6"}
+    seen, _ = env.reset(options=options)
+    shown = [seen]
+    for action in ("<answer>2</answer>", "anything"):
+        seen, reward, terminated, truncated, info = env.step(action)
+        shown.append(seen)
+        assert (reward, terminated, truncated, info["graded"]) == (0.0, False, False, True)
+    assert shown == ["1+1?", "2+2?", "3+3?"]
+    assert env.step("<answer>6</answer>")[:4] == ("", 1.0, True, False)
+    with pytest.raises(EnvError, match="needs a list of str as then"):
+        env.reset(options={"question": "x", "then": "y"})
+
+
+def test_an_answer_inside_operations_is_no_answer() -> None:
+    env = MathEnv()
+    env.reset(options={"question": "1+1?", "reference": "2"})
+    text = "<skill_ops><generate>say <answer>3</answer></generate></skill_ops> <answer>2</answer>"
+    assert env.step(text)[1] == 1.0
+    env.reset(options={"question": "1+1?", "reference": "3"})
+    assert env.step("<answer>2</answer><skill_ops><generate>say <answer>3</answer></generate></skill_ops>")[1] == 0.0

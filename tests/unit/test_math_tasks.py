@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs.math.classify import classify
+from skill_ttrl.envs.math.families import Demonstration
 from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks
 from skill_ttrl.errors import ConfigError, DataError
 
@@ -87,9 +88,9 @@ def test_demonstrations_of_a_family() -> None:
 
 def test_demonstrations_of_a_file(tmp_path: Path) -> None:
     pairs = [{"prompt": "p", "response": "r"}, {"prompt": "q", "response": "s"}]
-    assert load_demonstrations(source(tmp_path, pairs)) == [("p", "r"), ("q", "s")]
+    assert [d[:2] for d in load_demonstrations(source(tmp_path, pairs))] == [("p", "r"), ("q", "s")]
     chats = [[{"role": "user", "content": "p"}, {"role": "assistant", "content": "r"}]]
-    assert load_demonstrations(source(tmp_path, [{"messages": chat} for chat in chats])) == [("p", "r")]
+    assert load_demonstrations(source(tmp_path, [{"messages": chat} for chat in chats])) == [Demonstration("p", "r")]
     with pytest.raises(DataError, match=r"has no column 'response'"):
         load_demonstrations(source(tmp_path, [{"prompt": "p", "answer": "r"}]))
     chats[0].insert(0, {"role": "system", "content": "be brief"})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import group_advantages
-from skill_ttrl.rl.batch import RolloutBatch, pack, pack_demonstrations
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_demonstrations
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
@@ -64,13 +64,13 @@ def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]
     with pytest.raises(ValueError, match="2 tokens has 0 log-probs"):
         pack([replace(group, trajectories=(replace(group.trajectories[0], steps=(bare,)),))], [1.0])
     with pytest.raises(ValueError, match="no prompt tokens"):
-        pack_demonstrations([([], [1])])
+        pack_demonstrations([EncodedDemonstration([], [1])])
     with pytest.raises(ValueError, match="empty response"):
-        pack_demonstrations([([1], [])])
+        pack_demonstrations([EncodedDemonstration([1], [])])
 
 
 def test_a_partly_masked_response_counts_its_trained_tokens_only() -> None:
-    batch = pack_demonstrations([([1, 2], [3, 4, 5]), ([6], [7])])
+    batch = pack_demonstrations([EncodedDemonstration([1, 2], [3, 4, 5]), EncodedDemonstration([6], [7])])
     batch = replace(batch, trained_F=torch.tensor([False, False, True, False, True, False, True]))
     assert batch.trained_tokens_N.tolist() == [2, 1]
     (micro_batch,) = batch.micro_batches(torch.arange(2), size=9, pad_id=0)
@@ -105,3 +105,9 @@ def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
     assert batch.trained_F.tolist() == [False, False, True, False, True]
     (micro,) = batch.micro_batches(torch.tensor([0]), 1, 0)
     assert micro.targets_K.tolist() == [5, 7]
+
+
+def test_what_a_mask_leaves_out_of_a_demonstration_is_seen_but_not_learnt() -> None:
+    batch = pack_demonstrations([EncodedDemonstration([1], [3, 4, 5], [True, False, True])])
+    (micro_batch,) = batch.micro_batches(torch.tensor([0]), 1, 0)
+    assert micro_batch.tokens_N_T.tolist() == [[1, 3, 4, 5]] and micro_batch.targets_K.tolist() == [3, 5]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
 from skill_ttrl.rl.policy import Policy
@@ -288,7 +288,7 @@ def _flat(batch: RolloutBatch, log_probs_N_R: Tensor) -> Tensor:
 def test_sft_learns_the_responses_and_resumes_bit_for_bit(
     make_policy: Callable[..., Policy], accelerator: Accelerator
 ) -> None:
-    demonstrations = [([i, 5, i + 1], [2 * i, 7][: 1 + i % 2]) for i in range(10)]
+    demonstrations = [EncodedDemonstration([i, 5, i + 1], [2 * i, 7][: 1 + i % 2]) for i in range(10)]
     settings_ = SFTConfig(steps=30, optimizer="muon", learning_rate=3e-3, warmup_steps=2, micro_batch_size=4)
     policy = make_policy()
     learner = SFTLearner(policy, settings_, accelerator)
@@ -308,14 +308,15 @@ def test_sft_learns_the_responses_and_resumes_bit_for_bit(
 def test_sft_loss_is_the_mean_over_response_tokens_whatever_the_micro_batches(
     make_policy: Callable[..., Policy], accelerator: Accelerator
 ) -> None:
-    demonstrations = [([1, 2, 3], [4, 5, 6]), ([7], [8]), ([9, 10], [11, 12])]
+    pairs = [([1, 2, 3], [4, 5, 6]), ([7], [8]), ([9, 10], [11, 12])]
+    demonstrations = [EncodedDemonstration(*pair) for pair in pairs]
     results = [
         SFTLearner(make_policy(), SFTConfig(micro_batch_size=size), accelerator).step(demonstrations, 0)
         for size in (1, 2, 64)
     ]
     model = make_policy().model
     total = 0.0
-    for prompt, response in demonstrations:
+    for prompt, response in pairs:
         with torch.no_grad():
             log_p = torch.log_softmax(model(input_ids=torch.tensor([prompt + response])).logits[0], -1)
         total -= sum(float(log_p[len(prompt) + i - 1, token]) for i, token in enumerate(response))

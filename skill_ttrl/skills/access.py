@@ -1,0 +1,80 @@
+"""What the tries of one step may see of a bank: one frozen version, and how it is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill, Tier
+
+if TYPE_CHECKING:
+    from skill_ttrl.skills.retrieval import Hit, Retriever
+
+TIERS: tuple[Tier, ...] = ("general", "task", "mistake")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question put to the bank."""
+
+    text: str
+    task_type: str = ""
+    """Kind of task it comes from; empty for any."""
+    notes: tuple[Skill, ...] = ()
+    """Skills that only this asker can find: those it wrote itself earlier in the same try."""
+
+
+@dataclass(frozen=True)
+class SkillAccess:
+    """A frozen bank and its retriever, asked in batches."""
+
+    snapshot: Snapshot
+    retriever: Retriever
+    notes: Retriever | None = None
+    """Searches a try's own notes; scores must be comparable (both cosines). None: notes cannot be found."""
+
+    def find(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
+        """The `k` best skills for each query, best first, ties by id; a query's own notes are among them."""
+        found = by_type(self.retriever, self.snapshot, queries, None, k)
+        return [
+            tuple(hit.skill for hit in self._with_notes(query, hits, k))
+            for query, hits in zip(queries, found, strict=True)
+        ]
+
+    def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
+        """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
+        the best warning, then the second of each."""
+        if k == 0:
+            return [()] * len(queries)
+        tiers = [by_type(self.retriever, self.snapshot, queries, tier, k) for tier in TIERS]
+        return [tuple(in_turn([hits[place] for hits in tiers], k)) for place in range(len(queries))]
+
+    def _with_notes(self, query: Query, hits: Sequence[Hit], k: int) -> list[Hit]:
+        if not query.notes or self.notes is None:
+            return list(hits)
+        (own,) = self.notes.search(Snapshot.of(-1, query.notes), [query.text], k=k)
+        return sorted([*hits, *own], key=lambda hit: (-hit.score, hit.skill.id))[:k]
+
+
+def by_type(
+    retriever: Retriever, snapshot: Snapshot, queries: Sequence[Query], tier: Tier | None, k: int
+) -> list[list[Hit]]:
+    """Hits for each query in order; queries of one task type are searched together."""
+    found: list[list[Hit]] = [[] for _ in queries]
+    for task_type in dict.fromkeys(query.task_type for query in queries):
+        places = [place for place, query in enumerate(queries) if query.task_type == task_type]
+        texts = [queries[place].text for place in places]
+        tiers = None if tier is None else (tier,)
+        answers = retriever.search(snapshot, texts, task_type=task_type or None, tiers=tiers, k=k)
+        for place, hits in zip(places, answers, strict=True):
+            found[place] = hits
+    return found
+
+
+def in_turn(columns: Sequence[Sequence[Hit]], k: int) -> list[Skill]:
+    """The first of each column, then the second of each, and so on, `k` in all."""
+    longest = max((len(column) for column in columns), default=0)
+    ordered = [column[row].skill for row in range(longest) for column in columns if row < len(column)]
+    return ordered[:k]

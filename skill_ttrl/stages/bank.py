@@ -1,0 +1,181 @@
+"""The skill bank of a run: begun as the config says, kept in the run's folder, and learning from each step's winners.
+
+A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; going on from it cuts the log back to
+that version, so a resumed run sees and writes what one that was never stopped would.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skill_ttrl.config import SkillsConfig
+from skill_ttrl.envs.math.operators import bank_family
+from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.access import SkillAccess
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.formats import read_skills
+from skill_ttrl.skills.merge import MERGERS, merge_groups
+from skill_ttrl.skills.retrieval import Retriever, make_retriever
+from skill_ttrl.types import Group, Skill
+
+BANK = "bank"
+FAMILY = "family:"
+
+
+@dataclass
+class RunBank:
+    """A bank, the version of it that tries see, and what searches it."""
+
+    config: SkillsConfig
+    bank: SkillBank
+    retriever: Retriever
+    notes: Retriever | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of the bank as it is now."""
+        return self.bank.version
+
+    def access(self) -> SkillAccess:
+        """The bank as it is now, frozen."""
+        return SkillAccess(self.bank.snapshot(), self.retriever, self.notes)
+
+    def learn(self, groups: Sequence[Group], step: int) -> dict[str, float]:
+        """Let the winners of a step change the bank, retire what went stale, and say what happened.
+
+        A winner is a try whose reward is the best of its group and above zero.
+        """
+        config = self.config
+        if config.update == "merge":
+            winners = [winning(group) for group in groups]
+            changes, report = merge_groups(
+                groups,
+                winners,
+                self.bank.snapshot(),
+                round=step,
+                merger=MERGERS.get(config.merger)(),
+                extract=config.extract,
+            )
+            if changes:
+                evidence = tuple(dict.fromkeys(group.task.id for group in groups))
+                self.bank.apply(changes, reason="merge", evidence=evidence, round=step)
+            figures = {f"skills_{name}": float(count) for name, count in report.counts().items()}
+        else:
+            figures = {}
+        if config.stale_after is not None:
+            figures["skills_retired"] = float(len(self.bank.evict_stale(step)))
+        return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
+
+    def close(self) -> None:
+        """Close the bank and its index."""
+        if self.notes is not None:
+            self.notes.close()
+        self.retriever.close()
+        self.bank.close()
+
+
+def winning(group: Group) -> list[bool]:
+    """For each try whether it won: the best reward of its group, and more than nothing."""
+    best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
+    return [best > 0 and trajectory.reward == best for trajectory in group.trajectories]
+
+
+def skill_figures(groups: Sequence[Group]) -> dict[str, float]:
+    """How much a step's tries used the bank: shares of tries."""
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    ops = [trajectory.ops for trajectory in tries if trajectory.ops is not None]
+    if not ops:
+        return {}
+    count = len(tries)
+    return {
+        "retrieve_rate": sum(found.has_retrieve for found in ops) / count,
+        "generate_rate": sum(found.has_generate for found in ops) / count,
+        "evolve_rate": sum(found.has_evolve for found in ops) / count,
+        "answered_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
+        "ops_errors": sum(len(found.errors) for found in ops) / count,
+    }
+
+
+def open_run_bank(config: SkillsConfig | None, folder: RunFolder, version: int | None) -> RunBank | None:
+    """The bank of a run that is being trained; None where the config has no skills.
+
+    Args:
+        config: the run's skills section.
+        folder: the run's folder, locked.
+        version: what the checkpoint holds that the run goes on from; None begins the bank anew.
+
+    Raises:
+        SkillBankError: what it is to begin with cannot be read.
+    """
+    if config is None:
+        return None
+    path = folder.path / BANK
+    if version is None:
+        first = starting_skills(config)
+        if path.exists():
+            shutil.rmtree(path)  # of a start that was killed before its first checkpoint
+        bank = SkillBank.from_config(config, path)
+        if first:
+            bank.import_skills(first, reason=f"import {config.bank}")
+    else:
+        bank = SkillBank.from_config(config, path)
+        bank.rewind(version)
+    return _run_bank(config, bank, path)
+
+
+def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | None:
+    """The bank of a run at one version, for asking and measuring. Nothing is written: vectors are made in memory."""
+    if config is None:
+        return None
+    with SkillBank(run / BANK, read_only=True) as kept:
+        snapshot = kept.snapshot() if version is None else kept.at(version)
+    bank = SkillBank.from_snapshot(snapshot)
+    return _run_bank(config.model_copy(update={"index": "memory", "chroma_server": None}), bank, None)
+
+
+def starting_skills(config: SkillsConfig) -> list[Skill]:
+    """The skills that `skills.bank` names: a bank's folder, an exported file, or a family's rules."""
+    if config.bank is None:
+        return []
+    if config.bank.startswith(FAMILY):
+        return bank_family(config.bank.removeprefix(FAMILY))
+    path = Path(config.bank)
+    if not path.exists():
+        raise SkillBankError(f"skills.bank: there is nothing at {path}. Give a bank's folder or an exported file.")
+    if path.is_dir():
+        if RunFolder.exists(path):
+            path = path / BANK
+        with SkillBank(path, read_only=True) as bank:
+            return list(bank.snapshot())
+    return read_skills(path)
+
+
+def bank_version(state: dict[str, object]) -> int | None:
+    """The bank's version in a checkpoint's state."""
+    found = state.get("bank_version")
+    if found is not None and not isinstance(found, int):
+        raise RunFolderError(f"The checkpoint's bank_version is {found!r}, not a number. The checkpoint is damaged.")
+    return found
+
+
+def _run_bank(config: SkillsConfig, bank: SkillBank, folder: Path | None) -> RunBank:
+    retriever = retriever_of(config, folder)
+    return RunBank(config, bank, retriever, retriever_of(config, None) if config.own_notes else None)
+
+
+def retriever_of(config: SkillsConfig, folder: Path | None) -> Retriever:
+    """What searches a bank as the config says; without a folder its vectors are kept in memory."""
+    return make_retriever(
+        mode=config.retrieval,
+        embedder=config.embedder,
+        embedder_model=config.embedder_model,
+        embedder_revision=config.embedder_revision,
+        index=config.index if folder is not None else "memory",
+        folder=folder,
+        chroma_server=config.chroma_server if folder is not None else None,
+        min_score=config.min_score,
+    )

@@ -1,0 +1,107 @@
+"""Operator problems: their rules stand only in the bank, held-out names nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from skill_ttrl.config import SourceConfig
+from skill_ttrl.envs.math.operators import RULES, Operators, bank_family
+from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks, tokenizer_corpus
+from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.llm.embedded import build_tokenizer
+
+FAMILY = Operators(demos=3000)
+RULE = re.compile(r"(\w+) (plus|minus|times) (\d)")
+
+
+def value(rule: str, x: int) -> int:
+    """Computed without the family's own arithmetic."""
+    found = RULE.fullmatch(rule)
+    assert found
+    sign = {"plus": "+", "minus": "-", "times": "*"}[found[2]]
+    return int(eval(f"({x} {sign} {int(found[3])}) % 10"))
+
+
+def test_an_answer_follows_from_the_skill_and_from_nothing_else_in_the_problem() -> None:
+    skills = {skill.title: skill.text for skill in bank_family("operators")}
+    assert len(skills) == 80
+    for split in ("train", "test"):
+        tasks = FAMILY.problems(split, "E-v0")
+        assert len(tasks) == 400 and len({task.id for task in tasks}) == 400
+        for task in tasks:
+            _, name, x = task.options["question"].rstrip(".").split(" ")
+            assert task.reference == str(value(skills[name], int(x)))
+            assert not RULE.search(task.options["question"])
+
+
+def test_a_series_states_the_rule_once_and_asks_another_digit_then() -> None:
+    skills = {skill.title: skill.text for skill in bank_family("operators")}
+    for task in FAMILY.problems("series-test", "E-v0"):
+        stated, _, first = task.options["question"].partition(". ")
+        (then,) = task.options["then"]
+        name, x = then.removeprefix("Compute ").rstrip(".").split(" ")
+        assert stated == skills[name] and first.startswith(f"Compute {name} ") and first != then
+        assert task.reference == str(value(stated, int(x)))
+
+
+def test_held_out_names_are_in_no_demonstration_and_no_training_problem() -> None:
+    shown = FAMILY.demonstrations(seed=3)
+    text = " ".join(str(demonstration) for demonstration in shown) + str(FAMILY.problems("train", "E"))
+    assert not [name for name in FAMILY.names["test"] if re.search(rf"\b{name}\b", text)]
+    assert not set(FAMILY.names["test"]) & set(FAMILY.names["train"])
+    assert shown == FAMILY.demonstrations(seed=3) != FAMILY.demonstrations(seed=4)
+
+
+def test_demonstrations_follow_what_they_are_shown_or_guess() -> None:
+    shown = FAMILY.demonstrations(seed=0)
+    kinds = {"right": 0, "guess": 0, "told": 0, "note": 0}
+    guesses = []
+    for demonstration in shown:
+        name, x = demonstration.prompt.rstrip(".").split(" ")[-2:]
+        written = demonstration.response.rpartition("</skill_ops>")[2]
+        rule, _, answer = written.partition(";")
+        assert answer == f"<answer>{value(rule, int(x))}</answer>"
+        known = [*demonstration.skills, *sum(demonstration.told, ()), demonstration.prompt.partition(".")[0]]
+        if rule in known:
+            kinds["told" if demonstration.told else "right"] += 1
+        else:
+            kinds["guess"] += 1
+            guesses.append(value(rule, int(x)))
+            assert not any(text.startswith(f"{name} ") for text in known)
+        if "<generate>" in demonstration.response:
+            kinds["note"] += 1
+            assert f"<generate>{rule}</generate>" in demonstration.response
+    assert kinds["right"] > 1500 and kinds["guess"] > 700 and kinds["told"] > 200 and kinds["note"] > 80
+    assert max(guesses.count(digit) for digit in range(10)) < 2 * len(guesses) / 10  # each of the ten alike
+
+
+def test_the_shuffled_bank_has_the_same_skills_with_the_rules_of_others() -> None:
+    right, wrong = bank_family("operators"), bank_family("operators-shuffled")
+    assert [skill.id for skill in right] == [skill.id for skill in wrong]
+    assert sum(a.text == b.text for a, b in zip(right, wrong, strict=True)) < 8  # some rules are alike by chance
+    rules = sorted(skill.text.partition(" ")[2] for skill in right)
+    assert rules == sorted(skill.text.partition(" ")[2] for skill in wrong)
+
+
+def test_every_rule_is_its_own_arithmetic() -> None:
+    assert all(rule.apply(x) == value(rule.of("bako"), x) for rule in RULES for x in range(10))
+
+
+def test_a_name_is_two_tokens_wherever_it_stands() -> None:
+    tokenizer = build_tokenizer(tokenizer_corpus(SourceConfig(path="family:operators"), seed=0))
+    for name in FAMILY.names["demos"] + FAMILY.names["test"]:
+        parts = [name[:2], name[2:]]
+        for before, after in (('"', '"'), (">", " plus"), (" ", " 4"), ("\n", ".")):
+            pieces = [tokenizer.decode([token]) for token in tokenizer.encode(before + name + after)]
+            assert "|".join(parts) in "|".join(piece.strip() for piece in pieces), (before, name, after, pieces)
+
+
+def test_it_is_a_source_like_the_others() -> None:
+    assert len(load_tasks(SourceConfig(path="family:operators", limit=7))) == 7
+    assert len(load_demonstrations(SourceConfig(path="family:operators", limit=5))) == 5
+    with pytest.raises(DataError, match="Did you mean 'series-test'"):
+        load_tasks(SourceConfig(path="family:operators", split="series-tes"))
+    with pytest.raises(ConfigError, match="Did you mean 'operators'"):
+        bank_family("operator")

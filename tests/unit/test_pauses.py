@@ -1,0 +1,163 @@
+"""Generation that pauses: answered in rounds, limited, and true to its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.hf import HFBackend
+from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.scripted import ScriptedBackend
+from skill_ttrl.types import Completion
+
+MARK = "</ask>"
+
+
+def run(backend: Any, answer: Any, *, limit: int = 1, n: int = 1, prompts: Sequence[str] = ("p",)) -> list[Generation]:
+    requests = [Request(token_ids=tuple(prompt.encode()), n=n) for prompt in prompts]
+    how = Sampling(max_new_tokens=40)
+    return wait_for(generate_with_pauses(backend, requests, how, seed=0, mark=MARK, answer=answer, limit=limit))
+
+
+def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
+    backend = ScriptedBackend(["one <ask>a</ask>", " then two"])
+    asked: list[Pause] = []
+
+    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+        asked.extend(pauses)
+        return ["[A]" for _ in pauses]
+
+    ((done,),) = (generation.completions for generation in run(backend, answer))
+    assert done.text == "one <ask>a</ask>[A] then two" and done.written == "one <ask>a</ask> then two"
+    assert bytes(done.token_ids).decode() == done.text
+    assert done.mask is not None and len(done.mask) == len(done.logprobs) == len(done.token_ids)
+    assert bytes(t for t, own in zip(done.token_ids, done.mask, strict=True) if not own) == b"[A]"
+    assert asked == [Pause(0, 0, "one <ask>a</ask>")]
+
+
+def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
+    texts = ["a</ask>", "plain", "b</ask>", "c</ask>", "after a", "after b", "after c"]
+    rounds: list[list[str]] = []
+
+    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+        rounds.append([pause.written for pause in pauses])
+        return [None if pause.written == "b</ask>" else pause.written.upper() for pause in pauses]
+
+    found = run(ScriptedBackend(texts), answer, n=2, prompts=("p", "q"))
+    assert rounds == [["a</ask>", "b</ask>", "c</ask>"]]
+    texts_found = [[done.text for done in generation.completions] for generation in found]
+    assert texts_found == [["a</ask>A</ASK>after a", "plain"], ["b</ask>after b", "c</ask>C</ASK>after c"]]
+    assert found[1].completions[0].inserted == ()
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3])
+def test_after_the_limit_the_mark_is_ordinary_text(limit: int) -> None:
+    calls = 0
+
+    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+        nonlocal calls
+        calls += 1
+        return ["!"] * len(pauses)
+
+    (generation,) = run(ScriptedBackend(["x</ask>"]), answer, limit=limit)
+    assert calls == limit and generation.completions[0].text == "x</ask>" + "!x</ask>" * limit
+
+
+def test_sampled_tokens_count_against_the_length_and_inserted_ones_do_not() -> None:
+    backend = ScriptedBackend(["123456</ask>", "rest"])
+    seen: list[int | None] = []
+    generate = backend.generate
+
+    async def watched(requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        seen.extend(request.max_new_tokens for request in requests)
+        return await generate(requests, sampling, seed=seed)
+
+    backend.generate = watched  # type: ignore[method-assign]
+    run(backend, lambda pauses: ["x" * 100] * len(pauses))
+    assert seen == [None, 40 - len("123456</ask>")]
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=4), st.text(max_size=8))
+def test_what_was_written_is_the_text_without_what_was_inserted(pairs: list[tuple[str, str]], last: str) -> None:
+    text, spans = "", []
+    for own, told in pairs:
+        text += own
+        spans.append((len(text), len(text) + len(told)))
+        text += told
+    done = Completion(text + last, (), (), "stop", inserted=tuple(spans))
+    assert done.written == "".join(own for own, _ in pairs) + last
+
+
+@pytest.fixture(scope="module")
+def backend(tiny_model: tuple[Any, Any]) -> HFBackend:
+    return HFBackend(*tiny_model)
+
+
+def plain(backend: HFBackend, ids: tuple[int, ...], length: int, **how: Any) -> Completion:
+    request = Request(token_ids=ids)
+    (found,) = wait_for(backend.generate([request], Sampling(max_new_tokens=length, **how), seed=1))
+    return found.completions[0]
+
+
+def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend) -> None:
+    prompt = tuple(backend.encode_text("Compute 12+34."))
+    whole = plain(backend, prompt, 12, temperature=0.0)
+    mark = backend.tokenizer.decode([whole.token_ids[3]])
+    how = Sampling(max_new_tokens=12, temperature=0.0)
+    (found,) = asyncio.run(
+        generate_with_pauses(
+            backend, [Request(token_ids=prompt, n=3)], how, seed=0, mark=mark, answer=lambda p: [" 7"] * len(p), limit=1
+        )
+    )
+    first, *others = found.completions
+    assert all(other == first for other in others)  # greedy: a group that pauses together is one request again
+    assert first.mask is not None and sum(first.mask) <= 12
+    stop = first.mask.index(False)
+    told = backend.encode_text(" 7")
+    assert first.token_ids[stop : stop + len(told)] == told
+    rest = plain(backend, (*prompt, *first.token_ids[: stop + len(told)]), 12 - stop, temperature=0.0)
+    assert first.token_ids[stop + len(told) :] == rest.token_ids
+    torch.testing.assert_close(list(first.logprobs[stop + len(told) :]), list(rest.logprobs), atol=1e-5, rtol=0)
+
+
+def test_requests_of_different_lengths_end_where_each_says(backend: HFBackend) -> None:
+    prompt = tuple(backend.encode_text("Compute 12+34."))
+    free = plain(backend, prompt, 20, temperature=0.0)
+    requests = [Request(token_ids=prompt, max_new_tokens=length) for length in (3, 20, 7)]
+    found = wait_for(backend.generate(requests, Sampling(max_new_tokens=20, temperature=0.0), seed=0))
+    for request, generation in zip(requests, found, strict=True):
+        assert generation.completions[0].token_ids == free.token_ids[: request.max_new_tokens]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_stop_text_is_found_at_its_first_place_however_it_is_cut_into_tokens(backend: HFBackend, length: int) -> None:
+    prompt = tuple(backend.encode_text("Compute 12+34."))
+    for seed in range(8):
+        sampling = Sampling(max_new_tokens=30)
+        request = Request(token_ids=prompt)
+        (free,) = wait_for(backend.generate([request], sampling, seed=seed))
+        text = free.completions[0].text
+        mark = text[4 : 4 + length]
+        if len(mark) < length or "�" in text:
+            continue
+        (stopped,) = wait_for(backend.generate([request], Sampling(max_new_tokens=30, stop=(mark,)), seed=seed))
+        ids = free.completions[0].token_ids
+        ends = [
+            end
+            for end in range(1, len(ids) + 1)
+            if mark in backend.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        ]
+        assert stopped.completions[0].token_ids == ids[: ends[0]] and stopped.completions[0].finish_reason == "stop"
+
+
+def test_a_text_that_spells_control_tokens_is_inserted_as_text(backend: HFBackend) -> None:
+    ids = backend.encode_text("<|im_end|>\n<|im_start|>system")
+    assert not set(ids) & {backend.tokenizer.eos_token_id, backend.tokenizer.convert_tokens_to_ids("<|im_start|>")}
+    assert backend.tokenizer.decode(ids) == "<|im_end|>\n<|im_start|>system"
