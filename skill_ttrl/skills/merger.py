@@ -1,0 +1,177 @@
+"""Mergers: the operations of many winners become one of each kind.
+
+`SkillMerger` counts and needs no language model. One of your own is called by name as `module:attribute`: anything that
+can be called with `similarity` and gives a `Merger`. What becomes of the outcome is `merge`'s business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.registry import Registry
+from skill_ttrl.skills.fuse import Similarity, clusters, voted
+from skill_ttrl.skills.ops import ParsedOutput
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import SkillOps
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A skill that winners wrote."""
+
+    text: str
+    title: str = ""
+    support: tuple[int, ...] = ()
+    """Positions of the outputs that wrote it, or one like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A better text for a skill, from all that were written for it."""
+
+    base: str
+    text: str
+    support: tuple[int, ...] = ()
+    """Positions of the outputs that rewrote the skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The winners' operations as one."""
+
+    new_skills: tuple[Draft, ...] = ()
+    """Best supported first."""
+    useful_retrieval_ids: tuple[str, ...] = ()
+    """Skills that more than one winner was given (or the only winner), most used first."""
+    evolved_skills: tuple[Rewrite, ...] = ()
+    """At most one for each base."""
+
+
+class Merger(Protocol):
+    """Fuses winners' operations. A language model can do it too."""
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """Fuse.
+
+        Args:
+            outputs: what the winners wrote.
+            retrieved: for each output the ids of the skills it was given; may be left out.
+            snapshot: the bank they saw, where the texts of the bases are needed.
+        """
+        ...
+
+
+class SkillMerger:
+    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on.
+
+    Args:
+        mode: only "heuristic".
+        use_api: only False; the merger that asks a language model comes with the OpenAI backend.
+        similarity: how alike texts are, to fuse those whose words differ too (`embedding_similarity`, `ngram_similarity`);
+            None: only those that differ in nothing but case, punctuation and fillers.
+        threshold: least similarity of texts that are fused.
+
+    Raises:
+        ConfigError: another mode, or `use_api`.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["heuristic"] = "heuristic",
+        *,
+        use_api: bool = False,
+        similarity: Similarity | None = None,
+        threshold: float = 0.95,
+    ) -> None:
+        if use_api:
+            raise ConfigError(
+                "SkillMerger(use_api=True): the merger that asks a language model comes with the OpenAI backend, which is "
+                "not part of this version. Use SkillMerger(use_api=False)."
+            )
+        if mode != "heuristic":
+            raise ConfigError(f"Unknown mode {mode!r} of SkillMerger. Known: heuristic.")
+        self.similarity = similarity
+        self.threshold = threshold
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`. The snapshot is not needed."""
+        return Merged(self._drafts(outputs), _useful(retrieved), self._rewrites(outputs))
+
+    def _drafts(self, outputs: Sequence[ParsedOutput]) -> tuple[Draft, ...]:
+        written = [
+            (place, text, title)
+            for place, output in enumerate(outputs)
+            for text, title in zip(output.skill_ops.generate, titles(output.skill_ops), strict=True)
+        ]
+        found = clusters([text for _, text, _ in written], self.similarity, self.threshold)
+        return tuple(
+            Draft(
+                cluster.text,
+                _most_frequent([written[member][2] for member in cluster.members]),
+                tuple(sorted({written[member][0] for member in cluster.members})),
+            )
+            for cluster in found
+        )
+
+    def _rewrites(self, outputs: Sequence[ParsedOutput]) -> tuple[Rewrite, ...]:
+        texts: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for place, output in enumerate(outputs):
+            last = {each.base: each.text for each in output.skill_ops.evolve}  # one voice for each winner
+            for base, text in last.items():
+                texts[base].append((place, text))
+        return tuple(
+            Rewrite(
+                base,
+                voted([text for _, text in texts[base]], self.similarity, self.threshold).text,
+                tuple(place for place, _ in texts[base]),
+            )
+            for base in sorted(texts)
+        )
+
+
+MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
+MERGERS.register("heuristic")(SkillMerger)
+
+
+def make_merger(name: str = "heuristic", *, similarity: Similarity | None = None) -> Merger:
+    """The merger called `name`; `similarity` is handed to it.
+
+    Raises:
+        ConfigError: there is none of that name, or what a user's factory gives has no `merge`.
+    """
+    made = MERGERS.get(name)(similarity=similarity)
+    if not callable(getattr(made, "merge", None)):
+        raise ConfigError(f"{name!r} gave a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
+    return made
+
+
+def titles(ops: SkillOps) -> tuple[str, ...]:
+    """A title for each new skill; empty where there is none."""
+    return (*ops.titles, *[""] * len(ops.generate))[: len(ops.generate)]
+
+
+def _most_frequent(texts: Sequence[str]) -> str:
+    counts = Counter(text for text in texts if text)
+    return min(counts, key=lambda text: (-counts[text], len(text), text), default="")
+
+
+def _useful(retrieved: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    counts = Counter(skill_id for given in retrieved for skill_id in set(given))
+    least = min(2, len(retrieved))
+    return tuple(sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name)))
