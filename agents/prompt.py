@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.templates import Templates
 from skill_ttrl.config import AgentConfig
+from skill_ttrl.skills.access import TIERS, in_turn
 from skill_ttrl.skills.hostile import escape
-from skill_ttrl.types import Message, Skill, Tier
+from skill_ttrl.types import Message, Skill
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.bank import SkillBank
 
-TIER_ORDER: tuple[Tier, ...] = ("general", "task", "mistake")
 CHARACTERS_PER_TOKEN = 4
 
 
@@ -107,7 +107,7 @@ class PromptFormatter:
             if needed <= left:
                 kept.append(skill)
                 left -= needed
-        return tuple(sorted(kept, key=lambda skill: TIER_ORDER.index(skill.tier)))  # stable: best first within a tier
+        return tuple(sorted(kept, key=lambda skill: TIERS.index(skill.tier)))  # stable: best first within a tier
 
     def render_skill(self, skill: Skill) -> str:
         """One skill as a prompt shows it. Its fields are escaped: they can neither open nor close a tag."""
@@ -130,10 +130,15 @@ class PromptFormatter:
         if skills is None:
             if self._bank is None:
                 return text
-            skills = self.fit(self._bank.select(question, task_type=self._task_type or None, top_k=self._max_skills))
+            skills = self.fit(self._look_up(self._bank, question))
         if not skills:
             return self.templates.render("skills_cold", question=text)
         return self.templates.render("skills", skills=self._joined(skills), question=text)
+
+    def _look_up(self, bank: SkillBank, question: str) -> list[Skill]:
+        task_type, k = self._task_type or None, self._max_skills
+        tiers = [bank.search(question, task_type=task_type, tiers=(tier,), top_k=k) for tier in TIERS]
+        return in_turn(tiers, k)
 
     def _joined(self, skills: Sequence[Skill]) -> str:
         return "\n".join(self.render_skill(skill) for skill in skills)

@@ -21,7 +21,7 @@ from skill_ttrl.answers import extract
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
-from skill_ttrl.skills.merge import note
+from skill_ttrl.skills.access import note
 from skill_ttrl.skills.ops import RETRIEVE_END, OutputParser
 from skill_ttrl.types import (
     Completion,

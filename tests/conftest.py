@@ -46,6 +46,27 @@ eval: {samples: 2, bootstrap_samples: 100}
 runtime: {device: cpu, threads: 1}
 """
 
+TINY_SKILLS = TINY.replace("name: tiny", "name: tiny-skills").replace("family:add", "family:operators")
+TINY_SKILLS = TINY_SKILLS.replace("split: demos, ", "").replace("max_positions: 64", "max_positions: 160")
+TINY_SKILLS = TINY_SKILLS.replace("agent: {template: plain}", "agent: {template: plain, prompts: tiny}")
+TINY_SKILLS += """\
+skills:
+  bank: "family:operators"
+  embedder: hash
+  in_prompt: 1
+  prompt_tokens: 24
+  retrieve_k: 1
+  retrieve_tokens: 24
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_skills_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a skill bank: every prompt shows a skill, so each step credits some and changes the bank."""
+    path = tmp_path_factory.mktemp("config") / "tiny_skills.yaml"
+    path.write_text(TINY_SKILLS, encoding="utf-8")
+    return path
+
 
 @pytest.fixture(scope="session")
 def tiny_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:

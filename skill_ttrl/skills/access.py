@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from skill_ttrl.skills.fuse import content_id
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Skill, Tier
+from skill_ttrl.types import Skill, Task, Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.retrieval import Hit, Retriever
@@ -56,6 +57,11 @@ class SkillAccess:
             return list(hits)
         (own,) = self.notes.search(Snapshot.of(-1, query.notes), [query.text], k=k)
         return sorted([*hits, *own], key=lambda hit: (-hit.score, hit.skill.id))[:k]
+
+
+def note(text: str, task: Task) -> Skill:
+    """A skill as one try wrote it, for its own later turns; the same text has the same id as when it is merged."""
+    return Skill(content_id(text), "", text, task_type=task.task_type, source="note", evidence=(task.id,))
 
 
 def by_type(

@@ -18,12 +18,14 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.formats import read_skills
-from skill_ttrl.skills.merge import MERGERS, merge_groups
+from skill_ttrl.skills.merge import make_merger, merge_groups
 from skill_ttrl.skills.retrieval import Retriever, make_retriever
 from skill_ttrl.types import Group, Skill
 
 BANK = "bank"
 FAMILY = "family:"
+REPORTED = ("generated", "extracted", "added", "credited", "evolved")
+"""Counts of a merge that are figures of its step."""
 
 
 @dataclass
@@ -57,13 +59,13 @@ class RunBank:
                 winners,
                 self.bank.snapshot(),
                 round=step,
-                merger=MERGERS.get(config.merger)(),
+                merger=make_merger(config.merger),
                 extract=config.extract,
             )
             if changes:
                 evidence = tuple(dict.fromkeys(group.task.id for group in groups))
                 self.bank.apply(changes, reason="merge", evidence=evidence, round=step)
-            figures = {f"skills_{name}": float(count) for name, count in report.counts().items()}
+            figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
         else:
             figures = {}
         if config.stale_after is not None:
@@ -131,7 +133,7 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     """The bank of a run at one version, for asking and measuring. Nothing is written: vectors are made in memory."""
     if config is None:
         return None
-    with SkillBank(run / BANK, read_only=True) as kept:
+    with SkillBank.open(run / BANK, read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
     bank = SkillBank.from_snapshot(snapshot)
     return _run_bank(config.model_copy(update={"index": "memory", "chroma_server": None}), bank, None)
@@ -149,7 +151,7 @@ def starting_skills(config: SkillsConfig) -> list[Skill]:
     if path.is_dir():
         if RunFolder.exists(path):
             path = path / BANK
-        with SkillBank(path, read_only=True) as bank:
+        with SkillBank.open(path, read_only=True) as bank:
             return list(bank.snapshot())
     return read_skills(path)
 

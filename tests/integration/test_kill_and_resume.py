@@ -143,3 +143,12 @@ def test_a_signal_saves_and_leaves_with_its_own_code(reference: Path, tiny_yaml:
     assert log.count("everything is saved in") + log.count("is done again from its start") == 3
     assert log.count("Going on from") == 3
     assert_same(tmp_path / "stopped", reference)
+
+
+def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    assert harness(tiny_skills_yaml, tmp_path / "never-stopped", "reference") == 0
+    *kills, end = harness(tiny_skills_yaml, tmp_path / "killed", "kill", STEPS, 8)
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 10
+    assert_same(tmp_path / "killed", tmp_path / "never-stopped")
+    logs = [(tmp_path / name / "bank" / "log.jsonl").read_bytes() for name in ("killed", "never-stopped")]
+    assert logs[0] == logs[1] and len(logs[0].splitlines()) > 4  # the import, and an update for most steps
