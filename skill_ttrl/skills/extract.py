@@ -94,9 +94,9 @@ def _says_something(key: tuple[str, ...], given: set[str]) -> bool:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    """Runs of words, within a sentence."""
+    """Runs of words, each within a sentence without set phrases."""
     found: set[tuple[str, ...]] = set()
-    for part in sentences(text):
+    for part in (part for part in sentences(text) if not _SET_PHRASES.search(part)):
         words = part.split()
         for length in RUN_LENGTHS:
             found |= {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}

@@ -112,10 +112,8 @@ def content(text: str) -> tuple[str, ...]:
 
 
 def decisive(text: str) -> tuple[str, ...]:
-    """Of `content`, sorted, what must not differ between texts that are only similar."""
-    return tuple(
-        sorted(token for token in content(text) if not token.isalpha() or len(token) == 1 or token in _DECISIVE)
-    )
+    """Of `content`, in order, what must not differ between texts that are only similar."""
+    return tuple(token for token in content(text) if not token.isalpha() or len(token) == 1 or token in _DECISIVE)
 
 
 def content_id(text: str) -> str:
