@@ -66,8 +66,10 @@ def tidy(skill: Skill) -> Skill:
     if not texts["text"].strip():
         raise SkillBankError(f"{where} has an empty text. A skill is what its text says: write one.")
     counts = [skill.version, *(getattr(skill.stats, each.name) for each in fields(SkillStats))]
-    if not all(isinstance(count, int) for count in counts[:-1]) or not isinstance(counts[-1], int | None):
-        raise SkillBankError(f"{where}: version and statistics are whole numbers, found {counts}.")
+    if counts[-1] is None:  # never used
+        counts.pop()
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        raise SkillBankError(f"{where}: version and statistics are whole numbers from 0 on, found {counts}.")
     checked: dict[str, Any] = {**texts, **lists}
     return replace(skill, **checked)
 

@@ -72,11 +72,10 @@ def take(path: Path) -> int:
     except RunFolderError as error:
         if isinstance(error.__cause__, OSError):
             raise refusal("lock", path, error.__cause__) from error
-        owner = (path / LOCK_FILE).read_text(encoding="utf-8", errors="replace").strip()
-        raise SkillBankError(
-            f"The bank at {path} is open for writing already, by process {owner or 'unknown'}. Close it there first. "
-            f"Looking at it is always possible: skillttrl inspect {path}"
-        ) from None
+        # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees all
+        # locks that a process has on a file when it closes any descriptor of it.
+        only_looking = f"or only look at it: skillttrl inspect {path}"
+        raise SkillBankError(str(error).replace("or choose another --output.", only_looking)) from None
 
 
 def _is_empty_log(entry: Path) -> bool:

@@ -313,7 +313,8 @@ class FileLog:
             self.close()
 
     def _damaged(self, number: int, problem: Exception) -> SkillBankError:
-        reason = str(problem).splitlines()[0]
+        lines = str(problem).splitlines()  # pydantic's first line only counts the errors
+        reason = lines[0] if len(lines) == 1 else " ".join(lines[1:3]).partition(" [type=")[0]
         return SkillBankError(
             f"{self.path / LOG_FILE}, line {number} is damaged: {reason}. Nothing was changed. Restore the file from a copy, "
             f"or keep the {number - 1} updates before it: head -n {number - 1} log.jsonl > kept, then put `kept` in its place."

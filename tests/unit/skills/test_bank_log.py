@@ -1,0 +1,266 @@
+"""The bank's folder: what is on the disk is what was acknowledged, and whatever else is found is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill
+
+
+def fill(path: Path, count: int, *, snapshot_every: int = 50) -> Snapshot:
+    """`count` updates more: a skill is added, used, edited, and so on."""
+    with SkillBank(path, snapshot_every=snapshot_every, max_skills=5) as bank:
+        for _ in range(count):
+            number = bank.version
+            if number % 3 == 0:
+                bank.add(Skill(f"s{number:03d}", "title", "line\u2028one\r\nline two"), round=number)
+            elif number % 3 == 1:
+                bank.record_usage(f"s{number - 1:03d}", number % 2 == 0, number)
+            else:
+                bank.edit(f"s{number - 2:03d}", text=f"text {number}")
+        return bank.snapshot()
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bank"
+
+
+def test_a_bank_is_there_again(path: Path) -> None:
+    expected = fill(path, 20)
+    with SkillBank.open(path) as bank:
+        assert bank.snapshot() == expected and bank.version == 20 and not bank.notices
+        assert [update.version for update in bank.history()] == list(range(1, 21)) and bank.history(
+            18
+        ) == bank.history()[18:]
+    assert json.loads((path / "bank.json").read_text())["schema"] == 1
+    assert len((path / "log.jsonl").read_bytes().split(b"\n")) == 21
+
+
+@pytest.mark.parametrize("tail", ["cut", "text", "zeros", "line"])
+def test_a_torn_last_line_was_never_acknowledged(path: Path, tail: str) -> None:
+    expected = fill(path, 7)
+    log = path / "log.jsonl"
+    whole = log.read_bytes()
+    more = fill(path, 1)
+    last = log.read_bytes()[len(whole) :]
+    torn = {"cut": last[:-1], "text": last[: len(last) // 2], "zeros": b"\0" * 40, "line": last[:20] + b"\n"}[tail]
+    log.write_bytes(whole + torn)
+    before = content(path)
+    with SkillBank(path, read_only=True) as bank:
+        assert bank.snapshot() == expected and len(bank.history()) == 7
+        assert "the last line is torn" in bank.notices[0]
+    with SkillBank.open(path) as bank:
+        assert bank.snapshot() == expected
+    assert content(path).items() >= {**before, ".lock": content(path)[".lock"]}.items()  # nothing yet was cut
+    assert fill(path, 1) == more and log.read_bytes() == whole + last
+    assert (path / "log.torn").read_bytes() == torn
+    with SkillBank(path, read_only=True) as bank:
+        assert not bank.notices and bank.snapshot() == more
+
+
+def damage_middle(log: list[bytes]) -> None:
+    log[3] = log[3][:30] + b"\n"
+
+
+def damage_gap(log: list[bytes]) -> None:
+    del log[3]
+
+
+def damage_words(log: list[bytes]) -> None:
+    log[4] = log[4].replace(b'"title":"title"', b'"title":"tilte"', 1)
+
+
+def damage_twice(log: list[bytes]) -> None:
+    log.append(log[-1])
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_middle, "line 4 is damaged"),
+        (damage_gap, "line 4 is damaged: it holds version 5, expected 4"),
+        (damage_words, "line 5 is damaged: it changes the skill 's003', which was not so before"),
+        (damage_twice, "line 10 is damaged: it holds version 9, expected 10"),
+    ],
+)
+def test_other_damage_is_an_error_that_changes_nothing(
+    path: Path, damage: object, message: str, snapshots: bool
+) -> None:
+    fill(path, 9, snapshot_every=2 if snapshots else 50)
+    log = path / "log.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    damage(lines)  # type: ignore[operator]
+    log.write_bytes(b"".join(lines))
+    before = content(path)
+    for read_only in (True, False):
+        with pytest.raises(SkillBankError, match=message) as caught:
+            SkillBank(path, read_only=read_only)
+        assert "log.jsonl" in str(caught.value) and "head -n" in str(caught.value)
+    after = content(path)
+    assert {**after, ".lock": b""} == {**before, ".lock": b""}
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "gone", "garbage", "other bank", "lies", "name", "a folder"])
+def test_snapshots_only_save_time(path: Path, tmp_path: Path, spoil: str) -> None:
+    expected = fill(path, 40, snapshot_every=5)
+    files = sorted((path / "snapshots").iterdir())
+    assert 2 <= len(files) <= 8
+    sizes = sum(file.stat().st_size for file in files)
+    assert sizes <= (path / "log.jsonl").stat().st_size
+    if spoil == "gone":
+        shutil.rmtree(path / "snapshots")
+    elif spoil == "a folder":
+        files[-1].unlink()
+        files[-1].mkdir()
+    elif spoil == "other bank":
+        with SkillBank(tmp_path / "other", snapshot_every=1) as other:
+            other.add(Skill("evil", "e", "v" * 9))
+        (path / "snapshots" / "00000039.jsonl").write_bytes((tmp_path / "other/snapshots/00000001.jsonl").read_bytes())
+    elif spoil == "name":
+        files[-1].rename(files[-1].with_name("notes.jsonl"))
+    elif spoil != "nothing":
+        for file in files:
+            data = file.read_bytes()
+            file.write_bytes(b"{" if spoil == "garbage" else data.replace(b"title", b"tilte"))
+    with SkillBank(path, read_only=True) as bank:
+        assert bank.snapshot() == expected
+        versions = [bank.at(version) for version in range(41)]
+    with SkillBank(None, max_skills=5) as replayed:
+        for update in bank.history():
+            replayed.apply(update)
+            assert versions[update.version] == replayed.snapshot()
+
+
+def test_rewind_leaves_no_later_snapshot(path: Path) -> None:
+    fill(path, 30, snapshot_every=3)
+    with SkillBank.open(path, snapshot_every=3) as bank:
+        expected = bank.at(10)
+        bank.rewind(10)
+        assert bank.snapshot() == expected
+        assert all(int(file.stem) <= 10 for file in (path / "snapshots").iterdir())
+        bank.add(Skill("new", "t", "x"))
+        kept = bank.snapshot()
+    with SkillBank(path, read_only=True) as bank:
+        assert bank.snapshot() == kept and bank.version == 11 and bank.at(10) == expected
+
+
+def test_one_writer_many_readers(path: Path) -> None:
+    with SkillBank(path) as bank:
+        bank.add(Skill("a", "t", "x"))
+        with pytest.raises(SkillBankError, match="already open in this process"):
+            SkillBank(path)
+        code = "import sys; from skill_ttrl.skills.bank import SkillBank; SkillBank(sys.argv[1])"
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        assert f"Another process ({os.getpid()}) is writing" in done.stderr and "skillttrl inspect" in done.stderr
+        with SkillBank(path, read_only=True) as reader:
+            bank.add(Skill("b", "t", "x"))
+            assert len(reader) == 1 and len(reader.history()) == 1
+            with pytest.raises(SkillBankError, match="opened for reading only"):
+                reader.add(Skill("c", "t", "x"))
+            with pytest.raises(SkillBankError, match="opened for reading only"):
+                reader.rewind(0)
+    with pytest.raises(SkillBankError, match="is closed"):
+        bank.add(Skill("c", "t", "x"))
+    assert bank.at(1).skills.keys() == {"a"} and len(SkillBank(path, read_only=True)) == 2
+
+
+def test_reading_writes_nothing(path: Path) -> None:
+    fill(path, 9, snapshot_every=3)
+    before = content(path)
+    with SkillBank(path, read_only=True) as bank:
+        bank.at(4), bank.history(), bank.retrieve("text"), bank.diff(0, 9)
+    assert content(path) == before and not (path / "chroma").exists()
+
+
+def test_another_schema(path: Path) -> None:
+    fill(path, 2)
+    (path / "bank.json").write_text('{"schema": 2, "settings": {}}')
+    before = content(path)
+    for read_only in (True, False):
+        with pytest.raises(SkillBankError, match="written under schema 2, this version of Skill-TTRL reads 1"):
+            SkillBank(path, read_only=read_only)
+    assert content(path) == before
+    for wrong in ("", "[]", '{"settings": 1, "schema": 1}', "\udcff"):
+        (path / "bank.json").write_bytes(wrong.encode("utf-8", "surrogateescape"))
+        with pytest.raises(SkillBankError, match="is damaged"):
+            SkillBank(path)
+
+
+def test_a_path_that_is_no_bank(tmp_path: Path) -> None:
+    with pytest.raises(SkillBankError, match="found nothing"):
+        SkillBank(tmp_path / "none", read_only=True)
+    with pytest.raises(SkillBankError, match="a folder without bank"):
+        SkillBank(tmp_path, read_only=True)
+    file = tmp_path / "file.json"
+    file.write_text("{}")
+    for read_only in (True, False):
+        with pytest.raises(SkillBankError, match="file"):
+            SkillBank(file, read_only=read_only)
+    with pytest.raises(SkillBankError, match=r"holds other things \('file.json'\)"):
+        SkillBank(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
+    with pytest.raises(SkillBankError, match="Cannot open"):
+        SkillBank(file / "bank")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    where = Path("/proc/self/fdinfo/bank") if os.geteuid() == 0 else tmp_path / "closed" / "bank"
+    if os.geteuid():
+        (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(SkillBankError, match=r"Cannot open .*: .* Check the path, its permissions"):
+        SkillBank(where)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 3,000 bytes: a write that fails half way, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_failed_write_changes_nothing(path: Path) -> None:
+    with SkillBank(path, snapshot_every=1) as bank:
+        bank.add(Skill("a", "t", "x"))
+        whole, before = (path / "log.jsonl").read_bytes(), bank.snapshot()
+        with pytest.raises(SkillBankError, match=r"Cannot write .*log.jsonl: File too large. Nothing was changed"):
+            bank.add(Skill("b", "t", "x" * 5000))
+        assert (path / "log.jsonl").read_bytes() == whole and bank.snapshot() is before
+        bank.add(Skill("c", "t", "x"))
+        assert bank.version == 2
+    with SkillBank(path, read_only=True) as again:
+        assert set(again.snapshot().skills) == {"a", "c"} and not again.notices
+
+
+def test_a_start_that_was_killed_is_begun_again(path: Path) -> None:
+    path.mkdir()
+    for name in (".lock", "log.jsonl", ".bank.json.tmp-123"):
+        (path / name).write_bytes(b"")
+    with SkillBank(path) as bank:
+        bank.add(Skill("a", "t", "x"))
+    (path / "log.jsonl").unlink()
+    with pytest.raises(SkillBankError, match=r"Cannot open .*No such file"):
+        SkillBank(path)
