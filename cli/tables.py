@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.cli.views import interval, number, rows_table
+from skill_ttrl.runs.report import SKILL_USE
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor import Diagnosis
@@ -31,6 +32,7 @@ def evaluation_table(found: Evaluation) -> Table:
         ("agreement", number(found.agreement)),
         ("entropy of the answers (nats)", number(found.entropy)),
         *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
+        *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
     ]
     return rows_table(f"{found.label}: {found.problems} problems ({found.split})", ("figure", "value"), rows)
 
@@ -38,6 +40,9 @@ def evaluation_table(found: Evaluation) -> Table:
 def reply_view(reply: Reply) -> RenderableType:
     """The answers as plain text, and the vote where there is more than one."""
     lines: list[RenderableType] = [Text(text) for text in reply.texts]
+    told = sorted({skill_id for found in reply.retrieved for skill_id in found})
+    if told:
+        lines.append(Text(f"Told by the skill bank: {', '.join(told)}", "dim"))
     if len(reply.texts) > 1:
         vote = reply.vote
         counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)

@@ -25,10 +25,11 @@ from rich.text import Text
 if TYPE_CHECKING:
     from skill_ttrl.runs.report import Summary
 
-SHOWN = ("loss", "reward", "agreement", "label_accuracy", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")
+SHOWN = ("loss", "reward", "agreement", "label_accuracy", "retrieve_rate", "generate_rate", "bank_skills",
+         "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
 """Figures of the live view, in this order, where a step has them."""
 LOOP = ("sample", "vote", "reward", "update")
-LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO"}
+LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO", "skills": "merge"}
 PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
 
@@ -111,7 +112,7 @@ class RunView:
 
     def _loop(self) -> Text:
         line = Text()
-        names = ["cold start", *LOOP]
+        names = ["cold start", *LOOP, *(["skills"] if "bank_skills" in self._figures else [])]
         at = "cold start" if self._phase == "cold start" else self._part
         for place, name in enumerate(names):
             if place:

@@ -144,8 +144,15 @@ def _mod(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
 class ProblemFamily(Protocol):
     """What a family must be able to do."""
 
-    name: str
-    description: str
+    @property
+    def name(self) -> str:
+        """As it is written after `family:`."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """One line for lists."""
+        ...
 
     def problems(self, split: str, env_id: str) -> list[Task]:
         """The tasks of one split, in a fixed order, with references."""

@@ -9,12 +9,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.runs.files import explaining, write_atomic
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import Summary
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.merge import make_merger, merge_groups
+from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.stages.bank import starting_skills
 from skill_ttrl.stages.train import Resume, run
+from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import batch_majority_vote
 
 Records = Sequence[Mapping[str, Any]]
@@ -35,6 +40,14 @@ class SkillTTRLTrainer:
         self.config = config
         self.output = Path(output)
         self.progress = progress
+        self.skill_bank: SkillBank | None = None
+        """What `train_offline` lets the winners change: a bank in memory, begun as the config's `skills` section says; None
+        without one. A run of `train` keeps its bank in its folder."""
+        if config.skills is not None:
+            self.skill_bank = SkillBank.from_config(config.skills)
+            first = starting_skills(config.skills)
+            if first:
+                self.skill_bank.import_skills(first)
 
     def train(
         self, train_data: Records | None = None, val_data: Records | None = None, *, resume: Resume | None = None
@@ -65,7 +78,9 @@ class SkillTTRLTrainer:
         return SourceConfig(path=str(file))
 
     def train_offline(self, problems: Sequence[str], all_responses: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """One step on responses that are there already: extract, vote, reward, advantages. Needs no model.
+        """One step on responses that are there already: extract, vote, reward, advantages, merge. Needs no model.
+
+        Where the config has skills, the operations of the winners change `skill_bank`.
 
         Args:
             problems: one text each.
@@ -73,7 +88,7 @@ class SkillTTRLTrainer:
 
         Returns:
             `rewards` and `advantages` (a list for each problem), `majority_answers`, `agreement_ratios`, and the means
-            `mean_reward` and `mean_agreement`.
+            `mean_reward` and `mean_agreement`; with a skill bank also `bank_update` (None when nothing changed).
 
         Raises:
             ValueError: the two differ in length, or a problem has no response.
@@ -85,14 +100,15 @@ class SkillTTRLTrainer:
             )
         from skill_ttrl.rl.advantages import ADVANTAGES
 
-        votes = batch_majority_vote([extract(text) for text in responses] for responses in all_responses)
+        groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
+        votes = batch_majority_vote(group.answers for group in groups)
         rewards = [[float(match) for match in vote.matches] for vote in votes]
         owners = [place for place, group in enumerate(rewards) for _ in group]
         estimate = ADVANTAGES.get(self.config.rl.advantage)
         flat = estimate([value for group in rewards for value in group], owners, self.config.rl.advantage_epsilon)
         in_order = iter(flat.tolist())
         advantages = [list(islice(in_order, len(group))) for group in rewards]
-        return {
+        found: dict[str, Any] = {
             "rewards": rewards,
             "advantages": advantages,
             "majority_answers": [vote.answer for vote in votes],
@@ -100,3 +116,21 @@ class SkillTTRLTrainer:
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
             "mean_agreement": fmean(vote.agreement for vote in votes) if votes else 0.0,
         }
+        if self.config.skills is not None and self.skill_bank is not None:
+            now = self.skill_bank.snapshot()
+            merger, extracting = make_merger(self.config.skills.merger), self.config.skills.extract
+            winners = [list(vote.matches) for vote in votes]
+            changes, _ = merge_groups(groups, winners, now, merger=merger, extract=extracting)
+            found["bank_update"] = self.skill_bank.apply(changes, reason="merge") if changes else None
+        return found
+
+
+def offline_group(problem: str, responses: Sequence[str]) -> Group:
+    """Responses that came from elsewhere, as the tries at one task; what they ask of a bank is read, not answered."""
+    task = Task(problem, MATH_ENV_ID, {"question": problem})
+    tries = []
+    for text in responses:
+        parsed = OutputParser().parse(text)
+        step = Step(problem, text, 0.0, terminated=True, truncated=False)
+        tries.append(Trajectory(task, (step,), parsed.answer, "terminated", ops=parsed.skill_ops))
+    return Group(task, tuple(tries))

@@ -12,6 +12,14 @@ from skill_ttrl.envs.math.families import FAMILIES, LARGEST_SLIP, Family
 from skill_ttrl.errors import ConfigError, DataError
 
 OF_NUMBERS = sorted(name for name in FAMILIES if isinstance(FAMILIES.get(name), Family))
+
+
+def numbers(name: str) -> Family:
+    family = FAMILIES.get(name)
+    assert isinstance(family, Family)
+    return family
+
+
 RESPONSE = re.compile(r"(\d+;)+<answer>\d+</answer>")
 
 
@@ -30,7 +38,7 @@ def true_answer(question: str) -> int:
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_references_and_clean_demonstrations_are_right(name: str) -> None:
-    family = FAMILIES.get(name)
+    family = numbers(name)
     for split in family.sizes:
         for task in family.problems(split, "E-v0"):
             assert task.reference == str(true_answer(task.options["question"]))
@@ -43,7 +51,7 @@ def test_references_and_clean_demonstrations_are_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_splits_are_disjoint_and_of_the_stated_size(name: str) -> None:
-    family = FAMILIES.get(name)
+    family = numbers(name)
     questions = {split: {task.options["question"] for task in family.problems(split, "E")} for split in family.sizes}
     assert {split: len(found) for split, found in questions.items()} == dict(family.sizes)
     assert len(set.union(*questions.values())) == sum(family.sizes.values())
@@ -53,7 +61,7 @@ def test_splits_are_disjoint_and_of_the_stated_size(name: str) -> None:
 
 
 def test_add_is_the_documented_recipe() -> None:
-    add = FAMILIES.get("add")
+    add = numbers("add")
     assert dict(add.sizes) == {"demos": 4000, "train": 256, "test": 128}
     assert len(add.operands[0]) * len(add.operands[1]) == 8100
     demonstrations = {
@@ -67,14 +75,14 @@ def test_add_is_the_documented_recipe() -> None:
 
 
 def test_later_steps_follow_a_slip() -> None:
-    add = FAMILIES.get("add")
+    add = numbers("add")
     assert add.solve(76, 52, lambda value: 11 if value == 8 else value) == ([11, 13], 131)
-    assert FAMILIES.get("mod").solve(100, 7, lambda value: 99 if value == 98 else value) == ([99], 1)
-    assert FAMILIES.get("mod").solve(100, 2, lambda value: 101 if value == 100 else value) == ([101], 0)
+    assert numbers("mod").solve(100, 7, lambda value: 99 if value == 98 else value) == ([99], 1)
+    assert numbers("mod").solve(100, 2, lambda value: 101 if value == 100 else value) == ([101], 0)
 
 
 def test_noise_has_the_stated_rate_and_size() -> None:
-    add = FAMILIES.get("add")
+    add = numbers("add")
     clean, noisy = add.demonstrations(noise=0), add.demonstrations(seed=1, noise=0.2)
     offsets = []
     for (prompt, right, *_), (same_prompt, response, *_) in zip(clean, noisy, strict=True):
@@ -90,14 +98,14 @@ def test_noise_has_the_stated_rate_and_size() -> None:
 
 @given(seed=st.integers(0, 2**32), noise=st.floats(0, 1))
 def test_any_noise_gives_well_formed_demonstrations(seed: int, noise: float) -> None:
-    family = FAMILIES.get("multiply")
+    family = numbers("multiply")
     drawn = family.demonstrations(seed, noise, split="test")
     assert all(RESPONSE.fullmatch(response) for _, response, *_ in drawn)
     assert drawn == family.demonstrations(seed, noise, split="test")
 
 
 def test_another_seed_draws_the_noise_afresh_on_the_same_problems() -> None:
-    family = FAMILIES.get("add")
+    family = numbers("add")
     first, second = family.demonstrations(seed=1), family.demonstrations(seed=2)
     assert [shown.prompt for shown in first] == [shown.prompt for shown in second]
     assert sum(one != other for one, other in zip(first, second, strict=True)) > 1000
@@ -105,6 +113,6 @@ def test_another_seed_draws_the_noise_afresh_on_the_same_problems() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(ConfigError, match=r"Unknown family 'ad'\. Did you mean 'add'\?"):
-        FAMILIES.get("ad")
+        numbers("ad")
     with pytest.raises(DataError, match=r"'add' has no split 'tset'\. Did you mean 'test'\?"):
-        FAMILIES.get("add").problems("tset", "E")
+        numbers("add").problems("tset", "E")

@@ -94,8 +94,8 @@ def test_a_name_is_two_tokens_wherever_it_stands() -> None:
     for name in FAMILY.names["demos"] + FAMILY.names["test"]:
         parts = [name[:2], name[2:]]
         for before, after in (('"', '"'), (">", " plus"), (" ", " 4"), ("\n", ".")):
-            pieces = [tokenizer.decode([token]) for token in tokenizer.encode(before + name + after)]
-            assert "|".join(parts) in "|".join(piece.strip() for piece in pieces), (before, name, after, pieces)
+            pieces = [str(tokenizer.decode([token])).strip() for token in tokenizer.encode(before + name + after)]
+            assert "|".join(parts) in "|".join(pieces), (before, name, after, pieces)
 
 
 def test_it_is_a_source_like_the_others() -> None:

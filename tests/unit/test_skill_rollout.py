@@ -15,7 +15,7 @@ from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import make_retriever
+from skill_ttrl.skills.retrieval import Hit, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill, Task
 
@@ -34,7 +34,9 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> SkillAgent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
     retriever = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score)
-    notes = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score) if settings.own_notes else None
+    notes = (
+        make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score) if settings.own_notes else None
+    )
     seen = SkillAccess(BANK, retriever, notes) if access else None
     return SkillAgent(PromptFormatter("plain", prompts="tiny"), settings, memory, seen)
 
@@ -55,9 +57,7 @@ def play(
     backend: ScriptedBackend, who: SkillAgent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1
 ) -> list[Group]:
     envs = EnvPool(lambda: make_env("SkillTTRL/Math-v0"))
-    work = rollout(
-        tasks, tries, envs=envs, agent=who, backend=backend, sampling=Sampling(), seed=0, max_turns=turns
-    )
+    work = rollout(tasks, tries, envs=envs, agent=who, backend=backend, sampling=Sampling(), seed=0, max_turns=turns)
     return wait_for(work)
 
 
@@ -146,9 +146,16 @@ def test_questions_are_searched_in_one_batch_per_task_type(monkeypatch: pytest.M
     assert who.access is not None
     calls: list[list[str]] = []
     search = who.access.retriever.search
-    monkeypatch.setattr(
-        who.access.retriever, "search", lambda s, q, **how: (calls.append(list(q)), search(s, q, **how))[1]
-    )
+
+    def watched(snapshot: Snapshot, queries: Sequence[str], **how: Any) -> list[list[Hit]]:
+        calls.append(list(queries))
+        return search(snapshot, queries, **how)
+
+    monkeypatch.setattr(who.access.retriever, "search", watched)
     told = who.tell([Asked(task(), ASK), Asked(task(), "nothing"), Asked(task(), ASK.replace("bako", "zuvi"))])
     assert calls == [["bako", "zuvi"]]
-    assert [found and found.text for found in told] == ["<skill>bako plus 9</skill>", None, "<skill>zuvi minus 2</skill>"]
+    assert [found and found.text for found in told] == [
+        "<skill>bako plus 9</skill>",
+        None,
+        "<skill>zuvi minus 2</skill>",
+    ]
