@@ -95,7 +95,7 @@ def test_pins_are_within_the_ranges() -> None:
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"]
     tested = [*project["dependencies"], *extras["dev"], *extras["skills"], *extras["math"], *extras["openai"]]
-    for text in tested:
+    for text in (text for text in tested if not text.startswith("skill-ttrl[")):  # our own extras
         requirement = Requirement(text)
         version = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{text} and the pin {version}"
