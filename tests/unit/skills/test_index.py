@@ -1,0 +1,274 @@
+"""The embedded Chroma: it saves work and changes no list. Rebuilt, reopened, deleted, damaged, out of date, foreign."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills import index as index_module
+from skill_ttrl.skills.embed import HashEmbedder, Vectors
+from skill_ttrl.skills.index import ChromaIndex, MemoryIndex
+from skill_ttrl.skills.retrieval import Mode, Retriever, make_retriever
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill
+
+SUBJECTS = ["fraction", "equation", "drawer", "fridge", "triangle", "boundary", "prime", "mug", "remainder", "receipt"]
+VERBS = ["check", "simplify", "open", "carry", "compare", "count", "multiply", "examine", "substitute", "clean"]
+HINTS = ["first", "twice", "before moving on", "when stuck", "with care", "from the left", "at the end", "modulo ten"]
+QUERIES = ["how to simplify a fraction", "open the fridge", "prime remainder modulo", "stuck", "count 17", "mugs"]
+FORCED = 5
+"""`exact_below` that sends every search of these banks through Chroma's candidates."""
+
+Lists = list[list[tuple[str, float]]]
+
+
+class Counting(HashEmbedder):
+    """A hash embedder that counts the skills it embeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts = 0
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.texts += sum(text not in QUERIES for text in texts)
+        return super().embed(texts)
+
+
+def bank(size: int, version: int = 1, start: int = 0) -> Snapshot:
+    """Skills of a few words each; every 50th has the text of the one before."""
+    rng = np.random.default_rng(0)
+    pairs = [
+        f"{VERBS[v]} the {SUBJECTS[s]} {HINTS[h]}, then {VERBS[w]} {number}"
+        for number, (v, s, h, w) in enumerate(rng.integers(8, size=(start + size, 4)))
+    ]
+    skills = [
+        Skill(id=f"s{number:05}", title="", text=pairs[number - (number % 50 == 49)])
+        for number in range(start, start + size)
+    ]
+    return Snapshot.of(version, skills)
+
+
+def lists(retriever: Retriever, snapshot: Snapshot, k: int = 6) -> Lists:
+    return [[(hit.skill.id, hit.score) for hit in hits] for hits in retriever.search(snapshot, QUERIES, k=k)]
+
+
+def chroma(
+    folder: Path, embedder: HashEmbedder | None = None, exact_below: int = FORCED, mode: Mode = "embedding"
+) -> Retriever:
+    made = embedder or HashEmbedder()
+    return Retriever(mode, made, ChromaIndex(made.name, folder=folder), exact_below=exact_below)
+
+
+def memory(mode: Mode = "embedding") -> Retriever:
+    return Retriever(mode, HashEmbedder(), MemoryIndex())
+
+
+@pytest.fixture(autouse=True)
+def light_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is quick to build, for banks of this size."""
+    monkeypatch.setattr(index_module, "HNSW", {**index_module.HNSW, "ef_construction": 100})
+
+
+@pytest.mark.parametrize("mode", ["embedding", "hybrid"])
+def test_two_builds_a_reopened_one_and_brute_force_agree_at_2000(tmp_path: Path, mode: Mode) -> None:
+    snapshot = bank(2000)
+    expected = lists(memory(mode), snapshot)
+    assert all(len(hits) == 6 for hits in expected)
+    for name in ("one", "two"):
+        for _ in range(2):  # built, then opened again
+            embedder = Counting()
+            retriever = chroma(tmp_path / name, embedder, mode=mode)
+            assert lists(retriever, snapshot) == expected
+            retriever.close()
+        assert embedder.texts == 0
+        exact = chroma(tmp_path / name, exact_below=10_000, mode=mode)
+        assert lists(exact, snapshot) == expected  # vectors come back from the disk bit for bit
+        exact.close()
+
+
+def test_the_candidates_do_come_from_chroma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    nearest = ChromaIndex.nearest
+    monkeypatch.setattr(ChromaIndex, "nearest", lambda self, vector, n: asked.append(n) or nearest(self, vector, n))
+    retriever = chroma(tmp_path)
+    lists(retriever, bank(600))
+    assert len(asked) >= len(QUERIES) and min(asked) == 64
+    asked.clear()
+    retriever.search(bank(600), ["mug"], k=100)
+    assert asked == [400]
+    retriever.close()
+
+
+def test_ties_beyond_the_candidates_still_go_by_id(tmp_path: Path) -> None:
+    """More equal scores than Chroma names at first: texts that differ only in what the embedder does not see."""
+    same = [Skill(id=f"t{number:04}", title="", text="carry the mug" + "!" * number) for number in range(400)]
+    snapshot = Snapshot.of(1, [*same, *bank(400)])
+    retriever = chroma(tmp_path)
+    hits = retriever.search(snapshot, ["carry the mug"], k=6)[0]
+    assert [hit.skill.id for hit in hits] == [f"t{number:04}" for number in range(6)]
+    retriever.close()
+
+
+def test_a_filter_that_leaves_few_among_the_nearest(tmp_path: Path) -> None:
+    rest = [
+        Skill(id=f"x{number}", title="", text=f"carry the mug {number}", task_type="other") for number in range(500)
+    ]
+    snapshot = Snapshot.of(1, [*bank(300), *rest])
+    wanted = [Skill(id=skill.id, title="", text=skill.text, task_type="math") for skill in bank(300)]
+    snapshot = Snapshot.of(2, [*wanted, *rest])
+    found = [
+        retriever.search(snapshot, ["carry the mug"], task_type="math", k=6)
+        for retriever in (chroma(tmp_path), memory())
+    ]
+    assert found[0] == found[1] and all(hit.skill.task_type == "math" for hit in found[0][0])
+
+
+def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
+    snapshot = bank(300)
+    retriever = chroma(tmp_path)
+    expected = lists(retriever, snapshot)
+    retriever.close()
+    shutil.rmtree(tmp_path / "chroma")
+    embedder = Counting()
+    again = chroma(tmp_path, embedder)
+    assert lists(again, snapshot) == expected and embedder.texts == len({skill.text for skill in snapshot})
+    again.close()
+
+
+def test_a_folder_that_is_out_of_date_is_caught_up(tmp_path: Path) -> None:
+    old = chroma(tmp_path)
+    lists(old, bank(300))
+    old.close()
+    newer = bank(100, version=9, start=250)  # 50 are there, 50 are new; the others are gone
+    embedder = Counting()
+    retriever = chroma(tmp_path, embedder)
+    assert lists(retriever, newer) == lists(memory(), newer)
+    assert embedder.texts == len({skill.text for skill in newer} - {skill.text for skill in bank(300)})
+    retriever.close()
+
+
+def test_what_no_version_needs_goes_in_time_and_comes_back_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "PRUNE_SLACK", 10)
+    first, second = bank(200), bank(20, version=2, start=1000)
+    indexes = (ChromaIndex(HashEmbedder().name, folder=tmp_path), MemoryIndex())
+    for index in indexes:
+        retriever = Retriever("embedding", HashEmbedder(), index, exact_below=FORCED)
+        expected = lists(retriever, first)
+        keys = list(retriever._versions[id(first)][0].rows_of)
+        lists(retriever, second)
+        assert index.fetch(keys) == {}
+        assert lists(retriever, first) == expected
+        assert lists(retriever, second) == lists(memory(), second)
+        if isinstance(index, ChromaIndex):
+            assert len(index.fetch(keys)) == len(keys)  # added again for its candidates
+        retriever.close()
+
+
+def damage_database(folder: Path) -> None:
+    (file,) = folder.rglob("chroma.sqlite3")
+    file.write_bytes(b"not a database " * 1000)
+
+
+def truncate_database(folder: Path) -> None:
+    (file,) = folder.rglob("chroma.sqlite3")
+    file.write_bytes(file.read_bytes()[:20_000])
+
+
+def damage_graph(folder: Path) -> None:
+    files = list(folder.rglob("*.bin"))
+    assert files
+    for file in files:
+        file.write_bytes(b"x" * 10)
+
+
+def remove_graph(folder: Path) -> None:
+    for file in list(folder.rglob("header.bin")):
+        shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize("damage", [damage_database, truncate_database, damage_graph, remove_graph])
+def test_a_damaged_folder_is_made_again_with_a_notice(tmp_path: Path, damage: object) -> None:
+    snapshot = bank(1500)  # past Chroma's sync_threshold: the graph is on the disk
+    retriever = chroma(tmp_path)
+    expected = lists(retriever, snapshot)
+    retriever.close()
+    assert callable(damage)
+    damage(tmp_path / "chroma")
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        again = chroma(tmp_path)
+        assert lists(again, snapshot) == expected
+        assert lists(again, snapshot) == expected
+        again.close()
+    assert "is damaged and is made again from the bank" in str(notices[0].message) and len(notices) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        healed = chroma(tmp_path)
+        assert lists(healed, snapshot) == expected
+        healed.close()
+
+
+def test_another_embedder_is_refused_and_both_are_named(tmp_path: Path) -> None:
+    retriever = chroma(tmp_path)
+    lists(retriever, bank(20))
+    retriever.close()
+    with pytest.raises(SkillBankError) as caught:
+        chroma(tmp_path, HashEmbedder(128))
+    for part in ("hash:v1:384", "hash:v1:128", "skills.embedder", str(tmp_path / "chroma")):
+        assert part in str(caught.value)
+    still = chroma(tmp_path)  # the refusal has freed the folder and left it whole
+    assert len(lists(still, bank(20))[0]) == 6
+    still.close()
+
+
+def test_one_process_owns_a_folder(tmp_path: Path) -> None:
+    owner = make_retriever(index="chroma", folder=tmp_path)
+    with pytest.raises(SkillBankError, match="already open in this process"):
+        make_retriever(index="chroma", folder=tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from skill_ttrl.errors import SkillBankError\n"
+        "from skill_ttrl.skills.index import ChromaIndex\n"
+        "try: ChromaIndex('hash:v1:384', folder=Path(sys.argv[1]))\n"
+        "except SkillBankError as error: print(error); sys.exit(7)"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path)]
+    second = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert second.returncode == 7, second.stderr
+    assert "Another process" in second.stdout and "skills.index: memory" in second.stdout
+    owner.close()
+    owner.close()
+    assert subprocess.run(run, capture_output=True, timeout=120, check=False).returncode == 0
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "chroma").write_text("a file")
+    with pytest.raises(SkillBankError, match="Cannot make"):
+        chroma(tmp_path)
+
+
+def test_more_than_one_batch_of_chroma(tmp_path: Path) -> None:
+    index = ChromaIndex("test:3", folder=tmp_path)
+    index._batch_size = 7
+    vectors = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
+    keys = [f"k{number}" for number in range(23)]
+    index.add(keys, vectors)
+    index.add(keys[:3], vectors[:3])  # once more is no error
+    held = index.fetch([*keys, "unknown"])
+    assert sorted(held) == sorted(keys) and all(
+        np.array_equal(held[key], row) for key, row in zip(keys, vectors, strict=True)
+    )
+    assert index.fetch([]) == {}
+    found = index.nearest(vectors[0], 8)
+    assert found is not None and {key for key, _ in found} == {f"k{number}" for number in range(0, 23, 3)}
+    assert [cosine for _, cosine in found] == pytest.approx([1.0] * 8)
+    index.close()

@@ -1,0 +1,265 @@
+"""Retrieval against a naive brute force: exact scores, ties by id, filters, thresholds, and nothing for empty questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.embed import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.index import MemoryIndex
+from skill_ttrl.skills.retrieval import CACHED_VERSIONS, Hit, Mode, Retriever, make_retriever
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.view import skill_text
+from skill_ttrl.types import Skill, Tier
+
+EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores
+WORDS = ["add", "adding", "carry", "mug", "Mug", "x", "fridge", "7", "!"]
+texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
+skills = st.builds(
+    Skill,
+    id=st.text("ab1", min_size=1, max_size=3),
+    title=texts,
+    text=texts,
+    when_to_apply=texts,
+    tier=st.sampled_from(["general", "task", "mistake"]),
+    task_type=st.sampled_from(["", "math", "house"]),
+)
+
+
+def skill(skill_id: str, text: str, tier: Tier = "task", task_type: str = "") -> Skill:
+    return Skill(id=skill_id, title="", text=text, tier=tier, task_type=task_type)
+
+
+def ids(found: Sequence[Hit]) -> list[str]:
+    return [hit.skill.id for hit in found]
+
+
+def cosine(text: str, query: str) -> float:
+    one, other = EMBEDDER.embed([text])[0].astype(np.float64), EMBEDDER.embed([query])[0].astype(np.float64)
+    return float((one * other).sum())
+
+
+def bm25(snapshot: Snapshot, query: str) -> dict[str, float]:
+    """The variant of Lucene, word by word."""
+    documents = {found.id: words_of(skill_text(found)) for found in snapshot}
+    mean = sum(map(len, documents.values())) / max(len(documents), 1)
+    scores = dict.fromkeys(documents, 0.0)
+    for word in words_of(query):
+        holders = sum(word in document for document in documents.values())
+        idf = math.log(1 + (len(documents) - holders + 0.5) / (holders + 0.5))
+        for key, document in documents.items():
+            tf = document.count(word)
+            if tf:
+                scores[key] += idf * tf / (tf + 1.5 * (1 - 0.75 + 0.75 * len(document) / mean))
+    return scores
+
+
+@given(st.lists(skills, max_size=12), texts, st.sampled_from([None, "", "math", "other"]), st.integers(0, 7))
+@settings(max_examples=150, deadline=None)
+def test_embedding_equals_brute_force(found: list[Skill], query: str, task_type: str | None, k: int) -> None:
+    snapshot = Snapshot.of(1, found)
+    hits = Retriever("embedding", EMBEDDER, MemoryIndex()).search(snapshot, [query], task_type=task_type, k=k)[0]
+    eligible = [one for one in snapshot if not task_type or one.tier == "general" or one.task_type in ("", task_type)]
+    expected = sorted((-cosine(skill_text(one), query), one.id) for one in eligible)[:k]
+    if not EMBEDDER.embed([query]).any():
+        expected = []
+    assert [(-hit.score, hit.skill.id) for hit in hits] == expected  # scores to the last bit
+
+
+@given(st.lists(skills, max_size=10), texts, st.sampled_from(["keyword", "hybrid"]))
+@settings(max_examples=100, deadline=None)
+def test_keyword_and_hybrid_equal_brute_force(found: list[Skill], query: str, mode: Mode) -> None:
+    snapshot = Snapshot.of(1, found)
+    hits = Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, [query], k=4)[0]
+    scores = bm25(snapshot, query)
+    if mode == "hybrid":
+        best = max(scores.values(), default=0.0) or 1.0
+        scores = {one.id: 0.5 * cosine(skill_text(one), query) + 0.5 * scores[one.id] / best for one in snapshot}
+        if not EMBEDDER.embed([query]).any() and not any(scores.values()):
+            scores = {}
+    else:
+        scores = {key: score for key, score in scores.items() if score > 0}
+    assert len(hits) == min(4, len(scores))
+    assert [hit.score for hit in hits] == pytest.approx(sorted(scores.values(), reverse=True)[:4], abs=1e-5)
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[hit.skill.id], abs=1e-5)
+    order = [(-hit.score, hit.skill.id) for hit in hits]
+    assert order == sorted(order)
+
+
+@given(st.lists(skills, min_size=1, max_size=8), st.lists(texts, min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
+def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Skill], queries: list[str]) -> None:
+    snapshot = Snapshot.of(1, found)
+    retriever = Retriever(mode, EMBEDDER, MemoryIndex())
+    together = retriever.search(snapshot, queries, k=3)
+    assert together == [Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, [query], k=3)[0] for query in queries]
+
+
+def test_equal_texts_tie_and_go_by_id() -> None:
+    snapshot = Snapshot.of(1, [skill(f"s{number:03}", "carry the one") for number in reversed(range(300))])
+    for mode in ("embedding", "keyword", "hybrid"):
+        hits = make_retriever(mode=mode).search(snapshot, ["carry one"], k=5)[0]  # type: ignore[arg-type]
+        assert ids(hits) == ["s000", "s001", "s002", "s003", "s004"]
+        assert len({hit.score for hit in hits}) == 1
+
+
+def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
+    rng = np.random.default_rng(0)
+
+    class Near:
+        name, dimension = "near", 384
+
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            rows = np.stack([BASE + 1e-7 * np.random.default_rng(int(text)).normal(size=384) for text in texts])
+            return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    BASE = rng.normal(size=384)
+    BASE /= np.linalg.norm(BASE)
+    snapshot = Snapshot.of(1, [skill(f"{number:04}", str(number)) for number in range(800)])
+    hits = Retriever("embedding", Near(), MemoryIndex()).search(snapshot, ["5000"], k=6)[0]
+    rows, query = Near().embed([str(number) for number in range(800)]).astype(np.float64), Near().embed(["5000"])[0]
+    exact = sorted((-float((row * query).sum()), f"{number:04}") for number, row in enumerate(rows))[:6]
+    assert [(-hit.score, hit.skill.id) for hit in hits] == exact
+
+
+def test_filters_by_type_and_tier() -> None:
+    snapshot = Snapshot.of(
+        1,
+        [
+            skill("a", "carry one", "task", "math"),
+            skill("b", "carry one", "task", "house"),
+            skill("c", "carry one", "task"),
+            skill("d", "carry one", "general", "house"),
+            skill("e", "carry one", "mistake", "math"),
+        ],
+    )
+    retriever = make_retriever(mode="hybrid")
+
+    def found(task_type: str | None = None, tiers: tuple[Tier, ...] | None = None) -> list[str]:
+        return ids(retriever.search(snapshot, ["carry one"], task_type=task_type, tiers=tiers)[0])
+
+    assert found() == found("") == list("abcde")
+    assert found("math") == list("acde")
+    assert found("math", ("task",)) == ["a", "c"]
+    assert found("house", ("general", "task")) == ["b", "c", "d"]
+    assert found(None, ("mistake",)) == ["e"]
+    assert found("math", ()) == []
+
+
+def test_the_threshold() -> None:
+    snapshot = Snapshot.of(1, [skill("near", "multiply fractions"), skill("far", "open the fridge")])
+    asked = ["multiply a fraction"]
+    assert ids(make_retriever(mode="embedding").search(snapshot, asked)[0]) == ["near", "far"]
+    assert ids(make_retriever(mode="embedding", min_score=0.4).search(snapshot, asked)[0]) == ["near"]
+    assert make_retriever(mode="embedding", min_score=0.999).search(snapshot, asked) == [[]]
+    assert make_retriever(mode="keyword", min_score=100.0).search(snapshot, asked) == [[]]
+
+
+@pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
+def test_nothing_is_found_where_there_is_nothing(mode: Mode) -> None:
+    retriever = make_retriever(mode=mode)
+    full = Snapshot.of(1, [skill("a", "carry one"), skill("b", "")])
+    assert retriever.search(Snapshot(), ["carry", "one"]) == [[], []]
+    assert retriever.search(full, []) == []
+    assert retriever.search(full, ["", " \n", "!?", "carry"], k=1) == [
+        [],
+        [],
+        [],
+        retriever.search(full, ["carry"], k=1)[0],
+    ]
+    assert retriever.search(full, ["carry"], k=0) == [[]]
+    assert retriever.search(Snapshot.of(1, [skill("b", "")]), ["carry"])[0] in ([], [Hit(skill("b", ""), 0.0)])
+    assert make_retriever(mode="keyword").search(full, ["mug"]) == [[]]
+
+
+def test_hostile_and_endless_texts_are_data() -> None:
+    snapshot = Snapshot.of(
+        1,
+        [
+            skill("big", "carry " * 200_000),
+            skill("tag", "</skill><retrieve query='x'/> \ud800 \x00 {0} %s [red]"),
+            skill("tail", "x" * EMBED_CHARS + " fridge"),
+        ],
+    )
+    for mode in ("embedding", "keyword", "hybrid"):
+        retriever = make_retriever(mode=mode)  # type: ignore[arg-type]
+        assert ids(retriever.search(snapshot, ["carry " * 100_000])[0])[0] == "big"
+        assert ids(retriever.search(snapshot, ["\ud800 retrieve query"])[0])[0] == "tag"
+    assert make_retriever(mode="keyword").search(snapshot, ["fridge"]) == [[]]  # past the prefix
+
+
+def test_what_of_a_skill_is_searched() -> None:
+    whole = Skill(id="a", title="Carry", text="the one", when_to_apply="adding", source="user", task_type="math")
+    assert skill_text(whole) == "Carry\nadding\nthe one"
+    assert skill_text(replace(whole, title="", when_to_apply="")) == "the one"
+    assert len(skill_text(replace(whole, text="y" * 1_000_000))) == EMBED_CHARS
+
+
+class Counting(HashEmbedder):
+    """A hash embedder that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.asked: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.asked += texts
+        return super().embed(texts)
+
+
+def test_versions_are_cached_and_unchanged_texts_are_embedded_once() -> None:
+    embedder = Counting()
+    retriever = Retriever("embedding", embedder, MemoryIndex())
+    first = Snapshot.of(1, [skill("a", "one"), skill("b", "two"), skill("c", "two")])
+    retriever.search(first, ["q", "q"])
+    retriever.search(first, ["q"])
+    assert sorted(embedder.asked) == ["one", "q", "q", "two"]
+    embedder.asked.clear()
+    second = Snapshot.of(2, [*first, skill("d", "three"), skill("a", "changed")])
+    assert ids(retriever.search(second, ["changed"], k=1)[0]) == ["a"]
+    assert sorted(embedder.asked) == ["changed", "changed", "three"]
+    embedder.asked.clear()
+    for version in range(3, 5 + CACHED_VERSIONS):
+        retriever.search(Snapshot.of(version, [*first, skill("e", str(version))]), ["q"])
+    assert ids(retriever.search(first, ["one"], k=1)[0]) == ["a"]  # dropped from the cache, its vectors are still held
+    assert "two" not in embedder.asked and len(retriever._versions) == CACHED_VERSIONS
+
+
+def test_an_embedder_that_breaks_its_promise_is_named() -> None:
+    class Long(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            return super().embed(texts) * 2
+
+    class Flat(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            return super().embed(texts)[0]  # type: ignore[return-value]
+
+    class NotANumber(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            return super().embed(texts) * np.float32("nan")
+
+    snapshot = Snapshot.of(1, [skill("a", "one")])
+    for broken, says in ((Long(), "not of length 1"), (Flat(), r"shape \(384,\)"), (NotANumber(), "not of length 1")):
+        with pytest.raises(ConfigError, match=says):
+            Retriever("embedding", broken, MemoryIndex()).search(snapshot, ["q"])
+
+
+def test_names_that_are_not_known(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Unknown retrieval 'fuzzy'\. Known: embedding, keyword, hybrid"):
+        make_retriever(mode="fuzzy")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Unknown index 'faiss'\. Known: chroma, memory"):
+        make_retriever(mode="embedding", index="faiss")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs the bank's folder or a chroma_server"):
+        make_retriever(mode="embedding", index="chroma")
+    make_retriever(mode="keyword", embedder="no such", index="chroma", folder=tmp_path)  # opens neither
+    assert not list(tmp_path.iterdir())
