@@ -30,6 +30,8 @@ CHROMA_FOLDER = "chroma"
 PRUNE_SLACK = 1000
 """Vectors that no skill of the current version needs are kept up to this number, or up to as many as are needed: a
 rollback finds them again, and deleting each one at once would cost more than it frees."""
+SERVER_SECONDS = 120.0
+"""A server that does not answer a request for so long is given up."""
 # Chroma's defaults (16, 100, 100) found 0.66 of the nearest 6 of 50,000 random vectors; see docs/retrieval-results.md.
 HNSW = {"space": "l2", "max_neighbors": 48, "ef_construction": 400, "ef_search": 240}
 
@@ -192,6 +194,8 @@ class ChromaIndex:
         """Close the client and free the folder for another process. More than once is fine."""
         if self._client is not None:
             self._client.close()
+            if self._server is not None:
+                self._client._server._session.close()  # which Chroma leaves open
             self._client = None
         if self._lock is not None:
             release_lock(self._folder, self._lock)
@@ -248,9 +252,10 @@ class ChromaIndex:
 
     def _connect(self) -> Any:
         host, _, port = (self._server or "").rpartition(":")
-        return self._chromadb.HttpClient(
-            host=host, port=int(port), settings=self._chromadb.Settings(anonymized_telemetry=False)
-        )
+        settings = self._chromadb.Settings(anonymized_telemetry=False)
+        client = self._chromadb.HttpClient(host=host, port=int(port), settings=settings)
+        client._server._session.timeout = SERVER_SECONDS  # Chroma would wait for ever
+        return client
 
     def _try(self, action: Callable[[], T], otherwise: T) -> T:
         """What `action` gives; if the vectors turn out to be damaged or gone, begin with none and give `otherwise`."""

@@ -61,7 +61,8 @@ class Question:
             room += 4 * len(self.vector) * float(np.finfo(np.float32).eps)
         if self.keyword is not None:
             total += self.keyword[rows]
-        return rows[total >= np.partition(total, -k)[-k] - room]
+        likely: Rows = rows[total >= np.partition(total, -k)[-k] - room]
+        return likely
 
 
 class View:

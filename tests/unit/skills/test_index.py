@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills import index as index_module
@@ -97,7 +98,12 @@ def test_two_builds_a_reopened_one_and_brute_force_agree_at_2000(tmp_path: Path,
 def test_the_candidates_do_come_from_chroma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     nearest = ChromaIndex.nearest
-    monkeypatch.setattr(ChromaIndex, "nearest", lambda self, vector, n: asked.append(n) or nearest(self, vector, n))
+
+    def counted(self: ChromaIndex, vector: NDArray[np.float32], n: int) -> list[tuple[str, float]] | None:
+        asked.append(n)
+        return nearest(self, vector, n)
+
+    monkeypatch.setattr(ChromaIndex, "nearest", counted)
     retriever = chroma(tmp_path)
     lists(retriever, bank(600))
     assert len(asked) >= len(QUERIES) and min(asked) == 64

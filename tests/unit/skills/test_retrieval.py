@@ -108,7 +108,7 @@ def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Ski
 def test_equal_texts_tie_and_go_by_id() -> None:
     snapshot = Snapshot.of(1, [skill(f"s{number:03}", "carry the one") for number in reversed(range(300))])
     for mode in ("embedding", "keyword", "hybrid"):
-        hits = make_retriever(mode=mode).search(snapshot, ["carry one"], k=5)[0]  # type: ignore[arg-type]
+        hits = make_retriever(mode=mode).search(snapshot, ["carry one"], k=5)[0]
         assert ids(hits) == ["s000", "s001", "s002", "s003", "s004"]
         assert len({hit.score for hit in hits}) == 1
 
@@ -121,7 +121,8 @@ def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
 
         def embed(self, texts: Sequence[str]) -> Vectors:
             rows = np.stack([BASE + 1e-7 * np.random.default_rng(int(text)).normal(size=384) for text in texts])
-            return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+            made: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+            return made
 
     BASE = rng.normal(size=384)
     BASE /= np.linalg.norm(BASE)
@@ -192,7 +193,7 @@ def test_hostile_and_endless_texts_are_data() -> None:
         ],
     )
     for mode in ("embedding", "keyword", "hybrid"):
-        retriever = make_retriever(mode=mode)  # type: ignore[arg-type]
+        retriever = make_retriever(mode=mode)
         assert ids(retriever.search(snapshot, ["carry " * 100_000])[0])[0] == "big"
         assert ids(retriever.search(snapshot, ["\ud800 retrieve query"])[0])[0] == "tag"
     assert make_retriever(mode="keyword").search(snapshot, ["fridge"]) == [[]]  # past the prefix
@@ -242,7 +243,8 @@ def test_an_embedder_that_breaks_its_promise_is_named() -> None:
 
     class Flat(HashEmbedder):
         def embed(self, texts: Sequence[str]) -> Vectors:
-            return super().embed(texts)[0]  # type: ignore[return-value]
+            row: Vectors = super().embed(texts)[0]
+            return row
 
     class NotANumber(HashEmbedder):
         def embed(self, texts: Sequence[str]) -> Vectors:
