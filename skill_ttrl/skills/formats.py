@@ -221,10 +221,8 @@ def _parsed(text: str, path: Path, line: int | None = None) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        place = where if ":" in where.rpartition("/")[2] else f"{where}:{error.lineno}"
-        raise SkillBankError(
-            f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported."
-        ) from None
+        place = f"{path}:{line or error.lineno}"
+        raise SkillBankError(f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported.") from None
     except RecursionError:
         raise SkillBankError(f"{path} is nested too deeply to be read. Nothing was imported.") from None
 

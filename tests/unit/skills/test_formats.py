@@ -1,0 +1,205 @@
+"""Skills as files: what is written is read back exactly, published files are read, and a bad record refuses the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import tidy
+from skill_ttrl.skills.formats import Format, dump_skills, read_skills, write_skills
+from skill_ttrl.skills.markdown import parse_markdown
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill, SkillStats, Tier
+
+SKILLRL = {
+    "general_skills": [
+        {"skill_id": "gen_001", "title": "Explore", "principle": "Look once.", "when_to_apply": "At first."}
+    ],
+    "task_specific_skills": {
+        "clean": [{"skill_id": "cle_001", "title": "Sink", "principle": "Use the sink.", "when_to_apply": "Clean it."}],
+        "heat": [
+            {"skill_id": "hea_001", "title": "Stove", "principle": "Use the stove.", "when_to_apply": "", "example": 1}
+        ],
+    },
+    "common_mistakes": [
+        {
+            "mistake_id": "err_001",
+            "description": "Going round.",
+            "why_it_happens": "No map.",
+            "how_to_avoid": "Keep a map.",
+        }
+    ],
+    "metadata": {"source": "somewhere"},
+}
+FULL = Skill(
+    "sk_1",
+    'A "title": with\nlines',
+    "Text.\n\n```python\nx\n```\n## sk_2\n- tier: general\n\n````\n\r\n<!-- end -->\n",
+    " when ",
+    "mistake",
+    "[type]",
+    3,
+    ("sk_0", "sk_00"),
+    "merge",
+    ("t, 1", '"t2"'),
+    SkillStats(5, 2, 1, 7),
+    ("long",),
+)
+TEXTS = st.one_of(st.text(max_size=30), st.text('`#- \n\r[]":x\u2028\x00', max_size=30))
+SKILLS = st.builds(
+    Skill,
+    st.from_regex(r"[a-z`\[\]*_.:-]{1,6}", fullmatch=True),
+    TEXTS,
+    TEXTS.map(lambda text: text + "."),
+    TEXTS,
+    st.sampled_from(("general", "task", "mistake")),
+    TEXTS,
+    st.integers(1, 9),
+    st.lists(TEXTS, max_size=2).map(tuple),
+    TEXTS.filter(bool),
+    st.lists(TEXTS, max_size=2).map(tuple),
+    st.builds(SkillStats, *[st.integers(0, 9)] * 3, st.none() | st.integers(0, 9)),
+    st.lists(TEXTS, max_size=2).map(tuple),
+)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "markdown"])
+@settings(max_examples=150, deadline=None)
+@given(skills=st.lists(SKILLS, max_size=4))
+def test_what_is_written_is_read_back(
+    form: Format, skills: list[Skill], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    snapshot = Snapshot.of(3, map(tidy, [*skills, FULL]))
+    file = tmp_path_factory.getbasetemp() / f"skills-{form}"
+    write_skills(file, snapshot, form)
+    assert read_skills(file, form) == list(snapshot)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(SKILLS, max_size=4))
+def test_skillrl_holds_words_tiers_and_types(skills: list[Skill]) -> None:
+    snapshot = Snapshot.of(3, map(tidy, skills))
+    bank = SkillBank()
+    for skill in _read_text(dump_skills(snapshot, "skillrl"), "x.json"):
+        bank.add(skill)
+    for kept in snapshot:
+        back = bank.snapshot().skills[kept.id]
+        for name in ("title", "text", "when_to_apply", "tier", "task_type"):
+            assert getattr(back, name) == getattr(kept, name)
+    assert len(bank) == len(snapshot)
+
+
+def _read_text(text: str, name: str) -> list[Skill]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(text.encode())
+        return read_skills(file)
+
+
+def test_skillrl_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "bank.json").write_text(json.dumps(SKILLRL))
+    general, clean, heat, mistake = read_skills(tmp_path / "bank.json")
+    assert general == Skill("gen_001", "Explore", "Look once.", "At first.", "general", source="skillrl")
+    assert (clean.tier, clean.task_type, clean.text) == ("task", "clean", "Use the sink.")
+    assert (heat.task_type, heat.when_to_apply) == ("heat", "")
+    assert mistake == Skill("err_001", "Going round.", "Keep a map.", "No map.", "mistake", source="skillrl")
+    written = json.loads(dump_skills(Snapshot.of(4, [general, clean, heat, mistake]), "skillrl"))
+    del SKILLRL["task_specific_skills"]["heat"][0]["example"]  # type: ignore[index]
+    assert {**written, "metadata": SKILLRL["metadata"]} == SKILLRL
+
+
+def test_markdown_looks_like_this() -> None:
+    skill = Skill("sk_001", "Modular arithmetic", "Use Fermat's\nlittle theorem.", "powers modulo a prime")
+    assert dump_skills(Snapshot.of(2, [skill]), "markdown") == (
+        "# Skill bank, version 2\n\n## sk_001\n\n- title: Modular arithmetic\n- tier: task\n"
+        "- when to apply: powers modulo a prime\n\n```text\nUse Fermat's\nlittle theorem.\n```\n"
+    )
+
+
+def test_markdown_by_hand() -> None:
+    text = "Some words.\n\n## one\n\nJust text.\n\nTwo paragraphs.\n\n##  two \n- title: T: x\n- uses: 3\n\n```\n## no\n```\nafter"
+    one, two = parse_markdown(text, "x.md")
+    assert one == Skill("one", "", "Just text.\n\nTwo paragraphs.", source="import")
+    assert two == Skill("two", "T: x", "## no", source="import", stats=SkillStats(uses=3))
+    windows = dump_skills(Snapshot.of(1, [one, two]), "markdown").replace("\n", "\r\n")
+    assert parse_markdown(windows, "x.md") == [one, two]
+    assert parse_markdown("", "x.md") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "x.jsonl",
+            '{"id": "a", "text": "t"}\n\n{"id": "b"}\n',
+            r"x\.jsonl:3: A skill needs 'text' .*; found 'id'\. Nothing",
+        ),
+        ("x.jsonl", '{"id": "a", "text": "t"}\n{"id": "b", ', r"x\.jsonl:2 is not JSON"),
+        ("x.jsonl", "[1]\n", r"x\.jsonl:1: a skill is an object, found \[1\]"),
+        ("x.json", '{"skills": [\n{"id": "a" "text"}]}', r"x\.json:2 is not JSON: .*column 12"),
+        ("x.json", '{"skills": [{"id": "a", "text": "t"}, 7]}', r"skills\[1\]: a skill is an object, found 7"),
+        ("x.json", '{"skills": [{"id": "a b", "text": "t"}]}', r"skills\[0\]: 'a b' cannot be a skill's id"),
+        ("x.json", '{"skills": [{"id": "a", "text": 5}]}', r"text is a text, found 5"),
+        ("x.json", '{"skills": [{"id": "a", "text": "t", "tier": "x"}]}', r"tier 'x'"),
+        ("x.json", '{"skills": [{"id": "a", "text": "t", "stats": {"used": 1}}]}', r"'stats' holds uses"),
+        ("x.json", '{"skills": [{"id": "a", "text": "t", "stats": {"uses": "1"}}]}', r"whole numbers"),
+        ("x.json", '{"schema": 2, "skills": []}', r"written under schema 2"),
+        ("x.json", '{"what": 1}', r"holds no skills"),
+        ("x.json", '"text"', r"holds no skills"),
+        ("x.json", "[" * 100_000, r"nested too deeply"),
+        ("x.json", '{"task_specific_skills": []}', r"an object of lists by task type"),
+        ("x.json", '{"general_skills": {}}', r"'general_skills' is a list"),
+        ("x.json", '{"common_mistakes": [{"mistake_id": "e"}]}', r"common_mistakes\[0\]: A skill needs 'text'"),
+        ("x.md", "## a\n- titel: x\n\ntext", r"x\.md:1: unknown field 'titel' .* Did you mean 'title'"),
+        ("x.md", "\n## a\n- uses: x\n\ntext", r"x\.md:2: 'uses' is a number, found 'x'"),
+        ("x.md", "## a\n- parents: x\n\ntext", r"'parents' is a list of texts"),
+        ("x.md", '## a\n- title: "x\n\ntext', r"'title' is a text in quotes"),
+        ("x.md", "## a\n\n```\ntext", r"fence ``` of its text is not closed"),
+        ("x.md", "## a\n\n", r"x\.md:1: Skill 'a' has an empty text"),
+        ("x.txt", "", r"Say --format json, jsonl, skillrl or markdown"),
+    ],
+)
+def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SkillBankError, match=message):
+        read_skills(tmp_path / name)
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(SkillBankError, match=r"Cannot read .*none\.json: No such file"):
+        read_skills(tmp_path / "none.json")
+    (tmp_path / "latin.json").write_bytes(b'{"x": "\xe9"}')
+    with pytest.raises(SkillBankError, match="is not UTF-8 text"):
+        read_skills(tmp_path / "latin.json")
+    with pytest.raises(SkillBankError, match=r"Cannot write .*none/x\.json"):
+        write_skills(tmp_path / "none" / "x.json", Snapshot())
+    with pytest.raises(SkillBankError, match=r"Unknown format 'yaml'"):
+        write_skills(tmp_path / "x.json", Snapshot(), "yaml")  # type: ignore[arg-type]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["latin.json"]
+
+
+def test_records_without_ids_get_some(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [{"text": "a"}, {"id": 7, "content": "b"}, {"text": "c"}]
+    (tmp_path / "x.json").write_text(json.dumps(records))
+    found = read_skills(tmp_path / "x.json")
+    assert [(skill.id, skill.text, skill.source) for skill in found] == [
+        ("sk_001", "a", "import"),
+        ("7", "b", "import"),
+        ("sk_001_3", "c", "import"),
+    ]
+
+
+def test_tiers_are_the_known_ones(tmp_path: Path) -> None:
+    tiers: tuple[Tier, ...] = ("general", "task", "mistake")
+    file = tmp_path / "x.jsonl"
+    file.write_text("".join(json.dumps({"id": tier, "text": "t", "tier": tier}) + "\n" for tier in tiers))
+    assert [skill.tier for skill in read_skills(file)] == list(tiers)
