@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.merge import merge
+from skill_ttrl.cli.output import print_json
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
 
@@ -142,7 +144,7 @@ def evaluate(
     view = RunView(Console(stderr=True), "evaluate")
     found = run(path, [*source, *(overrides or [])], use_bank=not no_bank, progress=view)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         from skill_ttrl.cli.tables import evaluation_table
 
@@ -166,7 +168,7 @@ def ask(
     heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
     reply = put(find_trained(path), question, samples=samples, temperature=heat, use_bank=not no_bank)
     if as_json:
-        _print_json(reply)
+        print_json(reply)
     else:
         Console().print(reply_view(reply))
 
@@ -183,7 +185,7 @@ def inspect(
 
     found = look(path, limit=limit)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         Console().print(inspection_view(found))
 
@@ -201,6 +203,9 @@ def export(
     print(write(find_trained(path), output, merged=merged))
 
 
+app.command()(merge)
+
+
 @app.command()
 def envs(as_json: AsJson = False) -> None:
     """List the environments that `--env` and `env.id` can name."""
@@ -208,7 +213,7 @@ def envs(as_json: AsJson = False) -> None:
 
     found = list_envs()
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         from skill_ttrl.cli.views import rows_table
 
@@ -230,7 +235,7 @@ def configs_list(as_json: AsJson = False) -> None:
             {"name": name, "model": config.model.path, "verified": verified_note(text), "waits_for": config.waits_for}
         )
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
         from skill_ttrl.cli.views import rows_table
 
@@ -302,7 +307,7 @@ def doctor(
 
     found = diagnose(load_config(config, overrides or []) if config else None)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         from skill_ttrl.cli.tables import diagnosis_view
 
@@ -338,7 +343,7 @@ def _run(source: str, overrides: list[str], output: Path | None, resume: str | N
 
         summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked above
     if as_json:
-        _print_json(summary)
+        print_json(summary)
         return
     screen.print(summary_table(summary))
     for line in closing_lines(summary):
@@ -356,18 +361,6 @@ def _free_folder(name: str, resume: str | None) -> Path:
             return taken[-1] if resume else following
         taken.append(following)
     return first
-
-
-def _print_json(value: Any) -> None:
-    import json
-    from dataclasses import asdict, is_dataclass
-
-    def plain(item: Any) -> Any:
-        if is_dataclass(item) and not isinstance(item, type):
-            return asdict(item)
-        return [plain(each) for each in item] if isinstance(item, list | tuple) else item
-
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
 
 
 def main() -> None:

@@ -16,6 +16,10 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skill_ttrl.skills.embed import Embedder
 
 Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[float]]]
 """`similarity(a, b)[i][j]` says how alike `a[i]` and `b[j]` are; 1 is the same. An array of shape (len(a), len(b)) will do."""
@@ -156,6 +160,16 @@ def ngram_similarity(a: Sequence[str], b: Sequence[str]) -> list[list[float]]:
     """Jaccard index of the sets of character trigrams, in [0, 1]; 0.85 is a sensible threshold. See the warning above."""
     left, right = [_ngrams(text) for text in a], [_ngrams(text) for text in b]
     return [[len(x & y) / len(x | y) for y in right] for x in left]
+
+
+def embedding_similarity(embedder: Embedder) -> Similarity:
+    """The cosine of two texts' vectors, in [-1, 1]."""
+
+    def cosine(a: Sequence[str], b: Sequence[str]) -> Sequence[Sequence[float]]:
+        scores: list[list[float]] = (embedder.embed(a) @ embedder.embed(b).T).tolist()
+        return scores
+
+    return cosine
 
 
 def _ngrams(text: str) -> frozenset[str]:

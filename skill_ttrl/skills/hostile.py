@@ -96,7 +96,7 @@ def flags(text: str) -> tuple[str, ...]:
     `control-characters`, `control-tokens` (`<|im_end|>`, `[INST]`), `injection` (phrases such as "ignore previous
     instructions", made-up speakers), `invisible` (zero width, text direction), `long`, `our-tags`.
     """
-    seen = _visible(text)
+    seen = visible(text)
     folded = _fold(seen)
     found = {
         "control-characters": any(_is_control(character) for character in set(text)),
@@ -117,7 +117,7 @@ def escape(text: str) -> str:
     - Control characters become their visible pictures (U+2400 …), line breaks of all kinds `\n`, characters that show as
       nothing (zero width, text direction) are dropped, and halves of surrogate pairs become U+FFFD.
     """
-    seen = _visible(text)
+    seen = visible(text)
     folded = _fold(seen)
     places = {match.start() for pattern in (_OURS, _CONTROL, _UNFINISHED) for match in pattern.finditer(folded)}
     kept, end = [], 0
@@ -125,6 +125,13 @@ def escape(text: str) -> str:
         kept += [seen[end:place], _ESCAPED.get(folded[place], "&lt;")]
         end = place + 1
     return "".join([*kept, seen[end:]])
+
+
+def visible(text: str) -> str:
+    """The text without characters that act and do not show: fit for a terminal. See `escape` for what becomes of them."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, text.replace("\r\n", "\n")))
 
 
 def _fold(text: str) -> str:
@@ -137,13 +144,6 @@ def _folded(character: str) -> str:
     plain = unicodedata.normalize("NFKC", character).translate(_LOOKALIKES)
     plain = unicodedata.normalize("NFKD", plain.casefold())[:1].translate(_LOOKALIKES)
     return plain or character
-
-
-def _visible(text: str) -> str:
-    """The text without characters that act and show nothing."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_shown, text.replace("\r\n", "\n")))
 
 
 @cache

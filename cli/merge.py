@@ -1,0 +1,84 @@
+"""`skillttrl merge`: the winners' operations of samples or votes become updates of a skill bank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.merge import MergeResult
+
+MAX_CELL = 60
+"""Longest text of a cell in characters."""
+MAX_SKIPPED = 10
+"""Most of the operations that were left out which are listed."""
+
+
+def merge(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run, its `trajectories.jsonl` or `votes.jsonl`, or records with `problem` and `responses`, put to the vote.",
+        ),
+    ],
+    bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank; made where it is not there.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")] = False,
+    extract: Annotated[
+        bool, typer.Option("--extract", help="Where no winner wrote a skill, take one from what their solutions share.")
+    ] = False,
+    by: Annotated[str, typer.Option(help="One update for each `step` of a run, or one for `all`.")] = "step",
+    merger: Annotated[str, typer.Option(help="`heuristic`, or `module:attribute` of your own.")] = "heuristic",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
+) -> None:
+    """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
+    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.stages.merge import run
+
+    found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger)  # type: ignore[arg-type]  # checked there
+    if as_json:
+        print_json(found)
+    else:
+        screen = Console()
+        screen.print(merge_view(found))
+        for line in closing_lines(found):
+            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def merge_view(found: MergeResult) -> RenderableType:
+    """The changes of each update. Skill texts are shown as text, their control characters as pictures."""
+    from skill_ttrl.cli.views import rows_table
+
+    rows = []
+    for update in found.updates:
+        for change in update.changes:
+            skill = change.after or change.before
+            if skill is None:
+                continue
+            old = change.before.id if change.before is not None and change.before.id != skill.id else None
+            name = skill.id if old is None else f"{old} → {skill.id}"
+            uses = f"{skill.stats.successes}/{skill.stats.uses}"
+            rows.append((update.version, change.kind, name, _cell(skill.text), uses, ", ".join(skill.flags) or None))
+    title = "The update as it would be" if found.dry_run else f"Merged into {found.bank}"
+    return rows_table(title, ("version", "change", "skill", "text", "won/used", "flags"), rows) if rows else Group()
+
+
+def closing_lines(found: MergeResult) -> list[str]:
+    """The counts, what was left out, and what became of the bank."""
+    skipped = found.report.skipped
+    lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]
+    lines += [f"Left out: {_cell(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
+    if len(skipped) > MAX_SKIPPED:
+        lines.append(f"… and {len(skipped) - MAX_SKIPPED} more (--json lists them).")
+    change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
+    return [*lines, *found.notes, f"Dry run, nothing was changed. {change}" if found.dry_run else change]
+
+
+def _cell(text: str, most: int = MAX_CELL) -> str:
+    from skill_ttrl.skills.hostile import visible
+
+    line = " ".join(visible(text[: 4 * most]).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
