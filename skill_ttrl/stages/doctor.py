@@ -42,7 +42,14 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     checks = check_machine()
     if config is None:
         return Diagnosis([*checks, _env("math")])
-    checks += [_env(config.env.id), *_waits(config), _template(config), *_data(config), *_optional(config)]
+    checks += [
+        _env(config.env.id),
+        *_waits(config),
+        _template(config),
+        *_data(config),
+        *_optional(config),
+        *_skills(config),
+    ]
     model, estimate, plan = _model(config)
     checks.append(model)
     if estimate is None:
@@ -102,6 +109,31 @@ def _optional(config: SkillTTRLConfig) -> list[Check]:
     if tracker != "none" and installed_version(tracker) is None:
         command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
         checks.append(Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.tracker=none"))
+    return checks
+
+
+def _skills(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.skills.embed import make_embedder
+    from skill_ttrl.stages.bank import starting_skills
+
+    skills = config.skills
+    if skills is None:
+        return []
+
+    def begun() -> str:
+        return f"{skills.bank or 'an empty bank'}: {len(starting_skills(skills))} skills"
+
+    def embedder() -> str:
+        return make_embedder(skills.embedder, skills.embedder_model, skills.embedder_revision).name
+
+    checks = [_tried("skill bank", begun)]
+    if skills.retrieval != "keyword":
+        checks.append(_tried("embedder", embedder))
+    packages = {"hybrid": ["bm25s"], "keyword": ["bm25s"]}.get(skills.retrieval, [])
+    packages += ["chromadb"] if skills.index == "chroma" and skills.retrieval != "keyword" else []
+    for name in packages:
+        if installed_version(name) is None:
+            checks.append(Check("skills", "fail", f"{name} is not installed", "pip install 'skill-ttrl[skills]'"))
     return checks
 
 

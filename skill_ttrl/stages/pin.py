@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skill_ttrl.config import ModelConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data import read_records
-from skill_ttrl.errors import DataError
+from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.load import EMBEDDED, hub_revision
+from skill_ttrl.skills.embed import hub_commit
 
 FILE_HASH = "sha256:"
 
@@ -24,6 +25,8 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     for source in _sources(pinned):
         if source is not None:
             source.revision = _data_revision(source)
+    if pinned.skills is not None:
+        pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
     return pinned
 
 
@@ -34,6 +37,8 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
     for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
         if mine is not None and theirs is not None:
             mine.revision = theirs.revision
+    if taken.skills is not None and saved.skills is not None:
+        taken.skills.embedder_revision = saved.skills.embedder_revision
     return taken
 
 
@@ -45,6 +50,20 @@ def _model_revision(model: ModelConfig) -> str | None:
     if model.path == EMBEDDED or Path(model.path).is_dir():
         return model.revision
     return hub_revision(model)
+
+
+def _embedder_revision(skills: SkillsConfig) -> str | None:
+    """Commit of a hub model; another embedder, or a folder, has its fingerprint in the bank's index."""
+    hub = skills.embedder == "sentence-transformers" and not Path(skills.embedder_model).expanduser().is_dir()
+    if not hub or skills.retrieval == "keyword":
+        return skills.embedder_revision
+    try:
+        return hub_commit(skills.embedder_model, skills.embedder_revision)
+    except OSError as error:
+        raise ModelError(
+            f"Cannot find the embedder {skills.embedder_model!r}: {str(error).partition(chr(10))[0]} "
+            "Give a folder as skills.embedder_model, or set skills.embedder=hash, which needs no download."
+        ) from None
 
 
 def _data_revision(source: SourceConfig) -> str | None:
