@@ -195,7 +195,8 @@ class ChromaIndex:
         if self._client is not None:
             self._client.close()
             if self._server is not None:
-                self._client._server._session.close()  # which Chroma leaves open
+                for part in (self._client, self._client._admin_client):
+                    part._server._session.close()  # Chroma leaves its connections open
             self._client = None
         if self._lock is not None:
             release_lock(self._folder, self._lock)

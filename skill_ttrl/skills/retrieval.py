@@ -195,7 +195,7 @@ class Retriever:
             near = self._vectors.index.nearest(question.vector, n)
             if near is None or len(near) < n:
                 return None
-            named = np.array([row for key, _ in near for row in view.rows_of.get(key, ())], dtype=np.int64)
+            named = np.unique(np.array([row for key, _ in near for row in view.rows_of.get(key, ())], dtype=np.int64))
             outside = self._cosine_weight * near[-1][1]  # what a skill beyond the named ones scores at most
             if question.keyword is not None:
                 by_word = rows[np.argpartition(question.keyword[rows], -n)[-n:]]
@@ -226,7 +226,7 @@ class _Keywords:
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:
-            import bm25s  # type: ignore[import-untyped]
+            import bm25s
         except ImportError:
             raise MissingDependencyError.for_extra("Keyword retrieval", "skills") from None
         words = [words_of(text) for text in texts]

@@ -73,7 +73,7 @@ class View:
         self.skills: tuple[Skill, ...] = tuple(snapshot)
         self.texts = [skill_text(skill) for skill in self.skills]
         self.keys: list[str] = []
-        self.rows_of: dict[str, list[int]] = {}
+        self.rows_of: dict[str, list[int]] = {}  # by key: the rows with its vector
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
         self.generation = 0
         self._eligible: dict[tuple[str | None, frozenset[Tier] | None], Rows] = {}
@@ -118,8 +118,6 @@ class KeptVectors:
     def fill(self, view: View) -> None:
         """Give the view its vectors: those that the index holds, and new ones, which it holds from now on."""
         view.keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in view.texts]
-        for row, key in enumerate(view.keys):
-            view.rows_of.setdefault(key, []).append(row)
         text_of = dict(zip(view.keys, view.texts, strict=True))
         held = self.index.fetch(list(text_of))
         missing = [key for key in text_of if key not in held]
@@ -129,6 +127,11 @@ class KeptVectors:
             self.index.add(keys, made)
             held.update(zip(keys, made, strict=True))
         view.vectors = np.stack([held[key] for key in view.keys])
+        # Equal vectors hide each other in a graph of nearest neighbours, so a key that is named stands for all of them.
+        same: dict[bytes, list[int]] = {}
+        for row, key in enumerate(view.keys):
+            view.rows_of[key] = same.setdefault(view.vectors[row].tobytes(), [])
+            view.rows_of[key].append(row)
         self.index.prune(text_of.keys())
         view.generation = self.index.generation
 

@@ -111,14 +111,11 @@ def test_by_names_and_with_two_embedders(server: str) -> None:
 
 
 def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
-    import chromadb
-    from chromadb.config import Settings
-
     snapshot = bank(300)
-    retriever = Retriever("embedding", HashEmbedder(), ChromaIndex("hash:v1:384", server=server), exact_below=5)
+    index = ChromaIndex("hash:v1:384", server=server)
+    retriever = Retriever("embedding", HashEmbedder(), index, exact_below=5)
     expected = retriever.search(snapshot, QUERIES)
-    host, port = server.split(":")
-    admin = chromadb.HttpClient(host=host, port=int(port), settings=Settings(anonymized_telemetry=False))
+    admin = index._client
     (collection,) = admin.list_collections()
     assert collection.name.startswith("skill-ttrl-1-") and collection.metadata["embedder"] == "hash:v1:384"
     assert collection.count() == len({skill.text for skill in snapshot})

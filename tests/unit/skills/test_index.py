@@ -115,7 +115,7 @@ def test_the_candidates_do_come_from_chroma(tmp_path: Path, monkeypatch: pytest.
 
 def test_ties_beyond_the_candidates_still_go_by_id(tmp_path: Path) -> None:
     """More equal scores than Chroma names at first: texts that differ only in what the embedder does not see."""
-    same = [Skill(id=f"t{number:04}", title="", text="carry the mug" + "!" * number) for number in range(400)]
+    same = [Skill(id=f"t{number:04}", title="", text="carry the mug" + "!" * number) for number in range(120)]
     snapshot = Snapshot.of(1, [*same, *bank(400)])
     retriever = chroma(tmp_path)
     hits = retriever.search(snapshot, ["carry the mug"], k=6)[0]
