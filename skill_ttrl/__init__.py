@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.kl import compute_kl_penalty
     from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
     from skill_ttrl.runs.read import read_run
+    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.merger import SkillMerger
+    from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.stages.trainer import SkillTTRLTrainer
-    from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+    from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
     from skill_ttrl.voting import batch_majority_vote, compute_voting_rewards, majority_vote
 
 __version__ = "0.1.0"
@@ -38,11 +41,17 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __all__ = [
+    "BankUpdate",
     "Completion",
     "Group",
+    "OutputParser",
     "PromptFormatter",
     "RewardManager",
     "RolloutEngine",
+    "Skill",
+    "SkillBank",
+    "SkillMerger",
+    "SkillOps",
     "SkillTTRLConfig",
     "SkillTTRLTrainer",
     "Step",
@@ -66,11 +75,17 @@ __all__ = [
 ]
 
 _HOME = {
+    "BankUpdate": "types",
     "Completion": "types",
     "Group": "types",
+    "OutputParser": "skills.ops",
     "PromptFormatter": "agents.prompt",
     "RewardManager": "rewards",
     "RolloutEngine": "llm.engine",
+    "Skill": "types",
+    "SkillBank": "skills.bank",
+    "SkillMerger": "skills.merger",
+    "SkillOps": "types",
     "SkillTTRLConfig": "config",
     "SkillTTRLTrainer": "stages.trainer",
     "Step": "types",

@@ -136,6 +136,9 @@ class SkillsConfig(Section):
     """`merge`: after each step the winners' operations change the bank."""
     merger: str = "heuristic"
     """`heuristic` (no language model), or `module:attribute` of your own."""
+    fuse_above: float | None = Field(default=0.95, gt=0, le=1)
+    """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
+    negation never do. None: only texts of the same words."""
     extract: bool = False
     """Where no winner wrote a skill, take one from what their solutions have in common."""
 

@@ -17,11 +17,10 @@ import gymnasium
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
-from skill_ttrl.answers import extract
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
-from skill_ttrl.skills.access import note
+from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END, OutputParser
 from skill_ttrl.types import (
     Completion,
@@ -137,7 +136,7 @@ class Episode:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else extract(last.action)
+            answer = last.info["answer"] if "answer" in last.info else _PARSER.parse(last.action).answer
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skill_ttrl.skills.fuse import content_id
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Skill, Task, Tier
+from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.retrieval import Hit, Retriever
@@ -46,7 +45,8 @@ class SkillAccess:
 
     def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
-        the best warning, then the second of each."""
+        the best warning, then the second of each.
+        """
         if k == 0:
             return [()] * len(queries)
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, k) for tier in TIERS]
@@ -57,11 +57,6 @@ class SkillAccess:
             return list(hits)
         (own,) = self.notes.search(Snapshot.of(-1, query.notes), [query.text], k=k)
         return sorted([*hits, *own], key=lambda hit: (-hit.score, hit.skill.id))[:k]
-
-
-def note(text: str, task: Task) -> Skill:
-    """A skill as one try wrote it, for its own later turns; the same text has the same id as when it is merged."""
-    return Skill(content_id(text), "", text, task_type=task.task_type, source="note", evidence=(task.id,))
 
 
 def by_type(

@@ -149,13 +149,13 @@ MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
 MERGERS.register("heuristic")(SkillMerger)
 
 
-def make_merger(name: str = "heuristic", *, similarity: Similarity | None = None) -> Merger:
-    """The merger called `name`; `similarity` is handed to it.
+def make_merger(name: str = "heuristic", *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
+    """The merger called `name`, made with `similarity` and `threshold`.
 
     Raises:
         ConfigError: there is none of that name, or what a user's factory gives has no `merge`.
     """
-    made = MERGERS.get(name)(similarity=similarity)
+    made = MERGERS.get(name)(similarity=similarity, threshold=threshold)
     if not callable(getattr(made, "merge", None)):
         raise ConfigError(f"{name!r} gave a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
     return made

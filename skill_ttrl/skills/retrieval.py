@@ -160,6 +160,11 @@ class Retriever:
                 found[query] = self._find(view, rows, question, k)
         return [list(found[query]) for query in queries]
 
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes the vectors; None for `keyword`."""
+        return None if self._vectors is None else self._vectors.embedder
+
     def close(self) -> None:
         """Give back what the index holds open."""
         self._versions.clear()

@@ -100,19 +100,19 @@ class KeptVectors:
 
     def __init__(self, embedder: Embedder, index: VectorIndex) -> None:
         self.index = index
-        self._embedder = embedder
+        self.embedder = embedder
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Vectors of the texts, checked: an embedder may be the user's own."""
-        made = np.asarray(self._embedder.embed(texts), dtype=np.float32)
-        expected = (len(texts), self._embedder.dimension)
+        made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
+        expected = (len(texts), self.embedder.dimension)
         if made.shape != expected:
             raise ConfigError(
-                f"The embedder {self._embedder.name!r} gave an array of shape {made.shape}, not {expected}."
+                f"The embedder {self.embedder.name!r} gave an array of shape {made.shape}, not {expected}."
             )
         lengths = np.linalg.norm(made, axis=1)
         if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
-            raise ConfigError(f"The embedder {self._embedder.name!r} gave vectors that are not of length 1.")
+            raise ConfigError(f"The embedder {self.embedder.name!r} gave vectors that are not of length 1.")
         return made
 
     def fill(self, view: View) -> None:

@@ -18,6 +18,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.formats import read_skills
+from skill_ttrl.skills.fuse import embedding_similarity
 from skill_ttrl.skills.merge import make_merger, merge_groups
 from skill_ttrl.skills.retrieval import Retriever, make_retriever
 from skill_ttrl.types import Group, Skill
@@ -54,13 +55,17 @@ class RunBank:
         config = self.config
         if config.update == "merge":
             winners = [winning(group) for group in groups]
+            embedder = self.retriever.embedder if config.fuse_above is not None else None
+            alike = None if embedder is None else embedding_similarity(embedder)
             changes, report = merge_groups(
                 groups,
                 winners,
                 self.bank.snapshot(),
                 round=step,
-                merger=make_merger(config.merger),
+                merger=make_merger(config.merger, similarity=alike, threshold=config.fuse_above or 1.0),
                 extract=config.extract,
+                similarity=alike,
+                threshold=config.fuse_above or 1.0,
             )
             if changes:
                 evidence = tuple(dict.fromkeys(group.task.id for group in groups))

@@ -14,6 +14,7 @@ from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.report import summary_rows
+from skill_ttrl.skills.folder import BANK_FILE, is_bank
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
@@ -29,7 +30,7 @@ class Inspection:
     """What was found at a path."""
 
     kind: str
-    """run, checkpoint, records, object or config."""
+    """run, checkpoint, records, object, config; of a skill bank: bank, history or search."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
@@ -38,7 +39,7 @@ class Inspection:
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, a checkpoint, a JSONL file or a config.
+    """Look at a run, a checkpoint, a skill bank, a JSONL file or a config.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.
@@ -52,6 +53,10 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return _run(path)
         if (path / MANIFEST).is_file():
             return _checkpoint(path)
+        if is_bank(path):
+            from skill_ttrl.stages.skills import inspect_bank
+
+            return inspect_bank(path, limit=limit)
     elif path.suffix == ".jsonl":
         return _records(path, limit)
     elif path.name in OBJECTS:
@@ -59,12 +64,14 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     elif path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
     raise RunFolderError(
-        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), "
+        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), a skill bank (with {BANK_FILE}), "
         f"a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
     )
 
 
 def _run(path: Path) -> Inspection:
+    from skill_ttrl.stages.skills import run_bank
+
     found = read_run(path)
     config, summary, metrics = found.config, found.summary, found.metrics
     done = {str(phase): int(count) for phase, count in metrics.groupby("phase").size().items()} if len(metrics) else {}
@@ -86,6 +93,8 @@ def _run(path: Path) -> Inspection:
         (label, _short(before), _short(after)) for label, before, after in (summary_rows(summary) if summary else [])
     ]
     warnings = summary.warnings if summary else []
+    if bank := run_bank(path):
+        facts["skill bank"] = bank
     return Inspection("run", str(path), facts, ("figure", "before", "after"), rows, [*found.notes, *warnings])
 
 
