@@ -15,6 +15,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
+from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 configs_app = typer.Typer(help="Shipped recipes: list them, show one, copy one to change it.", no_args_is_help=True)
 app.add_typer(configs_app, name="configs")
+app.add_typer(skills_app, name="skills")
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
 Overrides = Annotated[
@@ -175,15 +177,42 @@ def ask(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A run, a checkpoint, a trajectories or votes file, or a config.")],
+    path: Annotated[
+        Path, typer.Argument(help="A run, a checkpoint, a skill bank, a trajectories or votes file, or a config.")
+    ],
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,
+    search: Annotated[str | None, typer.Option(help="A bank's skills that this query finds, with scores.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="With --search: `embedding`, `keyword` or `hybrid`. Default: the bank's.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="With --search: skills to find.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="A bank's newest updates.")] = False,
+    diff: Annotated[
+        tuple[int, int] | None, typer.Option(metavar="A B", help="What two versions of a bank differ in.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
+    from skill_ttrl.cli.skills import diff_view
     from skill_ttrl.cli.tables import inspection_view
+    from skill_ttrl.stages import skills
     from skill_ttrl.stages.inspect import inspect as look
 
-    found = look(path, limit=limit)
+    if (search is not None) + history + (diff is not None) > 1:
+        raise ConfigError("--search, --history and --diff each show something else: give one of them.")
+    if search is None and (mode or top_k):
+        raise ConfigError("--mode and --top-k say how to search: give --search with them.")
+    if diff is not None:
+        compared = skills.diff_bank(path, *diff)
+        if as_json:
+            print_json(compared)
+        else:
+            Console().print(diff_view(compared), soft_wrap=True)
+        return
+    if search is not None:
+        found = skills.search_bank(path, search, mode=mode, top_k=top_k)
+    else:
+        found = skills.bank_history(path, limit=limit) if history else look(path, limit=limit)
     if as_json:
         print_json(found)
     else:

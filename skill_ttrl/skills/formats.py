@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.runs.files import write_atomic
@@ -36,6 +36,20 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 """How published skill files spell our fields; the first that is there counts."""
 SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
+
+
+def known_format(name: str | None) -> Format | None:
+    """The format of this name; None stays None.
+
+    Raises:
+        SkillBankError: there is no such format.
+    """
+    for form in get_args(Format):
+        if form == name:
+            return cast(Format, form)
+    if name is not None:
+        raise SkillBankError(f"Unknown format {name!r}.{did_you_mean(name, FORMATS)}")
+    return None
 
 
 def read_skills(path: str | Path, format: Format | None = None) -> list[Skill]:
@@ -222,7 +236,9 @@ def _parsed(text: str, path: Path, line: int | None = None) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"{path}:{line or error.lineno}"
-        raise SkillBankError(f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported.") from None
+        raise SkillBankError(
+            f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported."
+        ) from None
     except RecursionError:
         raise SkillBankError(f"{path} is nested too deeply to be read. Nothing was imported.") from None
 
