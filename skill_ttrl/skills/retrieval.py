@@ -174,10 +174,11 @@ class Retriever:
     def _find(self, view: View, rows: Rows, question: Question, k: int) -> list[Hit]:
         if not question.has_content(rows):
             return []
-        picked = self._candidates(view, rows, question, k) if len(rows) > self._exact_below else None
-        if picked is None:
-            picked = question.likely(view, rows, k)
-        scores = question.scores(view, picked)
+        scored = self._candidates(view, rows, question, k) if len(rows) > self._exact_below else None
+        if scored is None:
+            likely = question.likely(view, rows, k)
+            scored = likely, question.scores(view, likely)
+        picked, scores = scored
         order = np.lexsort((picked, -scores))[:k]
         if question.vector is None:
             order = order[scores[order] > 0]  # no shared word
@@ -188,8 +189,8 @@ class Retriever:
         best = bm25[rows].max() if self._cosine_weight else 1.0
         return self._keyword_weight * bm25 / best if best > 0 else bm25
 
-    def _candidates(self, view: View, rows: Rows, question: Question, k: int) -> Rows | None:
-        """Rows among which the first k surely are (as far as Chroma's nearest are the nearest); None: look at all."""
+    def _candidates(self, view: View, rows: Rows, question: Question, k: int) -> tuple[Rows, Scores] | None:
+        """Rows among which the first k are, if Chroma's nearest are the nearest, and their scores; None: look at all."""
         if self._vectors is None or question.vector is None:
             return None
         self._vectors.hold(view)
@@ -207,8 +208,9 @@ class Retriever:
                 outside += question.keyword[by_word].min()
                 named = np.union1d(named, by_word)
             picked = named[eligible[named]]
-            if len(picked) >= k and np.sort(question.scores(view, picked))[-k] > outside + CHROMA_ROUNDING:
-                return picked
+            scores = question.scores(view, picked)
+            if len(picked) >= k and np.sort(scores)[-k] > outside + CHROMA_ROUNDING:
+                return picked, scores
             n *= 4
         return None
 
