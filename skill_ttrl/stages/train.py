@@ -71,6 +71,8 @@ def run(
             bank = open_run_bank(config.skills, folder, bank_version(state) if checkpoint else None)
             if bank is not None:
                 stack.callback(bank.close)
+                for text in bank.bank.notices:
+                    progress.notice(text, warning=True)
             bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
             stack.callback(bench.envs.close)
             learn = [_phase(name, bench) for name in config.phases]

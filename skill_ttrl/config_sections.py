@@ -1,0 +1,315 @@
+"""The sections of a config: one pydantic model each, defaults from the papers.
+
+To add a setting, add a field with its default and a docstring: `skillttrl configs show` and the reference page read it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Phase = Literal["sft", "rl"]
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, assignments are validated, docstrings are help texts."""
+
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class SourceConfig(Section):
+    """Where tasks or demonstrations come from."""
+
+    path: str
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems)."""
+    split: str | None = None
+    """Part of a data set or family to take; files have none."""
+    revision: str | None = None
+    """Commit of a Hugging Face data set; recorded when it is resolved."""
+    prompt_field: str = "prompt"
+    """Column with the problem (falls back to `question` and `problem` only where this one is left at its default)."""
+    answer_field: str = "answer"
+    """Column with the true answer; may be absent, then nothing is measured against labels."""
+    limit: int | None = Field(default=None, ge=1)
+    """Take this many, the first in file order or in a family's fixed order."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of a family, e.g. `noise`."""
+
+
+class EnvConfig(Section):
+    """The environment that plays the tasks."""
+
+    id: str = "math"
+    """Short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`) or `module:EnvId-v0` of your own."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Handed to `gymnasium.make`."""
+
+
+class DataConfig(Section):
+    """Tasks to train on and to measure on. An environment that brings its own tasks needs neither."""
+
+    train: SourceConfig | None = None
+    eval: SourceConfig | None = None
+    """Held-out tasks; without them evaluation runs on the training tasks and the report says `transductive`."""
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
+    overlong: Literal["filter", "truncate", "refuse"] = "filter"
+    """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
+
+
+class AgentConfig(Section):
+    """How a task becomes a prompt."""
+
+    template: str = "boxed"
+    """A Markdown file of `skill_ttrl/prompts` by name, or a path to one of your own; `$question` marks the place."""
+    system: str | None = None
+    """System message; None leaves it out."""
+    max_turns: int = Field(default=1, ge=1)
+    """Longest episode in turns."""
+    memory: Literal["conversation", "none"] = "conversation"
+    """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
+    skill_template: str = "skill"
+    """Template of one skill, in the prompt and where it is inserted: `$id $title $text $when_to_apply $tier`."""
+    prompts: str | None = None
+    """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
+
+
+class SkillsConfig(Section):
+    """The skill bank and how the agent uses it. Without this section a run has no skills."""
+
+    bank: str | None = None
+    """What to begin with: a bank's folder, an exported JSON or JSONL file, or `family:operators`; None: an empty bank.
+    The run keeps a copy of its own, in its folder."""
+    use: bool = True
+    """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""
+    max_skills: int = Field(default=200, ge=1)
+    """Capacity; the least useful skills go first."""
+    stale_after: int | None = Field(default=None, ge=1)
+    """A skill that was not used for so many steps is retired; None: never."""
+    retrieval: Literal["embedding", "keyword", "hybrid"] = "embedding"
+    """Cosine similarity, BM25, or their weighted sum."""
+    embedder: str = "sentence-transformers"
+    """`sentence-transformers`, `hash` (character n-grams, nothing to download), or `module:attribute` of your own."""
+    embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """Hugging Face id or folder, for `sentence-transformers`."""
+    embedder_revision: str | None = None
+    """Commit of a hub model."""
+    index: Literal["chroma", "memory"] = "chroma"
+    """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
+    chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
+    """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
+    top_k: int = Field(default=6, ge=1)
+    """Skills found for one query (SkillRL: 6)."""
+    min_score: float | None = None
+    """Skills that score less are not found (a cosine for `embedding`); None: no threshold."""
+    in_prompt: int = Field(default=6, ge=0)
+    """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
+    prompt_tokens: int = Field(default=512, ge=1)
+    """Token budget of the skills in the prompt; what does not fit is left out, and counted."""
+    max_retrievals: int = Field(default=1, ge=0)
+    """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`. 0: never."""
+    retrieve_k: int = Field(default=3, ge=1)
+    """Skills inserted for one question."""
+    retrieve_tokens: int = Field(default=256, ge=1)
+    """Token budget of one insertion."""
+    own_notes: bool = False
+    """Skills that a try generates can be found by the same try in its later turns, before any merge."""
+    update: Literal["merge", "none"] = "merge"
+    """`merge`: after each step the winners' operations change the bank."""
+    merger: str = "heuristic"
+    """`heuristic` (no language model), or `module:attribute` of your own."""
+    fuse_above: float | None = Field(default=0.95, gt=0, le=1)
+    """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
+    negation never do. None: only texts of the same words."""
+    extract: bool = False
+    """Where no winner wrote a skill, take one from what their solutions have in common."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters through peft."""
+
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class EmbeddedConfig(Section):
+    """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
+
+    hidden_size: int = Field(default=96, ge=8, le=4096)
+    layers: int = Field(default=2, ge=1, le=64)
+    heads: int = Field(default=4, ge=1)
+    max_positions: int = Field(default=512, ge=16)
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> EmbeddedConfig:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
+                "even width"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str = "Qwen/Qwen2.5-Math-7B"
+    """Hugging Face id, a folder, or `embedded` for the built-in small policy."""
+    revision: str | None = None
+    """Commit of a hub model; recorded when it is resolved."""
+    trust_remote_code: bool = False
+    embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
+    lora: LoraConfig | None = None
+    """Set to train adapters instead of all weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: about a third slower, far less memory."""
+    attn_implementation: str | None = None
+    """`sdpa`, `eager`, `flash_attention_2`; None lets transformers choose."""
+
+
+class SFTConfig(Section):
+    """Supervised cold start on demonstrations, loss on completions only."""
+
+    data: SourceConfig | None = None
+    """Demonstrations with `prompt` and `response` columns, or a family's."""
+    steps: int = Field(default=500, ge=0)
+    batch_size: int = Field(default=64, ge=1)
+    """Demonstrations a step."""
+    micro_batch_size: int = Field(default=64, ge=1)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` takes hidden matrices, AdamW the rest."""
+    learning_rate: float = Field(default=1e-4, gt=0, le=10)
+    """Peak rate of AdamW (SkillRL: 1e-4)."""
+    muon_learning_rate: float = Field(default=0.02, gt=0, le=10)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0)
+    warmup_steps: int = Field(default=20, ge=0)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Where the cosine ends, as a share of the peak."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    clean_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps, from the start, that see a family's demonstrations without noise."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints."""
+
+
+class RolloutConfig(Section):
+    """Sampling."""
+
+    backend: str = "hf"
+    """`hf`, or `module:attribute` of your own (see `skill_ttrl.llm.base`)."""
+    n_votes_per_prompt: int = Field(default=64, ge=1)
+    """Samples that vote (TTRL: 64)."""
+    n_samples_per_prompt: int = Field(default=32, ge=1)
+    """Samples of those that are trained on, chosen with a seed (TTRL: 32)."""
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 keeps the whole vocabulary."""
+    max_new_tokens: int = Field(default=3072, ge=1)
+    """Longest completion in tokens (TTRL: 3072)."""
+    max_batch_size: int = Field(default=1024, ge=1)
+    """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
+
+    @model_validator(mode="after")
+    def _votes_cover_samples(self) -> RolloutConfig:
+        if self.n_votes_per_prompt < self.n_samples_per_prompt:
+            raise ValueError(
+                f"n_votes_per_prompt ({self.n_votes_per_prompt}) must be at least n_samples_per_prompt "
+                f"({self.n_samples_per_prompt}): the trained samples are a subset of those that vote"
+            )
+        return self
+
+
+class RLConfig(Section):
+    """Reinforcement learning: what is rewarded and how the weights follow. Defaults: TTRL (arXiv 2504.16084, §3.1)."""
+
+    reward: str = "majority"
+    """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
+    `module:function`, or `model:PATH` for a Hugging Face reward model."""
+    steps: int = Field(default=80, ge=0)
+    prompts_per_step: int = Field(default=8, ge=1)
+    advantage: str = "grpo"
+    loss: str = "ppo_clip"
+    learning_rate: float = Field(default=5e-7, gt=0, le=10)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """None: `warmup_ratio` of the optimiser's steps."""
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    grad_clip: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    """Passes over each batch of rollouts."""
+    mini_batch_prompts: int | None = Field(default=1, ge=1)
+    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
+    clip_ratio: float = Field(default=0.2, gt=0)
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Upper clip when it differs (DAPO: 0.28); None: the same as `clip_ratio`."""
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    """Bound on the loss of a sample with negative advantage, as a multiple of it; None: no bound."""
+    loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
+        "token-mean"
+    )
+    kl_coef: float = Field(default=0.001, ge=0)
+    """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    reference_refresh_steps: int | None = Field(default=None, ge=1)
+    """Copy the policy into the reference every so many steps; None: never."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    advantage_epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the group's standard deviation (verl: 1e-6)."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
+
+
+class EvalConfig(Section):
+    """How accuracy is measured (avg@k, pass@k, maj@k, greedy)."""
+
+    samples: int = Field(default=16, ge=1)
+    """Samples a problem (TTRL: 16)."""
+    temperature: float = Field(default=0.6, gt=0)
+    """TTRL: 0.6."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """TTRL: 0.95."""
+    extra_temperatures: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
+    """Further temperatures at which avg@k is measured."""
+    greedy: bool = True
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    """Level of the intervals."""
+    bootstrap_samples: int = Field(default=2000, ge=100)
+
+
+class RunConfig(Section):
+    """What is kept of a run."""
+
+    tracker: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
+    keep_checkpoints: int | None = Field(default=3, ge=1)
+    """Newest checkpoints of each phase that stay; None keeps all."""
+    save_trajectories: bool = True
+    """Write every trajectory with ids, log-probs and rewards."""
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`: a GPU where there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Of the training forward; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads of torch. None: torch decides. The same number gives the same bits."""
