@@ -196,6 +196,8 @@ class SFTConfig(Section):
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the cosine ends, as a share of the peak."""
     grad_clip: float = Field(default=1.0, gt=0)
+    order: Literal["shuffled", "given"] = "shuffled"
+    """Of the demonstrations: each epoch one shuffle drawn from the run's seed, or as the source has them (a curriculum)."""
     clean_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the steps, from the start, that see a family's demonstrations without noise."""
     checkpoint_every: int = Field(default=100, ge=1)

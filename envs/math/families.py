@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +27,19 @@ DEFAULT_NOISE = 0.2
 LARGEST_SLIP = 3
 
 
+class Written(NamedTuple):
+    """A piece of a response that the model writes, or finds written."""
+
+    text: str
+    learnt: bool
+
+
+class Told(NamedTuple):
+    """Skills that the bank answers with at one point of a response."""
+
+    skills: tuple[str, ...]
+
+
 class Demonstration(NamedTuple):
     """A prompt and the response a model is to learn."""
 
@@ -36,15 +49,21 @@ class Demonstration(NamedTuple):
     """Texts of the skills that the prompt shows."""
     told: tuple[tuple[str, ...], ...] = ()
     """For each question to the skill bank in the response, in order, the texts of the skills that answer it."""
+    given: tuple[tuple[int, int], ...] = ()
+    """Spans [start, end) of the response that the model finds written and does not learn, in order."""
 
-    def parts(self) -> Iterator[str | tuple[str, ...]]:
-        """The response as it comes about: what is written, what is told, what is written then, and so on."""
-        rest = self.response
+    def parts(self) -> Iterator[Written | Told]:
+        """The response as it comes about, piece by piece."""
+        answers: dict[int, tuple[str, ...]] = {}
+        end = 0
         for skills in self.told:
-            written, mark, rest = rest.partition(RETRIEVE_END)
-            yield written + mark
-            yield skills
-        yield rest
+            end = self.response.index(RETRIEVE_END, end) + len(RETRIEVE_END)
+            answers[end] = skills
+        edges = sorted({0, len(self.response), *answers, *(edge for span in self.given for edge in span)})
+        for start, stop in pairwise(edges):
+            yield Written(self.response[start:stop], not any(begin <= start < end for begin, end in self.given))
+            if stop in answers:
+                yield Told(answers[stop])
 
 
 @dataclass(frozen=True)

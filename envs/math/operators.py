@@ -1,9 +1,12 @@
 """Operator problems: what an operator does stands in no problem and in no weight, only in a skill bank.
 
-"Compute bako 4." can be answered by one who knows that `bako plus 9`; others guess among ten answers. Names are made of
-two syllables, so that a name never seen in training is still made of known parts. Some names are kept out of every
+"Compute bako 4." can be answered by one who knows that `bako +9` (modulo 10); others guess among ten answers. Names are
+made of two syllables, so that a name never seen in training is still made of known parts. Some names are kept out of every
 demonstration and of training: on those it shows whether a policy has learned to ask and to use what it is told, or has
 learned names by heart. Demonstrations draw the rule of a name afresh each time, so no rule can be learned by heart either.
+
+The built-in policy is small: what makes it copy a rule from its prompt, and the right one of two, are the drills that its
+demonstrations begin with, and a rule that stands directly behind its name, each part of it one token.
 """
 
 from __future__ import annotations
@@ -26,40 +29,54 @@ MODULUS = 10
 
 @dataclass(frozen=True)
 class Rule:
-    """`plus 9`: what an operator does to a digit, modulo 10."""
+    """`+9`: what an operator does to a digit, modulo 10."""
 
     operation: str
     digit: int
 
     def apply(self, x: int) -> int:
         """Its value at `x`, in [0, 10)."""
-        values = {"plus": x + self.digit, "minus": x - self.digit, "times": x * self.digit}
+        values = {"+": x + self.digit, "-": x - self.digit, "*": x * self.digit}
         return values[self.operation] % MODULUS
 
     def of(self, name: str) -> str:
-        """The text of a skill: `bako plus 9`."""
-        return f"{name} {self.operation} {self.digit}"
+        """The text of a skill: `bako +9`."""
+        return f"{name} {self.operation}{self.digit}"
 
 
-RULES = tuple(Rule(operation, digit) for operation in ("plus", "minus", "times") for digit in range(MODULUS))
+OPERATIONS = ("+", "-", "*")
+RULES = tuple(Rule(operation, digit) for operation in OPERATIONS for digit in range(MODULUS))
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of the kinds of demonstration; see `Operators.demonstrations`."""
+    """Shares of the kinds of demonstration in one part of the curriculum; what is left over has no rule."""
 
-    rule: float = 0.45
+    count: int
+    """Demonstrations in this part."""
+    echo: float = 0.0
+    """A row of tokens is written again from another start: a drill."""
+    recite: float = 0.0
+    """The rules of three skills, in another order than in the prompt: a drill."""
+    rule: float = 0.0
     """The right skill stands in the prompt, among up to two others."""
-    stated: float = 0.15
+    stated: float = 0.0
     """The problem itself states the rule: the first of a series."""
-    ask: float = 0.3
-    """Of those without a rule: the answer asks the bank; the others guess."""
-    note: float = 0.3
-    """Of those that state the rule: the answer writes it down as a skill."""
-    others: tuple[float, float, float] = (0.5, 0.3, 0.2)
-    """No, one or two other skills beside the right one."""
-    told: tuple[float, float, float, float] = (0.55, 0.25, 0.10, 0.10)
-    """An answer that asks is told the right skill; it and another; another; nothing."""
+    told: float = 0.0
+    """The bank has been asked, which is not learnt here, and what it tells is used."""
+
+
+ECHOED = (*SYLLABLES, *(f" {sign}" for sign in OPERATIONS), *map(str, range(MODULUS)))
+"""What the rows of the echo drill are made of: every part of a skill."""
+ASK = 0.3
+"""Of the demonstrations without a rule: those that ask the bank; the others guess."""
+NOTE = 0.3
+"""Of those that state the rule: those that write it down as a skill."""
+CURRICULUM = (
+    Mixture(16_000, echo=1.0),
+    Mixture(30_000, echo=0.15, recite=0.3, rule=0.33, stated=0.11, told=0.11),
+    Mixture(46_000, echo=0.08, recite=0.1, rule=0.3, stated=0.12, told=0.15),
+)
 
 
 @dataclass(frozen=True)
@@ -70,8 +87,7 @@ class Operators:
     description: str = "Digits under operators whose rules stand in the skill bank. 40 trained names, 40 held-out ones."
     held_out: int = 40
     trained: int = 40
-    demos: int = 40_000
-    mixture: Mixture = Mixture()
+    curriculum: tuple[Mixture, ...] = CURRICULUM
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
@@ -128,11 +144,11 @@ class Operators:
 
     def corpus(self) -> list[str]:
         """Texts to learn merges from: syllables far more often than words, so that none runs across two syllables."""
-        words = ["Compute", " plus", " minus", " times", "retrieve", " query", '="', '"></', "generate", "></", "plus"]
+        words = ["Compute", *(f" {sign}" for sign in OPERATIONS), "retrieve", " query", '="', '"></', "generate", "></"]
         return [text for text in SYLLABLES for _ in range(200)] + [word for word in words for _ in range(50)]
 
     def demonstrations(self, seed: int = 0, noise: float = 0.0, split: str = "demos") -> list[Demonstration]:
-        """Worked examples on fresh names and rules: with the rule, without it, asking, and writing it down.
+        """Worked examples on fresh names and rules, in the order of the curriculum (`sft.order=given` keeps it).
 
         Args:
             seed: of every draw.
@@ -142,34 +158,34 @@ class Operators:
         if split != "demos":
             raise DataError(f"Family {self.name!r} has demonstrations in its split 'demos' only, not in {split!r}.")
         rng = np.random.default_rng(seed)
-        return [self._demonstrate(rng) for _ in range(self.demos)]
+        return [self._demonstrate(mixture, rng) for mixture in self.curriculum for _ in range(mixture.count)]
 
-    def _demonstrate(self, rng: np.random.Generator) -> Demonstration:
-        mixture, pool = self.mixture, self.names["demos"]
-        name, *strangers = (pool[place] for place in rng.choice(len(pool), 3, replace=False))
-        rule, x = _draw_rule(rng), int(rng.integers(MODULUS))
-        others = [_draw_rule(rng).of(stranger) for stranger in strangers]
-        kind = rng.random()
-        if kind < mixture.rule:
-            shown = others[: rng.choice(3, p=mixture.others)]
+    def _demonstrate(self, mixture: Mixture, rng: np.random.Generator) -> Demonstration:
+        pool = self.names["demos"]
+        names = [pool[place] for place in rng.choice(len(pool), 3, replace=False)]
+        rules = [_draw_rule(rng) for _ in names]
+        kinds = (mixture.echo, mixture.recite, mixture.rule, mixture.stated, mixture.told)
+        kind = int(np.searchsorted(np.cumsum(kinds), rng.random(), side="right"))
+        if kind == 0:
+            return _echo(rng)
+        if kind == 1:
+            return _recite(names, rules, rng)
+        x = int(rng.integers(MODULUS))
+        name, rule = names[0], rules[0]
+        others = [other.of(stranger) for stranger, other in zip(names[1:], rules[1:], strict=True)]
+        if kind == 2:
+            shown = others[: rng.choice(3, p=(0.4, 0.4, 0.2))]
             shown.insert(int(rng.integers(len(shown) + 1)), rule.of(name))
             return Demonstration(question(name, x), worked(name, rule, x), tuple(shown))
-        if kind < mixture.rule + mixture.stated:
-            note = f"<skill_ops><generate>{rule.of(name)}</generate></skill_ops>" if rng.random() < mixture.note else ""
+        if kind == 3:
+            note = f"<skill_ops><generate>{rule.of(name)}</generate></skill_ops>" if rng.random() < NOTE else ""
             return Demonstration(f"{rule.of(name)}. {question(name, x)}", note + worked(name, rule, x))
         shown = others[: rng.choice(3, p=(0.8, 0.12, 0.08))]
-        if rng.random() >= mixture.ask:
-            return Demonstration(question(name, x), _guess(name, x, rng), tuple(shown))
-        told = self._told(name, rule, others[0], rng)
-        known = rule.of(name) in told
-        answer = worked(name, rule, x) if known else _guess(name, x, rng)
-        asked = f'<skill_ops><retrieve query="{name}">{RETRIEVE_END}'
-        return Demonstration(question(name, x), f"{asked}</skill_ops>{answer}", tuple(shown), (told,))
-
-    def _told(self, name: str, rule: Rule, other: str, rng: np.random.Generator) -> tuple[str, ...]:
-        right = rule.of(name)
-        both = (right, other) if rng.random() < 0.5 else (other, right)
-        return ((right,), both, (other,), ())[rng.choice(4, p=self.mixture.told)]
+        if kind == 4:
+            return _told(name, rule, x, others, rng, given=True)
+        if rng.random() < ASK:
+            return _told(name, rule, x, others, rng)._replace(skills=tuple(shown))
+        return Demonstration(question(name, x), _guess(name, x, rng), tuple(shown))
 
 
 def question(name: str, x: int) -> str:
@@ -196,6 +212,39 @@ def bank_family(name: str) -> list[Skill]:
 
 def _draw_rule(rng: np.random.Generator) -> Rule:
     return RULES[int(rng.integers(len(RULES)))]
+
+
+def _echo(rng: np.random.Generator) -> Demonstration:
+    """A row of different tokens, written again from another start; its first token could not be known."""
+    row = [ECHOED[place] for place in rng.permutation(len(ECHOED))[: int(rng.integers(6, 13))]]
+    start = int(rng.integers(len(row)))
+    turned = [*row[start:], *row[:start]]
+    return Demonstration("".join(row), "".join(turned), given=((0, len(turned[0])),))
+
+
+def _recite(names: Sequence[str], rules: Sequence[Rule], rng: np.random.Generator) -> Demonstration:
+    """The rules of three skills in another order; only what stands behind each name is learnt."""
+    texts = [rule.of(name) for name, rule in zip(names, rules, strict=True)]
+    response, given = "", []
+    for place in rng.permutation(len(names)):
+        given.append((len(response), len(response) + len(names[place])))
+        response += texts[place]
+        given.append((len(response), len(response) + 1))
+        response += ";"
+    return Demonstration("", response, tuple(texts), given=tuple(given))
+
+
+def _told(
+    name: str, rule: Rule, x: int, others: Sequence[str], rng: np.random.Generator, *, given: bool = False
+) -> Demonstration:
+    """An answer that asks: told the right skill, it and another, another, or nothing; `given`: asking is not learnt."""
+    right = rule.of(name)
+    both = (right, others[0]) if rng.random() < 0.5 else (others[0], right)
+    told = ((right,), both, (others[0],), ())[rng.choice(4, p=(0.55, 0.25, 0.1, 0.1))]
+    answer = worked(name, rule, x) if right in told else _guess(name, x, rng)
+    asked = f'<skill_ops><retrieve query="{name}">{RETRIEVE_END}'
+    spans = ((0, len(asked)),) if given else ()
+    return Demonstration(question(name, x), f"{asked}</skill_ops>{answer}", told=(told,), given=spans)
 
 
 def _guess(name: str, x: int, rng: np.random.Generator) -> str:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.envs.math.families import Demonstration
+from skill_ttrl.envs.math.families import Demonstration, Told
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.rl.batch import EncodedDemonstration
@@ -48,7 +48,9 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
 
 
 def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[int]:
-    """Which demonstrations a step takes: each epoch is one shuffle of all of them, drawn from the run's seed."""
+    """Which demonstrations a step takes: each epoch is all of them, in the order that `sft.order` says."""
+    if config.order == "given":
+        return [(step * config.batch_size + place) % count for place in range(config.batch_size)]
     indices: list[int] = []
     position = step * config.batch_size
     while len(indices) < config.batch_size:
@@ -88,12 +90,12 @@ def _encode(bench: Workbench, worked: Demonstration) -> EncodedDemonstration:
     prompt = bench.backend.encode(bench.agent.messages((), worked.prompt, skills))
     ids: list[int] = []
     mask: list[bool] = []
-    for place, part in enumerate(worked.parts()):
-        learnt = place % 2 == 0
-        text = (
-            part if isinstance(part, str) else bench.agent.formatter.render_retrieved([_skill(told) for told in part])
-        )
-        tokens = tokenizer.encode(text, add_special_tokens=False) if learnt else bench.backend.encode_text(text)
+    for part in worked.parts():
+        if isinstance(part, Told):
+            told = [_skill(skill) for skill in part.skills]
+            tokens, learnt = bench.backend.encode_text(bench.agent.formatter.render_retrieved(told)), False
+        else:
+            tokens, learnt = tokenizer.encode(part.text, add_special_tokens=False), part.learnt
         ids += tokens
         mask += [learnt] * len(tokens)
     return EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True))

@@ -7,21 +7,21 @@ import re
 import pytest
 
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.envs.math.operators import RULES, Operators, bank_family
+from skill_ttrl.envs.math.families import Demonstration, Told, Written
+from skill_ttrl.envs.math.operators import RULES, Mixture, Operators, bank_family
 from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.embedded import build_tokenizer
 
-FAMILY = Operators(demos=3000)
-RULE = re.compile(r"(\w+) (plus|minus|times) (\d)")
+FAMILY = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
+RULE = re.compile(r"(\w+) ([+*-])(\d)")
 
 
 def value(rule: str, x: int) -> int:
     """Computed without the family's own arithmetic."""
     found = RULE.fullmatch(rule)
     assert found
-    sign = {"plus": "+", "minus": "-", "times": "*"}[found[2]]
-    return int(eval(f"({x} {sign} {int(found[3])}) % 10"))
+    return int(eval(f"({x} {found[2]} {int(found[3])}) % 10"))
 
 
 def test_an_answer_follows_from_the_skill_and_from_nothing_else_in_the_problem() -> None:
@@ -55,7 +55,7 @@ def test_held_out_names_are_in_no_demonstration_and_no_training_problem() -> Non
 
 
 def test_demonstrations_follow_what_they_are_shown_or_guess() -> None:
-    shown = FAMILY.demonstrations(seed=0)
+    shown = FAMILY.demonstrations(seed=0)[:3000]
     kinds = {"right": 0, "guess": 0, "told": 0, "note": 0}
     guesses = []
     for demonstration in shown:
@@ -77,6 +77,32 @@ def test_demonstrations_follow_what_they_are_shown_or_guess() -> None:
     assert max(guesses.count(digit) for digit in range(10)) < 2 * len(guesses) / 10  # each of the ten alike
 
 
+def test_drills_are_copied_from_their_prompt_and_their_order_is_not_learnt() -> None:
+    for shown in FAMILY.demonstrations(seed=0)[3000:]:
+        pieces = list(shown.parts())
+        assert all(isinstance(piece, Written) for piece in pieces)
+        learnt = [piece.text for piece in pieces if isinstance(piece, Written) and piece.learnt]
+        if shown.skills:
+            rules = [skill.partition(" ")[2] for skill in shown.skills]
+            assert sorted(learnt) == sorted(f" {rule}" for rule in rules)
+        else:
+            assert sorted(shown.prompt) == sorted(shown.response) and learnt == [shown.response[shown.given[0][1] :]]
+
+
+def test_a_response_comes_about_piece_by_piece() -> None:
+    shown = Demonstration("q", "ab</retrieve>cd</retrieve>e", (), (("s", "t"), ()), ((0, 1), (13, 14)))
+    assert list(shown.parts()) == [
+        Written("a", False),
+        Written("b</retrieve>", True),
+        Told(("s", "t")),
+        Written("c", False),
+        Written("d</retrieve>", True),
+        Told(()),
+        Written("e", True),
+    ]
+    assert list(Demonstration("q", "r").parts()) == [Written("r", True)]
+
+
 def test_the_shuffled_bank_has_the_same_skills_with_the_rules_of_others() -> None:
     right, wrong = bank_family("operators"), bank_family("operators-shuffled")
     assert [skill.id for skill in right] == [skill.id for skill in wrong]
@@ -93,7 +119,7 @@ def test_a_name_is_two_tokens_wherever_it_stands() -> None:
     tokenizer = build_tokenizer(tokenizer_corpus(SourceConfig(path="family:operators"), seed=0))
     for name in FAMILY.names["demos"] + FAMILY.names["test"]:
         parts = [name[:2], name[2:]]
-        for before, after in (('"', '"'), (">", " plus"), (" ", " 4"), ("\n", ".")):
+        for before, after in (('"', '"'), (">", " +9"), (" ", " 4"), ("\n", ".")):
             pieces = [str(tokenizer.decode([token])).strip() for token in tokenizer.encode(before + name + after)]
             assert "|".join(parts) in "|".join(pieces), (before, name, after, pieces)
 
