@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.envs.math.families import Demonstration, Told
+from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.rl.batch import EncodedDemonstration
@@ -68,7 +69,7 @@ def encode_demonstrations(bench: Workbench) -> Encoded:
             "The sft phase needs demonstrations: set sft.data.path (see `skillttrl configs show quickstart`)."
         )
     seed = derive_seed(bench.config.seed, "demonstrations")
-    noisy = [_encode(bench, worked) for worked in load_demonstrations(config.data, seed=seed)]
+    noisy = _encode(bench, load_demonstrations(config.data, seed=seed))
     if not noisy:
         raise DataError(f"{config.data.path} holds no demonstrations.")
     longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in noisy)
@@ -80,25 +81,30 @@ def encode_demonstrations(bench: Workbench) -> Encoded:
         )
     if not config.data.path.startswith("family:") or config.clean_fraction == 0:
         return noisy, noisy
-    return [_encode(bench, worked) for worked in load_demonstrations(config.data, seed=seed, noise=0.0)], noisy
+    return _encode(bench, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
 
 
-def _encode(bench: Workbench, worked: Demonstration) -> EncodedDemonstration:
+def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
     tokenizer = bench.policy.tokenizer
-    skills = [_skill(text) for text in worked.skills]
-    prompt = bench.backend.encode(bench.agent.messages((), worked.prompt, skills))
-    ids: list[int] = []
-    mask: list[bool] = []
-    for part in worked.parts():
-        if isinstance(part, Told):
-            told = [_skill(skill) for skill in part.skills]
-            tokens, learnt = bench.backend.encode_text(bench.agent.formatter.render_retrieved(told)), False
-        else:
-            tokens, learnt = tokenizer.encode(part.text, add_special_tokens=False), part.learnt
-        ids += tokens
-        mask += [learnt] * len(tokens)
-    return EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True))
+    pieces = [list(shown.parts()) for shown in demonstrations]
+    texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
+    written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
+    encoded = []
+    for shown, row in zip(demonstrations, pieces, strict=True):
+        prompt = bench.backend.encode(bench.agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
+        ids: list[int] = []
+        mask: list[bool] = []
+        for piece in row:
+            if isinstance(piece, Told):
+                told = bench.agent.formatter.render_retrieved([_skill(text) for text in piece.skills])
+                tokens, learnt = bench.backend.encode_text(told), False
+            else:
+                tokens, learnt = written[piece.text], piece.learnt
+            ids += tokens
+            mask += [learnt] * len(tokens)
+        encoded.append(EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True)))
+    return encoded
 
 
 def _skill(text: str) -> Skill:
