@@ -74,8 +74,8 @@ NOTE = 0.3
 """Of those that state the rule: those that write it down as a skill."""
 CURRICULUM = (
     Mixture(16_000, echo=1.0),
-    Mixture(30_000, echo=0.15, recite=0.3, rule=0.33, stated=0.11, told=0.11),
-    Mixture(46_000, echo=0.08, recite=0.1, rule=0.3, stated=0.12, told=0.15),
+    Mixture(33_600, echo=0.15, recite=0.3, rule=0.28, stated=0.08, told=0.19),
+    Mixture(49_600, echo=0.08, recite=0.1, rule=0.25, stated=0.1, told=0.23),
 )
 
 
