@@ -23,6 +23,8 @@ from skill_ttrl.skills.ops import RETRIEVE_END
 from skill_ttrl.types import Skill, Task, derive_seed
 
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfgkvz" for vowel in "aiou")
+SPLITS = ("test", "series-test", "train", "series-train")
+"""The first two have names that are in no demonstration."""
 TASK_TYPE = "operator"
 MODULUS = 10
 
@@ -81,21 +83,23 @@ CURRICULUM = (
 
 @dataclass(frozen=True)
 class Operators:
-    """The family; its splits are of names: `train`, `test` (never seen in training), and `series-…` of both."""
+    """The family; each split has names of its own, `test` and `series-test` such as no demonstration has."""
 
     name: str = "operators"
-    description: str = "Digits under operators whose rules stand in the skill bank. 40 trained names, 40 held-out ones."
-    held_out: int = 40
-    trained: int = 40
+    description: str = (
+        "Digits under operators whose rules stand in the skill bank. 40 names a split, half of them held out."
+    )
+    size: int = 40
+    """Names in each split."""
     curriculum: tuple[Mixture, ...] = CURRICULUM
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """Names by part: `test`, `train`, and `demos` (all but the held-out ones). The same for every run and seed."""
+        """Names of each split, and those that demonstrations draw from (`demos`). The same for every run and seed."""
         every = [first + second for first in SYLLABLES for second in SYLLABLES if first != second]
         order = sorted(every, key=lambda name: derive_seed(0, "operators", name))
-        test, others = order[: self.held_out], order[self.held_out :]
-        return {"test": test, "train": others[: self.trained], "demos": others}
+        parts = {split: order[place * self.size :][: self.size] for place, split in enumerate(SPLITS)}
+        return {**parts, "demos": order[2 * self.size :]}
 
     def rule(self, name: str) -> Rule:
         """The rule that a name has in the bank."""
@@ -103,12 +107,10 @@ class Operators:
 
     def problems(self, split: str, env_id: str) -> list[Task]:
         """Every name of the split with every digit; the answer of a series is that of its second problem."""
-        part, series = split.removeprefix("series-"), split.startswith("series-")
-        if part not in ("train", "test"):
-            known = ("train", "test", "series-train", "series-test")
-            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, known)}")
-        make = self._series if series else self._single
-        return [make(name, x, part, env_id) for name in self.names[part] for x in range(MODULUS)]
+        if split not in SPLITS:
+            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, SPLITS)}")
+        make = self._series if split.startswith("series-") else self._single
+        return [make(name, x, split, env_id) for name in self.names[split] for x in range(MODULUS)]
 
     def _single(self, name: str, x: int, split: str, env_id: str) -> Task:
         return Task(
@@ -132,7 +134,10 @@ class Operators:
         )
 
     def skills(self, *, shuffled: bool = False) -> list[Skill]:
-        """One skill a name, trained and held-out; `shuffled` gives each name the rule of another, as a control."""
+        """One skill for each name of `train` and `test`; `shuffled` gives each the rule of another, as a control.
+
+        A series brings its own rules: its names are in no bank.
+        """
         names = sorted([*self.names["test"], *self.names["train"]])
         owners = names
         if shuffled:
