@@ -119,7 +119,8 @@ class SkillsConfig(Section):
     retrieve_tokens: int = Field(default=256, ge=1)
     """Token budget of one insertion."""
     own_notes: bool = False
-    """Skills that a try generates can be found by the same try in its later turns, before any merge."""
+    """Skills that a try generates can be found by the same try in its later turns, before any merge. For
+    `retrieval: embedding`."""
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
     merger: str = "heuristic"
@@ -129,6 +130,12 @@ class SkillsConfig(Section):
     negation never do. None: only texts of the same words."""
     extract: bool = False
     """Where no winner wrote a skill, take one from what their solutions have in common."""
+
+    @model_validator(mode="after")
+    def _notes_need_vectors(self) -> SkillsConfig:
+        if self.own_notes and self.retrieval != "embedding":
+            raise ValueError("own_notes needs retrieval=embedding: only cosines compare a note with the bank's skills")
+        return self
 
 
 class LoraConfig(Section):

@@ -32,16 +32,14 @@ class SkillAccess:
 
     snapshot: Snapshot
     retriever: Retriever
-    notes: Retriever | None = None
-    """Searches a try's own notes; scores must be comparable (both cosines). None: notes cannot be found."""
 
     def find(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """The `k` best skills for each query, best first, ties by id; a query's own notes are among them."""
         found = by_type(self.retriever, self.snapshot, queries, None, k)
-        return [
-            tuple(hit.skill for hit in self._with_notes(query, hits, k))
-            for query, hits in zip(queries, found, strict=True)
-        ]
+        if any(query.notes for query in queries):
+            own = self.retriever.rank([query.text for query in queries], [query.notes for query in queries], k)
+            found = [_together(*pair, k) for pair in zip(found, own, strict=True)]
+        return [tuple(hit.skill for hit in hits) for hits in found]
 
     def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
@@ -52,11 +50,11 @@ class SkillAccess:
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, k) for tier in TIERS]
         return [tuple(in_turn([hits[place] for hits in tiers], k)) for place in range(len(queries))]
 
-    def _with_notes(self, query: Query, hits: Sequence[Hit], k: int) -> list[Hit]:
-        if not query.notes or self.notes is None:
-            return list(hits)
-        (own,) = self.notes.search(Snapshot.of(-1, query.notes), [query.text], k=k)
-        return sorted([*hits, *own], key=lambda hit: (-hit.score, hit.skill.id))[:k]
+
+def _together(found: Sequence[Hit], own: Sequence[Hit], k: int) -> list[Hit]:
+    """The best of the bank and of a try's own notes; a note that is in the bank by now counts once."""
+    by_id = {hit.skill.id: hit for hit in (*own, *found)}
+    return sorted(by_id.values(), key=lambda hit: (-hit.score, hit.skill.id))[:k]
 
 
 def by_type(

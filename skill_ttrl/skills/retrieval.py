@@ -26,7 +26,7 @@ from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.skills.embed import DEFAULT_MODEL, EMBED_CHARS, Embedder, make_embedder, words_of
 from skill_ttrl.skills.index import ChromaIndex, MemoryIndex, VectorIndex
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.view import KeptVectors, Question, Rows, Scores, View
+from skill_ttrl.skills.view import KeptVectors, Question, Rows, Scores, View, skill_text
 from skill_ttrl.types import Skill, Tier
 
 Mode = Literal["embedding", "keyword", "hybrid"]
@@ -159,6 +159,26 @@ class Retriever:
                 question = Question(None if vectors is None else vectors[at], self._cosine_weight, scores)
                 found[query] = self._find(view, rows, question, k)
         return [list(found[query]) for query in queries]
+
+    def rank(self, queries: Sequence[str], skills: Sequence[Sequence[Skill]], k: int) -> list[list[Hit]]:
+        """The best `k` of each query's own few skills, which are in no snapshot and are not kept; by cosine.
+
+        Raises:
+            ConfigError: the retriever has no embedder (`keyword`).
+        """
+        if self._vectors is None:
+            raise ConfigError(
+                "Skills outside of the bank are ranked by cosine, but retrieval by keyword has no embedder."
+            )
+        queries = [query[:EMBED_CHARS] for query in queries]
+        texts = list(dict.fromkeys([*queries, *(skill_text(skill) for own in skills for skill in own)]))
+        vectors = dict(zip(texts, self._vectors.embed(texts).astype(np.float64), strict=True)) if texts else {}
+        ranked = []
+        for query, own in zip(queries, skills, strict=True):
+            hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
+            kept = [hit for hit in hits if hit.score >= self._min_score and vectors[query].any()]
+            ranked.append(sorted(kept, key=lambda hit: (-hit.score, hit.skill.id))[:k])
+        return ranked
 
     @property
     def embedder(self) -> Embedder | None:

@@ -36,7 +36,6 @@ class RunBank:
     config: SkillsConfig
     bank: SkillBank
     retriever: Retriever
-    notes: Retriever | None = None
 
     @property
     def version(self) -> int:
@@ -45,7 +44,7 @@ class RunBank:
 
     def access(self) -> SkillAccess:
         """The bank as it is now, frozen."""
-        return SkillAccess(self.bank.snapshot(), self.retriever, self.notes)
+        return SkillAccess(self.bank.snapshot(), self.retriever)
 
     def learn(self, groups: Sequence[Group], step: int) -> dict[str, float]:
         """Let the winners of a step change the bank, retire what went stale, and say what happened.
@@ -79,8 +78,6 @@ class RunBank:
 
     def close(self) -> None:
         """Close the bank and its index."""
-        if self.notes is not None:
-            self.notes.close()
         self.retriever.close()
         self.bank.close()
 
@@ -170,8 +167,7 @@ def bank_version(state: dict[str, object]) -> int | None:
 
 
 def _run_bank(config: SkillsConfig, bank: SkillBank, folder: Path | None) -> RunBank:
-    retriever = retriever_of(config, folder)
-    return RunBank(config, bank, retriever, retriever_of(config, None) if config.own_notes else None)
+    return RunBank(config, bank, retriever_of(config, folder))
 
 
 def retriever_of(config: SkillsConfig, folder: Path | None) -> Retriever:

@@ -34,10 +34,7 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> SkillAgent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
     retriever = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score)
-    notes = (
-        make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score) if settings.own_notes else None
-    )
-    seen = SkillAccess(BANK, retriever, notes) if access else None
+    seen = SkillAccess(BANK, retriever) if access else None
     return SkillAgent(PromptFormatter("plain", prompts="tiny"), settings, memory, seen)
 
 
