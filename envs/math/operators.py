@@ -77,7 +77,7 @@ NOTE = 0.3
 CURRICULUM = (
     Mixture(16_000, echo=1.0),
     Mixture(33_600, echo=0.15, recite=0.3, rule=0.28, stated=0.08, told=0.19),
-    Mixture(49_600, echo=0.08, recite=0.1, rule=0.25, stated=0.1, told=0.23),
+    Mixture(59_200, echo=0.08, recite=0.1, rule=0.25, stated=0.1, told=0.23),
 )
 
 

@@ -14,11 +14,15 @@ from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
+from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.types import Skill, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
 """(clean, noisy) demonstrations as tokens."""
+
+MANY = 20_000
+"""Demonstrations whose tokenising takes long enough to be announced."""
 
 
 def cold_start(run: Run, demonstrations: Encoded) -> None:
@@ -61,7 +65,7 @@ def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[i
     return indices
 
 
-def encode_demonstrations(bench: Workbench) -> Encoded:
+def encode_demonstrations(bench: Workbench, progress: Progress) -> Encoded:
     """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise."""
     config = bench.config.sft
     if config.data is None:
@@ -69,9 +73,12 @@ def encode_demonstrations(bench: Workbench) -> Encoded:
             "The sft phase needs demonstrations: set sft.data.path (see `skillttrl configs show quickstart`)."
         )
     seed = derive_seed(bench.config.seed, "demonstrations")
-    noisy = _encode(bench, load_demonstrations(config.data, seed=seed))
-    if not noisy:
+    demonstrations = load_demonstrations(config.data, seed=seed)
+    if not demonstrations:
         raise DataError(f"{config.data.path} holds no demonstrations.")
+    if len(demonstrations) >= MANY:
+        progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
+    noisy = _encode(bench, demonstrations)
     longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in noisy)
     positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:

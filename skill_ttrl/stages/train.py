@@ -75,7 +75,7 @@ def run(
                     progress.notice(text, warning=True)
             bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
             stack.callback(bench.envs.close)
-            learn = [_phase(name, bench) for name in config.phases]
+            learn = [_phase(name, bench, progress) for name in config.phases]
         except BaseException:
             folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
             raise
@@ -103,10 +103,10 @@ def run(
         return summary
 
 
-def _phase(name: Phase, bench: Workbench) -> Callable[[Run], None]:
+def _phase(name: Phase, bench: Workbench, progress: Progress) -> Callable[[Run], None]:
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
     if name == "sft":
-        return partial(cold_start, demonstrations=encode_demonstrations(bench))
+        return partial(cold_start, demonstrations=encode_demonstrations(bench, progress))
     config = bench.config.rl
     if config.prompts_per_step > len(bench.train_tasks):
         raise ConfigError(
