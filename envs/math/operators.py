@@ -76,8 +76,8 @@ NOTE = 0.3
 """Of those that state the rule: those that write it down as a skill."""
 CURRICULUM = (
     Mixture(16_000, echo=1.0),
-    Mixture(33_600, echo=0.15, recite=0.3, rule=0.28, stated=0.08, told=0.19),
-    Mixture(59_200, echo=0.08, recite=0.1, rule=0.25, stated=0.1, told=0.23),
+    Mixture(36_000, echo=0.12, recite=0.28, rule=0.28, stated=0.12, told=0.2),
+    Mixture(76_000, echo=0.06, recite=0.1, rule=0.25, stated=0.12, told=0.24),
 )
 
 
@@ -245,7 +245,7 @@ def _told(
     """An answer that asks: told the right skill, it and another, another, or nothing; `given`: asking is not learnt."""
     right = rule.of(name)
     both = (right, others[0]) if rng.random() < 0.5 else (others[0], right)
-    told = ((right,), both, (others[0],), ())[rng.choice(4, p=(0.55, 0.25, 0.1, 0.1))]
+    told = ((right,), both, (others[0],), ())[rng.choice(4, p=(0.5, 0.35, 0.08, 0.07))]
     answer = worked(name, rule, x) if right in told else _guess(name, x, rng)
     asked = f'<skill_ops><retrieve query="{name}">{RETRIEVE_END}'
     spans = ((0, len(asked)),) if given else ()
