@@ -128,8 +128,8 @@ class SkillsConfig(Section):
     fuse_above: float | None = Field(default=0.95, gt=0, le=1)
     """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
     negation never do. None: only texts of the same words."""
-    extract: bool = False
-    """Where no winner wrote a skill, take one from what their solutions have in common."""
+    extract: bool = True
+    """Where no winner of a group wrote a skill, take one from what their solutions have in common."""
 
     @model_validator(mode="after")
     def _notes_need_vectors(self) -> SkillsConfig:
