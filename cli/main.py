@@ -18,6 +18,7 @@ from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.skills.hostile import visible
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
@@ -376,7 +377,7 @@ def _run(source: str, overrides: list[str], output: Path | None, resume: str | N
         return
     screen.print(summary_table(summary))
     for line in closing_lines(summary):
-        screen.print(line, markup=False, highlight=False)
+        screen.print(visible(line), markup=False, highlight=False)
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
 
 
@@ -403,7 +404,8 @@ def main() -> None:
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             raise
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        message = visible(f"Error: {error}")
+        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 
 

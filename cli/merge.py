@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
+from skill_ttrl.skills.hostile import visible
+
 if TYPE_CHECKING:
     from skill_ttrl.stages.merge import MergeResult
 
@@ -45,7 +47,7 @@ def merge(
         screen = Console()
         screen.print(merge_view(found))
         for line in closing_lines(found):
-            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+            screen.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def merge_view(found: MergeResult) -> RenderableType:
@@ -78,7 +80,5 @@ def closing_lines(found: MergeResult) -> list[str]:
 
 
 def _cell(text: str, most: int = MAX_CELL) -> str:
-    from skill_ttrl.skills.hostile import visible
-
     line = " ".join(visible(text[: 4 * most]).split())
     return line if len(line) <= most else line[: most - 1] + "…"

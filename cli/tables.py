@@ -10,6 +10,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.views import interval, number, rows_table
 from skill_ttrl.runs.report import SKILL_USE
+from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor import Diagnosis
@@ -38,25 +39,26 @@ def evaluation_table(found: Evaluation) -> Table:
 
 
 def reply_view(reply: Reply) -> RenderableType:
-    """The answers as plain text, and the vote where there is more than one."""
-    lines: list[RenderableType] = [Text(text) for text in reply.texts]
+    """The answers as plain text without control characters, and the vote where there is more than one."""
+    lines: list[RenderableType] = [Text(visible(text)) for text in reply.texts]
     told = sorted({skill_id for found in reply.retrieved for skill_id in found})
     if told:
         lines.append(Text(f"Told by the skill bank: {', '.join(told)}", "dim"))
     if len(reply.texts) > 1:
         vote = reply.vote
         counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
-        lines.append(Text(f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})", "bold"))
+        said = f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})"
+        lines.append(Text(visible(said), "bold"))
     return Group(*lines)
 
 
 def inspection_view(found: Inspection) -> RenderableType:
     """Facts, then the table, then notes."""
-    parts: list[RenderableType] = [Text(f"{found.kind}: {found.path}", "bold")]
-    parts += [Text(f"  {name}: {value}") for name, value in found.facts.items()]
+    parts: list[RenderableType] = [Text(visible(f"{found.kind}: {found.path}"), "bold")]
+    parts += [Text(visible(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.rows:
         parts.append(rows_table("", found.columns, found.rows))
-    parts += [Text(f"  {note}", "yellow") for note in found.notes]
+    parts += [Text(visible(f"  {note}"), "yellow") for note in found.notes]
     return Group(*parts)
 
 

@@ -22,6 +22,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.skills.hostile import visible
+
 if TYPE_CHECKING:
     from skill_ttrl.runs.report import Summary
 
@@ -108,7 +110,7 @@ class RunView:
 
     def notice(self, text: str, *, warning: bool = False) -> None:
         """See `Progress.notice`."""
-        self._console.print(Text(("Warning: " if warning else "") + text, "yellow" if warning else ""))
+        self._console.print(Text(visible(("Warning: " if warning else "") + text), "yellow" if warning else ""))
 
     def _loop(self) -> Text:
         line = Text()
@@ -165,12 +167,12 @@ def closing_lines(summary: Summary) -> list[str]:
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A plain table of texts; nothing in a cell is read as markup."""
+    """A plain table of texts: nothing in a cell is read as markup, and no control character reaches the terminal."""
     table = Table(title=title)
     for place, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=place == 0)
     for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else visible(str(cell))) for cell in row))
     return table
 
 

@@ -75,6 +75,8 @@ class Episode:
     error: str | None = None
     skills: tuple[Skill, ...] = ()
     """What its first prompt shows."""
+    skill_tokens: int = 0
+    """How much longer its prompts are for that."""
     retrieved: list[Skill] = field(default_factory=list)
     """What it was told, in order."""
     notes: tuple[Skill, ...] = ()
@@ -169,14 +171,15 @@ async def rollout(
 ) -> list[Group]:
     """Try each task `group_size` times; one `Group` for each task, in order.
 
-    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed.
+    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. Skills
+    that stand in a first prompt have a budget of their own and do not count.
     """
     owners = [task for task in tasks for _ in range(group_size)]
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
         episode.start(derive_seed(seed, "env", episode.task.id))
     if isinstance(agent, SkillAgent):
-        show_skills(episodes, agent)
+        show_skills(episodes, agent, backend)
     for turn in range(max_turns):
         living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
         if not living:
@@ -188,8 +191,9 @@ async def rollout(
             prompt = encoded.get(messages)
             if prompt is None:
                 prompt = encoded[messages] = backend.encode(messages)
-            if max_prompt_tokens is not None and len(prompt) > max_prompt_tokens:
-                episode.end_too_long(len(prompt), max_prompt_tokens)
+            length = len(prompt) - episode.skill_tokens
+            if max_prompt_tokens is not None and length > max_prompt_tokens:
+                episode.end_too_long(length, max_prompt_tokens)
                 continue
             waiting[number // group_size, prompt].append(episode)
         requests = [Request(token_ids=prompt, n=len(asking)) for (_, prompt), asking in waiting.items()]
@@ -207,13 +211,20 @@ async def rollout(
     ]
 
 
-def show_skills(episodes: Sequence[Episode], agent: SkillAgent) -> None:
+def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
     """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
     begun = {(episode.task.id, episode.observation): episode.task for episode in episodes}
     chosen = agent.choose(list(begun.values()), [seen for _, seen in begun])
     skills = dict(zip(begun, chosen, strict=True))
+    tokens = {
+        (name, seen): len(backend.encode(agent.messages((), seen, shown)))
+        - len(backend.encode(agent.messages((), seen)))
+        for (name, seen), shown in skills.items()
+        if shown
+    }
     for episode in episodes:
-        episode.skills = skills[episode.task.id, episode.observation]
+        begin = episode.task.id, episode.observation
+        episode.skills, episode.skill_tokens = skills[begin], tokens.get(begin, 0)
 
 
 async def answers(

@@ -72,6 +72,11 @@ class Completion:
     """Spans [start, end) of `text`, in characters, that were inserted (retrieved skills) and not written by the model."""
 
     @property
+    def sampled(self) -> int:
+        """Tokens that the model wrote itself."""
+        return len(self.token_ids) if self.mask is None else sum(self.mask)
+
+    @property
     def written(self) -> str:
         """What the model itself wrote: only this is parsed, answered with and handed to an environment."""
         kept, end = [], 0

@@ -17,6 +17,7 @@ from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_skills
 from skill_ttrl.skills.fuse import embedding_similarity
 from skill_ttrl.skills.merge import make_merger, merge_groups
@@ -89,18 +90,20 @@ def winning(group: Group) -> list[bool]:
 
 
 def skill_figures(groups: Sequence[Group]) -> dict[str, float]:
-    """How much a step's tries used the bank: shares of tries."""
+    """How much a step's tries used the bank: shares of tries, and for each try the tokens that were inserted."""
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     ops = [trajectory.ops for trajectory in tries if trajectory.ops is not None]
     if not ops:
         return {}
     count = len(tries)
+    done = [step.completion for trajectory in tries for step in trajectory.steps if step.completion is not None]
     return {
         "retrieve_rate": sum(found.has_retrieve for found in ops) / count,
         "generate_rate": sum(found.has_generate for found in ops) / count,
         "evolve_rate": sum(found.has_evolve for found in ops) / count,
         "answered_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
         "ops_errors": sum(len(found.errors) for found in ops) / count,
+        "inserted_tokens": sum(len(completion.token_ids) - completion.sampled for completion in done) / count,
     }
 
 
@@ -113,22 +116,37 @@ def open_run_bank(config: SkillsConfig | None, folder: RunFolder, version: int |
         version: what the checkpoint holds that the run goes on from; None begins the bank anew.
 
     Raises:
-        SkillBankError: what it is to begin with cannot be read.
+        SkillBankError: what it is to begin with cannot be read, or the bank of a run that goes on is gone.
     """
     if config is None:
         return None
     path = folder.path / BANK
+    first = starting_skills(config) if version is None else []
     if version is None:
-        first = starting_skills(config)
-        if path.exists():
-            shutil.rmtree(path)  # of a start that was killed before its first checkpoint
-        bank = SkillBank.from_config(config, path)
-        if first:
+        discard_bank(folder)  # of a start that was killed before its first checkpoint
+    elif not is_bank(path):
+        raise SkillBankError(
+            f"The run's skill bank is gone: there is none at {path}, and the run goes on from its version {version}. "
+            "Put the folder back, or start a new run."
+        )
+    bank = SkillBank.from_config(config, path)
+    try:
+        if version is not None:
+            bank.rewind(version)
+        elif first:
             bank.import_skills(first, reason=f"import {config.bank}")
-    else:
-        bank = SkillBank.from_config(config, path)
-        bank.rewind(version)
-    return _run_bank(config, bank, path)
+        return RunBank(config, bank, retriever_of(config, path))
+    except BaseException:
+        bank.close()
+        raise
+
+
+def discard_bank(folder: RunFolder, bank: RunBank | None = None) -> None:
+    """Close and remove the bank of a run that has no checkpoint: its next start begins it anew."""
+    if bank is not None:
+        bank.close()
+    if (folder.path / BANK).exists():
+        shutil.rmtree(folder.path / BANK)
 
 
 def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | None:
@@ -138,7 +156,7 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     with SkillBank.open(run / BANK, read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
     bank = SkillBank.from_snapshot(snapshot)
-    return _run_bank(config.model_copy(update={"index": "memory", "chroma_server": None}), bank, None)
+    return RunBank(config, bank, retriever_of(config, None))
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:
@@ -164,10 +182,6 @@ def bank_version(state: dict[str, object]) -> int | None:
     if found is not None and not isinstance(found, int):
         raise RunFolderError(f"The checkpoint's bank_version is {found!r}, not a number. The checkpoint is damaged.")
     return found
-
-
-def _run_bank(config: SkillsConfig, bank: SkillBank, folder: Path | None) -> RunBank:
-    return RunBank(config, bank, retriever_of(config, folder))
 
 
 def retriever_of(config: SkillsConfig, folder: Path | None) -> Retriever:

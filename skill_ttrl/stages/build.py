@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.math.tasks import load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
-from skill_ttrl.types import Task, derive_seed
+from skill_ttrl.types import Skill, Task, derive_seed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -94,7 +94,7 @@ def build(
     check_text_env(envs.take(1)[0], train[0])
 
     parts = make_parts(config, weights=weights)
-    _check_context(config, parts.loaded)
+    _check_context(config, parts)
     train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
     if held_out:
         evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
@@ -185,8 +185,8 @@ def fit_prompts(
     return kept
 
 
-def _check_context(config: SkillTTRLConfig, loaded: LoadedModel) -> None:
-    positions = getattr(loaded.model.config, "max_position_embeddings", None)
+def _check_context(config: SkillTTRLConfig, made: Parts) -> None:
+    positions = getattr(made.loaded.model.config, "max_position_embeddings", None)
     parts = {
         "data.max_prompt_tokens": config.data.max_prompt_tokens,
         "rollout.max_new_tokens": config.rollout.max_new_tokens,
@@ -197,10 +197,22 @@ def _check_context(config: SkillTTRLConfig, loaded: LoadedModel) -> None:
         parts["skills.max_retrievals x skills.retrieve_tokens"] = (
             config.skills.max_retrievals * config.skills.retrieve_tokens
         )
+        parts["the templates around skills"] = _around_skills(config.skills, made)
     needed = sum(parts.values())
     if positions is not None and needed > positions:
         sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items())
         raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions. Lower one.")
+
+
+def _around_skills(skills: SkillsConfig, made: Parts) -> int:
+    """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
+    backend, agent = made.backend, made.agent
+    shown = Skill("skill", "skill", "skill")
+    alone = len(backend.encode_text(agent.formatter.render_skill(shown)))
+    with_skill, without = (len(backend.encode(agent.messages((), "question", few))) for few in ((shown,), ()))
+    told = len(backend.encode_text(agent.formatter.render_retrieved([shown])))
+    prompt = with_skill - without - alone + skills.in_prompt if skills.in_prompt else 0  # a line break for each
+    return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)
 
 
 def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:

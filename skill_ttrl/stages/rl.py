@@ -165,7 +165,7 @@ def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[
         "reward": float(np.mean([value for group in rewards for value in group])),
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
-        "response_tokens": float(np.mean([len(done.token_ids) for done in completions])) if completions else 0.0,
+        "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
     }

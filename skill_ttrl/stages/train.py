@@ -24,7 +24,7 @@ from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.stages.bank import bank_version, open_run_bank
+from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.measure import Evaluation
@@ -67,6 +67,7 @@ def run(
         stack.enter_context(folder)
         stop = stack.enter_context(StopSignal())
         checkpoint, state = _go_back(folder, resume or "auto", progress)
+        bank: RunBank | None = None
         try:
             bank = open_run_bank(config.skills, folder, bank_version(state) if checkpoint else None)
             if bank is not None:
@@ -77,6 +78,8 @@ def run(
             stack.callback(bench.envs.close)
             learn = [_phase(name, bench, progress) for name in config.phases]
         except BaseException:
+            if checkpoint is None:
+                discard_bank(folder, bank)
             folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
             raise
         tracker = open_tracker(config.run.tracker, folder, config.name, config.model_dump(mode="json"))

@@ -10,11 +10,12 @@ from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
 from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.changes import storable
 from skill_ttrl.stages.bank import RunBank, bank_version, read_run_bank
 from skill_ttrl.stages.build import make_parts
 from skill_ttrl.types import Task, VoteResult
@@ -87,14 +88,21 @@ def ask(
         samples: how many answers; more than one are put to a vote.
         temperature: 0 is greedy.
         max_new_tokens: longest answer; None takes the config's.
-        use_bank: False answers without the run's skill bank, to see what the skills are worth.
+        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.use: false`.
+
+    Raises:
+        ConfigError: the question is empty, or no valid Unicode.
     """
+    if not question.strip():
+        raise ConfigError("The question is empty. Ask something.")
+    if storable(question) != question:
+        raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
     parts = make_parts(config, weights=trained.weights)
     agent = parts.agent
     bank = trained.bank() if use_bank else None
     try:
-        if isinstance(agent, SkillAgent) and bank is not None:
+        if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
             agent = agent.seeing(bank.access())
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
         envs = EnvPool(lambda: make_env(MATH_ENV_ID))

@@ -1,0 +1,128 @@
+"""A run with a skill bank as its user meets it: started wrongly, gone on with, asked, and what is on the record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.cli.tables import inspection_view, reply_view
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, DataError, SkillBankError
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.stages import train
+from skill_ttrl.stages.bank import skill_figures
+from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.stages.rl import group_figures
+from skill_ttrl.stages.trained import Reply, ask, find_trained
+from skill_ttrl.types import Completion, Group, Skill, SkillOps, Step, Task, Trajectory
+from skill_ttrl.voting import majority_vote
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_skills_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that all tests here look at and none changes."""
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    train.run(load_config(tiny_skills_yaml), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ("data.max_prompt_tokens=2", DataError),
+        ("skills.max_skills=3", SkillBankError),
+        ("skills.embedder=none", ConfigError),
+        ("rl.prompts_per_step=7", ConfigError),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing_and_can_be_mended(
+    wrong: str, error: type[Exception], tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        train.run(load_config(tiny_skills_yaml, ["phases=[rl]", wrong]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    mended = load_config(tiny_skills_yaml, ["phases=[rl]", "rl.steps=0"])
+    assert train.run(mended, tmp_path / "run").bank_skills == 80  # in the same process: no lock was left behind
+
+
+def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    """The tasks pass `data.max_prompt_tokens` without skills, so their tries must pass it with them."""
+    config = load_config(tiny_skills_yaml, ["phases=[rl]", "rl.steps=1", "data.max_prompt_tokens=17"])
+    train.run(config, tmp_path / "run")
+    records, _ = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
+    assert records and all(record["error"] is None and record["skills_in_prompt"] for record in records)
+    assert all(len(record["steps"][0]["prompt_ids"]) > 17 for record in records)
+
+
+def test_the_templates_around_skills_count_against_the_models_positions(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    (tmp_path / "retrieved.md").write_text("word " * 60 + "$skills\n")
+    fits = ["phases=[rl]", "rl.steps=0", "model.embedded.max_positions=108"]
+    assert train.run(load_config(tiny_skills_yaml, fits), tmp_path / "fits").problems == 4
+    with pytest.raises(ConfigError, match=r"the templates around skills \(\d+\)"):
+        train.run(load_config(tiny_skills_yaml, [*fits, f"agent.prompts={tmp_path}"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("lost", ["", "bank.json"])
+def test_a_run_whose_bank_is_gone_says_so_and_makes_no_other(
+    lost: str, trained: Path, tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    gone = folder / "bank" / lost
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    left = sorted(path.name for path in folder.rglob("*"))
+    with pytest.raises(SkillBankError, match=r"skill bank is gone.*goes on from its version 3"):
+        train.run(load_config(tiny_skills_yaml), folder, resume="auto")
+    assert sorted(path.name for path in folder.rglob("*")) == left
+
+
+@pytest.mark.parametrize(("overrides", "looks"), [((), True), (("skills.use=false",), False)])
+def test_asking_looks_at_the_bank_as_the_run_did(
+    overrides: tuple[str, ...], looks: bool, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    choose = SkillAgent.choose
+
+    def watched(self: SkillAgent, *asked: Any) -> list[tuple[Skill, ...]]:
+        shown.append(choose(self, *asked))
+        return shown[-1]
+
+    monkeypatch.setattr(SkillAgent, "choose", watched)
+    ask(find_trained(trained, overrides), "Compute bako 4.")
+    (((*skills,),),) = shown
+    assert bool(skills) is looks
+
+
+@pytest.mark.parametrize("question", ["", " \n", "Compute \udcff."])
+def test_a_question_that_is_none_is_refused(question: str, trained: Path) -> None:
+    with pytest.raises(ConfigError, match=r"question is (empty|not valid Unicode)"):
+        ask(find_trained(trained), question)
+
+
+def test_inserted_tokens_are_counted_apart() -> None:
+    """Of six tokens the model wrote four."""
+    done = Completion("", (1,) * 6, (0.0,) * 6, "stop", mask=(True, True, False, False, True, True))
+    step = Step("", "", 0.0, True, False, completion=done)
+    task = Task("t", "env")
+    tried = Trajectory(task, (step,), None, "terminated", reward=0.0, ops=SkillOps())
+    silent = Trajectory(task, (), None, "error", reward=0.0, error="broken", ops=SkillOps())
+    group = Group(task, (tried, silent))
+    assert group_figures([group], [majority_vote([None, None])])["response_tokens"] == 4
+    assert skill_figures([group])["inserted_tokens"] == 1  # two over two tries
+
+
+def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"phase": "rl", "task_id": "\x1b[31mred", "answer": "\x1b]0;title\x07", "text": "\u202eback\x9b2J"}
+    (tmp_path / "votes.jsonl").write_text(json.dumps(line) + "\n")
+    found = inspect(tmp_path / "votes.jsonl")
+    Console().print(inspection_view(found))
+    reply = Reply("q", ("\x1b[2Jhidden", "b"), ("\x1b[1m", None), majority_vote(["\x1b[1m", None]))
+    Console().print(reply_view(reply))
+    shown = capsys.readouterr().out
+    assert "red" in shown and "hidden" in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
