@@ -25,11 +25,12 @@ from skill_ttrl.skills.changes import (
     missing,
     new_ids,
     planned,
+    shown,
     storable,
     succeeding,
     used,
 )
-from skill_ttrl.skills.folder import read_settings
+from skill_ttrl.skills.folder import BANK_FILE, read_settings
 from skill_ttrl.skills.log import FileLog, Log, MemoryLog, replay
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
@@ -50,6 +51,7 @@ SETTINGS = (
     "stale_after",
 )
 """What a bank's folder remembers of the settings it was last written with."""
+_IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
 
 
 class Why(TypedDict, total=False):
@@ -134,6 +136,7 @@ class SkillBank:
         """
         kept = read_settings(Path(path))
         settings = {name: kept[name] for name in SETTINGS if name in kept}
+        _check_settings(settings, Path(path))
         return cls(path, read_only=read_only, **{**settings, **changed})
 
     @classmethod
@@ -463,3 +466,21 @@ class SkillBank:
         if found is None:
             raise missing(skill_id, self.snapshot(), self._log.updates())
         return found
+
+
+def _check_settings(settings: Mapping[str, Any], path: Path) -> None:
+    """Refuse what a config would refuse: `bank.json` may have been edited."""
+    from pydantic import ValidationError
+
+    from skill_ttrl.config import SkillsConfig
+
+    try:
+        SkillsConfig.model_validate(
+            {_IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        raise SkillBankError(
+            f"{path / BANK_FILE} is damaged: {name} is {shown(problem['input'])} ({problem['msg']}). Correct it there."
+        ) from None

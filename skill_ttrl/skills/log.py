@@ -243,7 +243,8 @@ class FileLog:
                         raise ValueError("it does not end")
                     updates.append(from_json(BankUpdate, line))
                 except ValueError as error:
-                    if stream.read(1):
+                    # A line without its end is the last one; a writer may be adding to it at this moment.
+                    if line.endswith(b"\n") and stream.read(1):
                         raise self._damaged(number, error) from None
                     self._torn = True
                     self.notices.append(

@@ -205,6 +205,27 @@ def test_another_schema(path: Path) -> None:
             SkillBank(path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '"max_skills": "many"',
+        '"max_skills": null',
+        '"max_skills": 0',
+        '"top_k": "x"',
+        '"embedder": 5',
+        '"retrieval_mode": "best"',
+        '"min_score": NaN',
+        '"stale_after": [1]',
+    ],
+)
+def test_settings_that_cannot_be(path: Path, wrong: str) -> None:
+    SkillBank(path).close()
+    (path / "bank.json").write_text(f'{{"schema": 1, "settings": {{{wrong}}}}}')
+    for read_only in (True, False):
+        with pytest.raises(SkillBankError, match=r"bank\.json is damaged: (max_|top_|embedder|retrieval|min_|stale_)"):
+            SkillBank.open(path, read_only=read_only)
+
+
 def test_a_path_that_is_no_bank(tmp_path: Path) -> None:
     with pytest.raises(SkillBankError, match="found nothing"):
         SkillBank(tmp_path / "none", read_only=True)
