@@ -74,8 +74,6 @@ class AgentConfig(Section):
     """Longest episode in turns."""
     memory: Literal["conversation", "none"] = "conversation"
     """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
-    skill_template: str = "skill"
-    """Template of one skill, in the prompt and where it is inserted: `$id $title $text $when_to_apply $tier`."""
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
 
@@ -105,13 +103,14 @@ class SkillsConfig(Section):
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
     """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
     top_k: int = Field(default=6, ge=1)
-    """Skills found for one query (SkillRL: 6)."""
+    """Skills that `SkillBank.retrieve` and `skillttrl inspect --search` find where they are given no number (SkillRL: 6). A
+    run takes `in_prompt` and `retrieve_k`."""
     min_score: float | None = None
     """Skills that score less are not found (a cosine for `embedding`); None: no threshold."""
     in_prompt: int = Field(default=6, ge=0)
     """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
     prompt_tokens: int = Field(default=512, ge=1)
-    """Token budget of the skills in the prompt; what does not fit is left out, and counted."""
+    """Token budget of the skills in the prompt, beside `data.max_prompt_tokens`; what does not fit is left out."""
     max_retrievals: int = Field(default=1, ge=0)
     """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`. 0: never."""
     retrieve_k: int = Field(default=3, ge=1)

@@ -80,7 +80,8 @@ class SkillTTRLTrainer:
     def train_offline(self, problems: Sequence[str], all_responses: Sequence[Sequence[str]]) -> dict[str, Any]:
         """One step on responses that are there already: extract, vote, reward, advantages, merge. Needs no model.
 
-        Where the config has skills, the operations of the winners change `skill_bank`.
+        Where the config has skills (and `skills.update: merge`), the operations of the winners change `skill_bank`; texts
+        are fused by their words alone, `skills.fuse_above` is for runs.
 
         Args:
             problems: one text each.
@@ -88,7 +89,7 @@ class SkillTTRLTrainer:
 
         Returns:
             `rewards` and `advantages` (a list for each problem), `majority_answers`, `agreement_ratios`, and the means
-            `mean_reward` and `mean_agreement`; with a skill bank also `bank_update` (None when nothing changed).
+            `mean_reward` and `mean_agreement`; where a skill bank learns also `bank_update` (None when nothing changed).
 
         Raises:
             ValueError: the two differ in length, or a problem has no response.
@@ -116,7 +117,7 @@ class SkillTTRLTrainer:
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
             "mean_agreement": fmean(vote.agreement for vote in votes) if votes else 0.0,
         }
-        if self.config.skills is not None and self.skill_bank is not None:
+        if self.config.skills is not None and self.skill_bank is not None and self.config.skills.update == "merge":
             now = self.skill_bank.snapshot()
             merger, extracting = make_merger(self.config.skills.merger), self.config.skills.extract
             winners = [list(vote.matches) for vote in votes]
