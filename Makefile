@@ -1,4 +1,4 @@
-# The two commands of the README: `make quickstart` and `make test`. Both work in a fresh clone with Python 3.11 alone.
+# The commands of the README: `make quickstart`, `make quickstart-skills` and `make test`. All work in a fresh clone with Python 3.11 alone.
 
 # A Python of your own: make quickstart PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for p in python3.11 python3; do \
@@ -10,18 +10,22 @@ PINS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test format bench clean
+.PHONY: help quickstart quickstart-skills test format bench clean
 
 help:
-	@echo 'make quickstart   install into .venv, then train a small model without labels on the CPU'
-	@echo 'make test         install the development extras, then lint, types, layers, tests, wheel'
-	@echo 'make format       let ruff sort the imports and lay out the code'
-	@echo 'make bench        the tables in docs/: the quickstart over four seeds with its controls (long)'
-	@echo 'make clean        remove .venv, build outputs and caches; runs/ stays'
-	@echo 'PYTHON=...        the Python to build .venv with (3.11 or newer)'
+	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
+	@echo 'make quickstart-skills  install the extra skills too, then train one to ask a skill bank'
+	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
+	@echo 'make format             let ruff sort the imports and lay out the code'
+	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
+	@echo 'make clean              remove .venv, build outputs and caches; runs/ stays'
+	@echo 'PYTHON=...              the Python to build .venv with (3.11 or newer)'
 
 quickstart: $(VENV)/.installed
 	$(BIN)/skillttrl train quickstart
+
+quickstart-skills: $(VENV)/.installed-skills
+	$(BIN)/skillttrl train quickstart_skills
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -53,9 +57,13 @@ $(BIN)/python:
 $(VENV)/.installed: $(PINS) | $(BIN)/python
 	@$(call install,.)
 
+$(VENV)/.installed-skills: $(PINS) | $(BIN)/python
+	@$(call install,.[skills])
+	@touch $(VENV)/.installed
+
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@$(call install,.[dev])
-	@touch $(VENV)/.installed
+	@touch $(VENV)/.installed $(VENV)/.installed-skills
 
 define install
 started=$$(date +%s); \
