@@ -35,7 +35,7 @@ WEIGHTS: dict[str, tuple[float, float]] = {"embedding": (1.0, 0.0), "keyword": (
 """Of cosine and BM25."""
 EXACT_BELOW = 8192
 """Up to so many eligible skills all are scored: about a millisecond."""
-FIRST_CANDIDATES = 64
+FIRST_CANDIDATES = 32
 MOST_CANDIDATES = 1024
 """If so many candidates do not settle the first k, all skills are scored."""
 CHROMA_ROUNDING = 1e-5  # of a cosine taken from its float32 distance

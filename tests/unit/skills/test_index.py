@@ -106,7 +106,7 @@ def test_the_candidates_do_come_from_chroma(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(ChromaIndex, "nearest", counted)
     retriever = chroma(tmp_path)
     lists(retriever, bank(600))
-    assert len(asked) >= len(QUERIES) and min(asked) == 64
+    assert len(asked) >= len(QUERIES) and min(asked) == 32
     asked.clear()
     retriever.search(bank(600), ["mug"], k=100)
     assert asked == [400]
