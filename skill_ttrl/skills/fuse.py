@@ -18,6 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from skill_ttrl.skills.embed import Embedder
 
@@ -26,6 +29,8 @@ Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[float]]]
 
 MAX_COMPARED = 200
 """Most texts that are compared by similarity, the most frequent first: the work grows with the square."""
+VECTORS_KEPT = 20_000
+"""Most vectors that `embedding_similarity` keeps."""
 NGRAM = 3
 
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+|[^\w\s]|_")
@@ -163,10 +168,20 @@ def ngram_similarity(a: Sequence[str], b: Sequence[str]) -> list[list[float]]:
 
 
 def embedding_similarity(embedder: Embedder) -> Similarity:
-    """The cosine of two texts' vectors, in [-1, 1]."""
+    """The cosine of two texts' vectors, in [-1, 1]. It keeps the vectors: from step to step most texts of a bank stay."""
+    held: dict[str, NDArray[np.float32]] = {}
+
+    def vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if text not in held]
+        if len(held) + len(new) > VECTORS_KEPT:
+            held.clear()
+            new = list(dict.fromkeys(texts))
+        if new:
+            held.update(zip(new, embedder.embed(new), strict=True))
+        return np.stack([held[text] for text in texts])
 
     def cosine(a: Sequence[str], b: Sequence[str]) -> Sequence[Sequence[float]]:
-        scores: list[list[float]] = (embedder.embed(a) @ embedder.embed(b).T).tolist()
+        scores: list[list[float]] = (vectors(a) @ vectors(b).T).tolist() if a and b else [[] for _ in a]
         return scores
 
     return cosine

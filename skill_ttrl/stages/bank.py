@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from skill_ttrl.config import SkillsConfig
@@ -19,7 +20,7 @@ from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_skills
-from skill_ttrl.skills.fuse import embedding_similarity
+from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import make_merger, merge_groups
 from skill_ttrl.skills.retrieval import Retriever, make_retriever
 from skill_ttrl.types import Group, Skill
@@ -43,6 +44,12 @@ class RunBank:
         """Version of the bank as it is now."""
         return self.bank.version
 
+    @cached_property
+    def alike(self) -> Similarity | None:
+        """How alike the texts of two skills are; None where only their words are compared."""
+        embedder = self.retriever.embedder if self.config.fuse_above is not None else None
+        return None if embedder is None else embedding_similarity(embedder)
+
     def access(self) -> SkillAccess:
         """The bank as it is now, frozen."""
         return SkillAccess(self.bank.snapshot(), self.retriever)
@@ -55,16 +62,14 @@ class RunBank:
         config = self.config
         if config.update == "merge":
             winners = [winning(group) for group in groups]
-            embedder = self.retriever.embedder if config.fuse_above is not None else None
-            alike = None if embedder is None else embedding_similarity(embedder)
             changes, report = merge_groups(
                 groups,
                 winners,
                 self.bank.snapshot(),
                 round=step,
-                merger=make_merger(config.merger, similarity=alike, threshold=config.fuse_above or 1.0),
+                merger=make_merger(config.merger, similarity=self.alike, threshold=config.fuse_above or 1.0),
                 extract=config.extract,
-                similarity=alike,
+                similarity=self.alike,
                 threshold=config.fuse_above or 1.0,
             )
             if changes:

@@ -75,3 +75,12 @@ def test_the_engine_gives_texts(tiny_model: tuple[Any, Any], tmp_path: Path) -> 
     assert again.generate(["Hi", "Compute 12+34."], n_samples=4) == texts
     with pytest.raises(ModelError, match="There is no folder"):
         RolloutEngine(str(tmp_path / "none"))
+
+
+def test_a_bank_that_does_not_learn_stays_as_it_is_offline() -> None:
+    said = ["<skill_ops><generate>Add the ones first.</generate></skill_ops><answer>4</answer>"] * 2
+    for update, learns in (("merge", True), ("none", False)):
+        config = SkillTTRLConfig.model_validate({"skills": {"embedder": "hash", "update": update}})
+        trainer = SkillTTRLTrainer(config)
+        found = trainer.train_offline(["What is 2+2?"], [said])
+        assert trainer.skill_bank is not None and len(trainer.skill_bank) == learns == ("bank_update" in found)

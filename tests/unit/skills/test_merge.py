@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.embed import HashEmbedder, Vectors
 from skill_ttrl.skills.extract import technique
-from skill_ttrl.skills.fuse import clusters, content_id, ngram_similarity, voted
+from skill_ttrl.skills.fuse import clusters, content_id, embedding_similarity, like, ngram_similarity, voted
 from skill_ttrl.skills.merge import (
     MERGERS,
     Draft,
@@ -419,3 +420,23 @@ def test_what_was_written_and_what_was_found_can_be_one_skill() -> None:
     changes, report = merge_groups([group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), extract=True)
     (skill,) = afters(changes, "add")
     assert skill.source == "merge" and skill.evidence == ("t1", "t2") and report.fused == 1
+
+
+def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded: list[str] = []
+
+    class Watched(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            embedded.extend(texts)
+            return super().embed(texts)
+
+    alike, plain = embedding_similarity(Watched()), HashEmbedder()
+    bank = ["Reduce the base first", "Boil the potatoes", "Draw a picture"]
+    for drafts in (["Reduce the base at first"], ["Draw the picture", "Boil the potatoes"]):
+        assert alike(drafts, drafts)[0][0] == pytest.approx(1)
+        assert alike(drafts, bank) == (plain.embed(drafts) @ plain.embed(bank).T).tolist()
+    assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "Draw the picture"])
+    assert like(["Reduce the base at first"], bank, alike, 0.8) == [0]
+    assert like(["Reduce the base at first"], bank, None, 0.8) == [None]
+    monkeypatch.setattr("skill_ttrl.skills.fuse.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
+    assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()
