@@ -43,11 +43,12 @@ def conversation(
     steps: Sequence[Step],
     observation: str,
     skills: Sequence[Skill] | None,
+    bank_empty: bool | None = None,
 ) -> tuple[Message, ...]:
     """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
     if not steps or memory == "none":
-        return formatter.messages(observation, skills)
-    turns = list(formatter.messages(steps[0].observation, skills))
+        return formatter.messages(observation, skills, bank_empty=bank_empty)
+    turns = list(formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))
     for step, seen in zip(steps, [*(later.observation for later in steps[1:]), observation], strict=True):
         said = step.action if step.completion is None else step.completion.text
         turns += [Message("assistant", said), Message("user", seen)]

@@ -64,15 +64,19 @@ class PromptFormatter:
         """The formatter that a run's config asks for; the agent hands it the skills."""
         return cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
 
-    def format_prompt(self, question: str, skills: Sequence[Skill] | None = None) -> str:
+    def format_prompt(
+        self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
+    ) -> str:
         """The user's message. The question is inserted as it is: a `$` or brace in it means nothing.
 
         Args:
             question: the task.
-            skills: what to put in front of it, in this order; empty says that the bank has nothing (cold start), None asks
-                the formatter's own bank, or leaves skills out of it where there is none.
+            skills: what to put in front of it, in this order; None asks the formatter's own bank, or leaves skills out of
+                it where there is none.
+            bank_empty: whether the prompt says that the bank has nothing at all (cold start); None: where `skills` is empty.
         """
-        return self._with_skills(self.templates.render(self._template, question=question), question, skills)
+        text = self.templates.render(self._template, question=question)
+        return self._with_skills(text, question, skills, bank_empty)
 
     def format_agent_prompt(
         self,
@@ -84,16 +88,18 @@ class PromptFormatter:
         """The user's message for one turn of an agent; `skills` as in `format_prompt`."""
         actions = available_actions if isinstance(available_actions, str) else ", ".join(available_actions)
         text = self.templates.render("agent_task", task=task_description, state=current_state, actions=actions)
-        return self._with_skills(text, task_description, skills)
+        return self._with_skills(text, task_description, skills, None)
 
     def format_batch(self, questions: Sequence[str]) -> list[str]:
         """One user's message for each question."""
         return [self.format_prompt(question) for question in questions]
 
-    def messages(self, question: str, skills: Sequence[Skill] | None = None) -> tuple[Message, ...]:
-        """The conversation that the model is to continue."""
+    def messages(
+        self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
+    ) -> tuple[Message, ...]:
+        """The conversation that the model is to continue; see `format_prompt`."""
         system = (Message("system", self._system),) if self._system is not None else ()
-        return (*system, Message("user", self.format_prompt(question, skills)))
+        return (*system, Message("user", self.format_prompt(question, skills, bank_empty=bank_empty)))
 
     def fit(self, skills: Sequence[Skill], tokens: int | None = None) -> tuple[Skill, ...]:
         """The skills that fit a token budget, taken in the order given, shown in the order of their tiers.
@@ -126,12 +132,12 @@ class PromptFormatter:
             return self.templates.render("nothing_found")
         return self.templates.render("retrieved", skills=self._joined(skills))
 
-    def _with_skills(self, text: str, question: str, skills: Sequence[Skill] | None) -> str:
+    def _with_skills(self, text: str, question: str, skills: Sequence[Skill] | None, bank_empty: bool | None) -> str:
         if skills is None:
             if self._bank is None:
                 return text
-            skills = self.fit(self._look_up(self._bank, question))
-        if not skills:
+            skills, bank_empty = self.fit(self._look_up(self._bank, question)), not len(self._bank)
+        if bank_empty or (bank_empty is None and not skills):
             return self.templates.render("skills_cold", question=text)
         return self.templates.render("skills", skills=self._joined(skills), question=text)
 

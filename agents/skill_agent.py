@@ -63,7 +63,8 @@ class SkillAgent:
 
     def messages(self, steps: Sequence[Step], observation: str, skills: Sequence[Skill] = ()) -> tuple[Message, ...]:
         """See `Agent.messages`; `skills` are those that `choose` gave at the start."""
-        return conversation(self.formatter, self.memory, steps, observation, skills)
+        empty = not skills and (self.access is None or not len(self.access.snapshot))
+        return conversation(self.formatter, self.memory, steps, observation, skills, bank_empty=empty)
 
     def tell(self, questions: Sequence[Asked]) -> list[Told | None]:
         """What the bank says to each question, all searched together; None for one that cannot be read."""

@@ -46,15 +46,14 @@ class Variant:
 
 VARIANTS = (
     Variant("majority", SKILLS),
-    Variant("label", SKILLS, ("rl.reward=label",)),
+    Variant("notes", NOTES),
     Variant("random", SKILLS, ("rl.reward=random",)),
     Variant("bank off", SKILLS, ("skills.use=false",)),
     Variant("shuffled rules", SKILLS, ("skills.bank=family:operators-shuffled",)),
+    Variant("notes, random", NOTES, ("rl.reward=random",)),
     Variant("two told", SKILLS, ("skills.retrieve_k=2",)),
     Variant("hybrid retrieval", SKILLS, ("skills.retrieval=hybrid",)),
-    Variant("notes", NOTES),
-    Variant("notes, random", NOTES, ("rl.reward=random",)),
-    Variant("notes not kept", NOTES, ("skills.own_notes=false",)),
+    Variant("label", SKILLS, ("rl.reward=label",)),
 )
 
 

@@ -203,6 +203,10 @@ class SFTConfig(Section):
     schedule: Literal["constant", "cosine"] = "cosine"
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the cosine ends, as a share of the peak."""
+    restart_after: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the steps after which the schedule begins again, warm-up included (SGDR, arXiv 1608.03983); None: never."""
+    restart_scale: float = Field(default=1.0, gt=0)
+    """Peak rates after the restart, as a share of those before."""
     grad_clip: float = Field(default=1.0, gt=0)
     order: Literal["shuffled", "given"] = "shuffled"
     """Of the demonstrations: each epoch one shuffle drawn from the run's seed, or as the source has them (a curriculum)."""

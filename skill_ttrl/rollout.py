@@ -21,6 +21,7 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
 from skill_ttrl.skills.merge import note
+from skill_ttrl.skills.merger import titles
 from skill_ttrl.skills.ops import RETRIEVE_END, OutputParser
 from skill_ttrl.types import (
     Completion,
@@ -260,6 +261,7 @@ def operations(steps: Sequence[Step]) -> SkillOps:
         retrieve=tuple(query for ops in found for query in ops.retrieve),
         evolve=tuple(evolution for ops in found for evolution in ops.evolve),
         errors=tuple(error for ops in found for error in ops.errors),
+        titles=tuple(title for ops in found for title in titles(ops)),
     )
 
 

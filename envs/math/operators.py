@@ -24,7 +24,7 @@ from skill_ttrl.types import Skill, Task, derive_seed
 
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfgkvz" for vowel in "aiou")
 SPLITS = ("test", "series-test", "train", "series-train")
-"""The first two have names that are in no demonstration."""
+"""The first two have names that no demonstration asks about or tells of; a drill's row may hold their syllables by chance."""
 TASK_TYPE = "operator"
 MODULUS = 10
 
@@ -76,8 +76,8 @@ NOTE = 0.3
 """Of those that state the rule: those that write it down as a skill."""
 CURRICULUM = (
     Mixture(16_000, echo=1.0),
-    Mixture(36_000, echo=0.12, recite=0.28, rule=0.28, stated=0.12, told=0.2),
-    Mixture(76_000, echo=0.06, recite=0.1, rule=0.25, stated=0.12, told=0.24),
+    Mixture(33_280, echo=0.15, recite=0.3, rule=0.275, stated=0.0825, told=0.1925),
+    Mixture(62_720, echo=0.08, recite=0.1, rule=0.246, stated=0.0984, told=0.2296),
 )
 
 
@@ -242,10 +242,14 @@ def _recite(names: Sequence[str], rules: Sequence[Rule], rng: np.random.Generato
 def _told(
     name: str, rule: Rule, x: int, others: Sequence[str], rng: np.random.Generator, *, given: bool = False
 ) -> Demonstration:
-    """An answer that asks: told the right skill, it and another, another, or nothing; `given`: asking is not learnt."""
+    """An answer that asks: told the right skill, it and another, another, or nothing.
+
+    `given`: asking is not learnt, only what follows; so how often it asks stays `ASK`, however often use is practised.
+    """
     right = rule.of(name)
     both = (right, others[0]) if rng.random() < 0.5 else (others[0], right)
-    told = ((right,), both, (others[0],), ())[rng.choice(4, p=(0.5, 0.35, 0.08, 0.07))]
+    shares = (0.6, 0.4, 0.0, 0.0) if given else (0.55, 0.3, 0.08, 0.07)
+    told = ((right,), both, (others[0],), ())[rng.choice(4, p=shares)]
     answer = worked(name, rule, x) if right in told else _guess(name, x, rng)
     asked = f'<skill_ops><retrieve query="{name}">{RETRIEVE_END}'
     spans = ((0, len(asked)),) if given else ()
@@ -253,7 +257,7 @@ def _told(
 
 
 def _guess(name: str, x: int, rng: np.random.Generator) -> str:
-    """Any of the ten answers, each as likely, with a rule that gives it."""
+    """Any of the ten answers, each as likely, with a rule that gives it: `*0` and `*5` would make some answers frequent."""
     answer = int(rng.integers(MODULUS))
     fitting = [rule for rule in RULES if rule.apply(x) == answer]
     return worked(name, fitting[int(rng.integers(len(fitting)))], x)

@@ -55,7 +55,7 @@ class SFTLearner:
         batch = pack_demonstrations(demonstrations)
         tokens = int(batch.trained_F.sum())
         denominators = Denominators(tokens, len(batch), float(batch.response_lengths_N.max()))
-        fraction = learning_rate(step, config.steps, 1.0, config.warmup_steps, config.schedule, config.min_lr_ratio)
+        fraction = rate_fraction(step, config)
         self._optimizer.set_lr(fraction)
         losses = []
         with self.policy.training(derive_seed(seed, "dropout", "sft", step)):
@@ -85,3 +85,15 @@ class SFTLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave; the model's weights are loaded apart."""
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+def rate_fraction(step: int, config: SFTConfig) -> float:
+    """The rate of a step as a share of the peak: one schedule, or two where the config restarts it."""
+    begin, length, peak = 0, config.steps, 1.0
+    if config.restart_after is not None:
+        restart = round(config.restart_after * config.steps)
+        if step < restart:
+            length = restart
+        else:
+            begin, length, peak = restart, config.steps - restart, config.restart_scale
+    return learning_rate(step - begin, length, peak, config.warmup_steps, config.schedule, config.min_lr_ratio)

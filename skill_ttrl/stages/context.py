@@ -58,22 +58,25 @@ class Workbench:
         rollout = self.config.rollout
         return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
 
+    def acting(self, *, bank_off: bool = False) -> ConversationAgent | SkillAgent:
+        """The agent with the bank as it is now; with `bank_off`, or where the config turns it off, without."""
+        if isinstance(self.agent, SkillAgent) and self.bank is not None and self.bank.config.use and not bank_off:
+            return self.agent.seeing(self.bank.access())
+        return self.agent
+
     def play(
         self, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int, *, bank_off: bool = False
     ) -> list[Group]:
         """Each task `tries` times with the policy and the bank as they are now; one group a task, in order.
 
-        All tries see the same frozen version of the bank; with `bank_off`, or where the config turns it off, none.
+        All tries see the same frozen version of the bank, or none (see `acting`).
         """
-        agent = self.agent
-        if isinstance(agent, SkillAgent) and self.bank is not None and self.bank.config.use and not bank_off:
-            agent = agent.seeing(self.bank.access())
         return wait_for(
             rollout(
                 tasks,
                 tries,
                 envs=self.envs,
-                agent=agent,
+                agent=self.acting(bank_off=bank_off),
                 backend=self.backend,
                 sampling=sampling,
                 seed=seed,

@@ -93,18 +93,18 @@ def encode_demonstrations(bench: Workbench, progress: Progress) -> Encoded:
 
 def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
-    tokenizer = bench.policy.tokenizer
+    tokenizer, agent = bench.policy.tokenizer, bench.acting()
     pieces = [list(shown.parts()) for shown in demonstrations]
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     encoded = []
     for shown, row in zip(demonstrations, pieces, strict=True):
-        prompt = bench.backend.encode(bench.agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
+        prompt = bench.backend.encode(agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
         ids: list[int] = []
         mask: list[bool] = []
         for piece in row:
             if isinstance(piece, Told):
-                told = bench.agent.formatter.render_retrieved([_skill(text) for text in piece.skills])
+                told = agent.formatter.render_retrieved([_skill(text) for text in piece.skills])
                 tokens, learnt = bench.backend.encode_text(told), False
             else:
                 tokens, learnt = written[piece.text], piece.learnt

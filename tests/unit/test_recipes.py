@@ -9,7 +9,12 @@ import pytest
 from skill_ttrl.config import load_config, read_config_text, recipe_names, verified_note
 
 FIELDS = ("hardware", "date", "wall time", "peak memory", "result")
-REAL_MODELS = ("ttrl_qwen2.5_math_7b", "ttrl_qwen2.5_math_1.5b", "ttrl_qwen2.5_0.5b_lora", "skill_ttrl_qwen2.5_0.5b_lora")
+REAL_MODELS = (
+    "ttrl_qwen2.5_math_7b",
+    "ttrl_qwen2.5_math_1.5b",
+    "ttrl_qwen2.5_0.5b_lora",
+    "skill_ttrl_qwen2.5_0.5b_lora",
+)
 
 
 def test_recipes_of_the_project_are_there() -> None:

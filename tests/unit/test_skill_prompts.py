@@ -43,6 +43,12 @@ def test_an_empty_bank_is_a_cold_start() -> None:
     assert PromptFormatter("plain").format_prompt("1+1?") == "1+1?"  # no bank, no word of it
 
 
+def test_a_bank_that_has_nothing_for_a_question_is_not_called_empty(bank: SkillBank) -> None:
+    text = PromptFormatter("plain", skill_bank=bank, skill_tokens=1).format_prompt("1+1?")
+    assert "empty so far" not in text and "<retrieve" in text and text.endswith("1+1?")
+    assert PromptFormatter("plain", prompts="tiny").format_prompt("1+1?", [], bank_empty=False) == "1+1?"
+
+
 def test_the_agent_form_and_batches(bank: SkillBank) -> None:
     formatter = PromptFormatter(skill_bank=bank, max_skills=1)
     text = formatter.format_agent_prompt("Put apple on counter", "Kitchen", ["take", "go"])
