@@ -19,7 +19,7 @@ from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.sft import SFTLearner
+from skill_ttrl.rl.sft import SFTLearner, rate_fraction
 from skill_ttrl.rl.update import Learner
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -324,3 +324,12 @@ def test_sft_loss_is_the_mean_over_response_tokens_whatever_the_micro_batches(
         assert result["loss"] == pytest.approx(total / 6, abs=1e-5)
         assert result["grad_norm"] == pytest.approx(results[0]["grad_norm"], abs=1e-5)
         assert result["tokens"] == 6
+
+
+def test_a_restarted_schedule_is_two_schedules() -> None:
+    config = SFTConfig(steps=70, warmup_steps=5, restart_after=1 / 7, restart_scale=0.6, min_lr_ratio=0.1)
+    drill = SFTConfig(steps=10, warmup_steps=5, min_lr_ratio=0.1)
+    main = SFTConfig(steps=60, warmup_steps=5, min_lr_ratio=0.1)
+    rates = [rate_fraction(step, config) for step in range(70)]
+    assert rates[:10] == [rate_fraction(step, drill) for step in range(10)]
+    assert rates[10:] == pytest.approx([0.6 * rate_fraction(step, main) for step in range(60)])
