@@ -77,7 +77,7 @@ class Episode:
     skills: tuple[Skill, ...] = ()
     """What its first prompt shows."""
     skill_tokens: int = 0
-    """How much longer its prompts are for that."""
+    """How much longer its prompts are for that, and for what is said of the bank."""
     retrieved: list[Skill] = field(default_factory=list)
     """What it was told, in order."""
     notes: tuple[Skill, ...] = ()
@@ -172,8 +172,8 @@ async def rollout(
 ) -> list[Group]:
     """Try each task `group_size` times; one `Group` for each task, in order.
 
-    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. Skills
-    that stand in a first prompt have a budget of their own and do not count.
+    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What
+    the bank adds to a prompt has a budget of its own and does not count.
     """
     owners = [task for task in tasks for _ in range(group_size)]
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
@@ -217,15 +217,15 @@ def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend
     begun = {(episode.task.id, episode.observation): episode.task for episode in episodes}
     chosen = agent.choose(list(begun.values()), [seen for _, seen in begun])
     skills = dict(zip(begun, chosen, strict=True))
+    bare = agent.seeing(None)  # a prompt as its limit counts it
     tokens = {
         (name, seen): len(backend.encode(agent.messages((), seen, shown)))
-        - len(backend.encode(agent.messages((), seen)))
+        - len(backend.encode(bare.messages((), seen)))
         for (name, seen), shown in skills.items()
-        if shown
     }
     for episode in episodes:
         begin = episode.task.id, episode.observation
-        episode.skills, episode.skill_tokens = skills[begin], tokens.get(begin, 0)
+        episode.skills, episode.skill_tokens = skills[begin], tokens[begin]
 
 
 async def answers(

@@ -211,7 +211,7 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     alone = len(backend.encode_text(agent.formatter.render_skill(shown)))
     with_skill, without = (len(backend.encode(agent.messages((), "question", few))) for few in ((shown,), ()))
     told = len(backend.encode_text(agent.formatter.render_retrieved([shown])))
-    prompt = with_skill - without - alone + skills.in_prompt if skills.in_prompt else 0  # a line break for each
+    prompt = with_skill - without - alone + skills.in_prompt  # a line break for each
     return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)
 
 

@@ -51,12 +51,19 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_mended(
     assert train.run(mended, tmp_path / "run").bank_skills == 80  # in the same process: no lock was left behind
 
 
-def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    """The tasks pass `data.max_prompt_tokens` without skills, so their tries must pass it with them."""
-    config = load_config(tiny_skills_yaml, ["phases=[rl]", "rl.steps=1", "data.max_prompt_tokens=17"])
-    train.run(config, tmp_path / "run")
+@pytest.mark.parametrize("in_prompt", [0, 1])
+def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(
+    in_prompt: int, tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    """The tasks pass `data.max_prompt_tokens` as they are, so their tries must pass it with what the bank adds."""
+    (tmp_path / "skills.md").write_text("There is advice.\n$skills\n$question")
+    (tmp_path / "skills_cold.md").write_text("$question")
+    settings = ["phases=[rl]", "rl.steps=1", f"agent.prompts={tmp_path}", "model.embedded.max_positions=256"]
+    settings += ["data.max_prompt_tokens=17", f"skills.in_prompt={in_prompt}", "skills.prompt_tokens=60"]
+    train.run(load_config(tiny_skills_yaml, settings), tmp_path / "run")
     records, _ = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
-    assert records and all(record["error"] is None and record["skills_in_prompt"] for record in records)
+    assert records and all(record["error"] is None for record in records)
+    assert all(len(record["skills_in_prompt"]) == in_prompt for record in records)
     assert all(len(record["steps"][0]["prompt_ids"]) > 17 for record in records)
 
 
