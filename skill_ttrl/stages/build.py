@@ -14,7 +14,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
-from skill_ttrl.envs.math.tasks import load_tasks, tokenizer_corpus
+from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.engine import make_backend
@@ -90,6 +90,7 @@ def build(
     train = _tasks(config, env_id, config.data.train, "train")
     held_out = config.data.eval is not None or config.data.train is None
     evaluated = _tasks(config, env_id, config.data.eval, "test") if held_out else train
+    _refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
@@ -142,6 +143,16 @@ def _tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, sp
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
+
+
+def _refuse_cut_series(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
+    """An episode that ends before its last problem would have the answer to another one judged."""
+    longest = max(1 + len(task.options.get("then", ())) if task.env_id == MATH_ENV_ID else 1 for task in tasks)
+    if longest > config.agent.max_turns:
+        raise ConfigError(
+            f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
+            f"never be shown. Set agent.max_turns={longest}."
+        )
 
 
 def fit_prompts(

@@ -24,6 +24,7 @@ from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
@@ -116,6 +117,8 @@ def _phase(name: Phase, bench: Workbench, progress: Progress) -> Callable[[Run],
             f"rl.prompts_per_step is {config.prompts_per_step}, but there are {len(bench.train_tasks)} tasks to train on. "
             "Lower it, or give more tasks."
         )
+    if bench.config.skills is not None:
+        make_merger(bench.config.skills.merger)
     LOSSES.get(config.loss)
     ADVANTAGES.get(config.advantage)
     return partial(reinforce, reward=make_reward(bench))

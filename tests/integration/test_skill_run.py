@@ -38,6 +38,8 @@ def trained(tiny_skills_yaml: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("data.max_prompt_tokens=2", DataError),
         ("skills.max_skills=3", SkillBankError),
         ("skills.embedder=none", ConfigError),
+        ("skills.merger=none", ConfigError),
+        ("data.train.split=series-train", ConfigError),
         ("rl.prompts_per_step=7", ConfigError),
     ],
 )
