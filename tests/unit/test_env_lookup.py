@@ -100,7 +100,7 @@ def test_wrong_arguments() -> None:
 def test_the_table_lists_ours_and_none_of_gymnasiums() -> None:
     infos = {info.id: info for info in list_envs()}
     assert infos["SkillTTRL/Math-v0"].short_name == "math"
-    assert infos["SkillTTRL/Math-v0"].description == "Math problems, one answer each."
+    assert infos["SkillTTRL/Math-v0"].description == "Math problems, one answer each, or short series of problems."
     assert infos["SkillTTRL/Math-v0"].module == "skill_ttrl.envs.math.env"
     assert not {env_id for env_id in infos if "CartPole" in env_id}
 
