@@ -11,6 +11,7 @@ demonstrations begin with, and a rule that stands directly behind its name, each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,13 +140,19 @@ class Operators:
         A series brings its own rules: its names are in no bank.
         """
         names = sorted([*self.names["test"], *self.names["train"]])
-        owners = names
-        if shuffled:
-            owners = [names[place] for place in _derangement(len(names), derive_seed(0, "shuffled"))]
+        owners = dict(zip(names, self._others(names) if shuffled else names, strict=True))
         return [
             Skill(f"op-{name}", name, self.rule(owner).of(name), task_type=TASK_TYPE, source="family:operators")
-            for name, owner in zip(names, owners, strict=True)
+            for name, owner in owners.items()
         ]
+
+    def _others(self, names: Sequence[str]) -> list[str]:
+        """For each name another one whose rule is another function: `+3` and `-7` are the same one."""
+        functions = {name: tuple(self.rule(name).apply(x) for x in range(MODULUS)) for name in names}
+        order = sorted(names, key=lambda name: (functions[name], name))
+        largest = max(Counter(functions.values()).values())
+        other = {name: order[(place + largest) % len(order)] for place, name in enumerate(order)}
+        return [other[name] for name in names]
 
     def corpus(self) -> list[str]:
         """Texts to learn merges from: syllables far more often than words, so that none runs across two syllables."""
@@ -261,12 +268,3 @@ def _guess(name: str, x: int, rng: np.random.Generator) -> str:
     answer = int(rng.integers(MODULUS))
     fitting = [rule for rule in RULES if rule.apply(x) == answer]
     return worked(name, fitting[int(rng.integers(len(fitting)))], x)
-
-
-def _derangement(count: int, seed: int) -> Sequence[int]:
-    """A permutation that leaves nothing in its place: a cycle through all, in random order."""
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    moved = [0] * count
-    for place, following in zip(order, [*order[1:], order[0]], strict=True):
-        moved[place] = following
-    return moved
