@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from skill_ttrl.config_sections import (
     AgentConfig,
@@ -93,6 +93,16 @@ class SkillTTRLConfig(Section):
         if phases not in (["sft"], ["rl"], ["sft", "rl"]):
             raise ValueError("phases are [sft], [rl] or [sft, rl]")
         return phases
+
+    @model_validator(mode="after")
+    def _notes_need_later_turns(self) -> SkillTTRLConfig:
+        if (
+            self.skills is not None
+            and self.skills.own_notes
+            and (self.agent.max_turns < 2 or not self.skills.max_retrievals)
+        ):
+            raise ValueError("skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0")
+        return self
 
     def to_yaml(self, *, sparse: bool = False) -> str:
         """The config as YAML; `sparse` leaves out what equals the defaults."""

@@ -74,8 +74,6 @@ class AgentConfig(Section):
     """Longest episode in turns."""
     memory: Literal["conversation", "none"] = "conversation"
     """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
-    skill_template: str = "skill"
-    """Template of one skill, in the prompt and where it is inserted: `$id $title $text $when_to_apply $tier`."""
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
 

@@ -106,16 +106,19 @@ class Family:
             for a, b in self._pairs(split)
         ]
 
-    def demonstrations(self, seed: int = 0, noise: float = DEFAULT_NOISE, split: str = "demos") -> list[Demonstration]:
+    def demonstrations(
+        self, seed: int = 0, noise: float = DEFAULT_NOISE, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
         """Worked solutions of one split, in a fixed order, e.g. `8;12;<answer>128</answer>`.
 
         Args:
             seed: of the noise; another seed gives the same problems with other slips.
             noise: chance that a value is off by 1 to 3 (never below zero); later values follow from the wrong one.
             split: whose problems.
+            limit: only the first so many.
         """
         slip = _slips(np.random.default_rng(seed), noise) if noise > 0 else _no_slip
-        return [self._demonstrate(a, b, slip) for a, b in self._pairs(split)]
+        return [self._demonstrate(a, b, slip) for a, b in self._pairs(split)[:limit]]
 
     def _demonstrate(self, a: int, b: int, slip: Slip) -> Demonstration:
         values, answer = self.solve(a, b, slip)
@@ -177,8 +180,10 @@ class ProblemFamily(Protocol):
         """The tasks of one split, in a fixed order, with references."""
         ...
 
-    def demonstrations(self, seed: int = 0, noise: float = 0.0, split: str = "demos") -> list[Demonstration]:
-        """Worked examples to learn from, in a fixed order."""
+    def demonstrations(
+        self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
+        """Worked examples to learn from, in a fixed order; with `limit` the first so many."""
         ...
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -159,18 +160,22 @@ class Operators:
         words = ["Compute", *(f" {sign}" for sign in OPERATIONS), "retrieve", " query", '="', '"></', "generate", "></"]
         return [text for text in SYLLABLES for _ in range(200)] + [word for word in words for _ in range(50)]
 
-    def demonstrations(self, seed: int = 0, noise: float = 0.0, split: str = "demos") -> list[Demonstration]:
+    def demonstrations(
+        self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
         """Worked examples on fresh names and rules, in the order of the curriculum (`sft.order=given` keeps it).
 
         Args:
             seed: of every draw.
             noise: has no meaning here.
             split: "demos".
+            limit: only the first so many.
         """
         if split != "demos":
             raise DataError(f"Family {self.name!r} has demonstrations in its split 'demos' only, not in {split!r}.")
         rng = np.random.default_rng(seed)
-        return [self._demonstrate(mixture, rng) for mixture in self.curriculum for _ in range(mixture.count)]
+        parts = (mixture for mixture in self.curriculum for _ in range(mixture.count))
+        return [self._demonstrate(mixture, rng) for mixture in islice(parts, limit)]
 
     def _demonstrate(self, mixture: Mixture, rng: np.random.Generator) -> Demonstration:
         pool = self.names["demos"]

@@ -78,7 +78,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
         share = source.options.get("noise", DEFAULT_NOISE) if noise is None else noise
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ConfigError(f"The noise of {source.path} must be a number from 0 to 1, found {share!r}.")
-        return family.demonstrations(seed, share, source.split or "demos")[: source.limit]
+        return family.demonstrations(seed, share, source.split or "demos", source.limit)
     records = _read(source)
     if "messages" in records.columns:
         pairs = zip(column(records, "messages", list), records.places, strict=True)

@@ -33,7 +33,7 @@ rollback finds them again, and deleting each one at once would cost more than it
 SERVER_SECONDS = 120.0
 """A server that does not answer a request for so long is given up."""
 # Chroma's defaults (16, 100, 100) found 0.66 of the nearest 6 of 50,000 random vectors; see docs/retrieval-results.md.
-HNSW = {"space": "l2", "max_neighbors": 32, "ef_construction": 200, "ef_search": 336}
+HNSW = {"space": "l2", "max_neighbors": 32, "ef_construction": 200, "ef_search": 320}
 
 
 class VectorIndex(Protocol):

@@ -155,7 +155,10 @@ def make_merger(name: str = "heuristic", *, similarity: Similarity | None = None
     Raises:
         ConfigError: there is none of that name, or what a user's factory gives has no `merge`.
     """
-    made = MERGERS.get(name)(similarity=similarity, threshold=threshold)
+    try:
+        made = MERGERS.get(name)(similarity=similarity, threshold=threshold)
+    except TypeError as error:
+        raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     if not callable(getattr(made, "merge", None)):
         raise ConfigError(f"{name!r} gave a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
     return made

@@ -23,6 +23,7 @@ from skill_ttrl.skills.formats import read_skills
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import make_merger, merge_groups
 from skill_ttrl.skills.retrieval import Retriever, make_retriever
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill
 
 BANK = "bank"
@@ -161,6 +162,12 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     with SkillBank.open(run / BANK, read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
     bank = SkillBank.from_snapshot(snapshot)
+    return RunBank(config, bank, retriever_of(config, None))
+
+
+def bank_in_memory(config: SkillsConfig) -> RunBank:
+    """A bank that begins as the config says and is kept nowhere: another one than the run's, to measure with."""
+    bank = SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)))
     return RunBank(config, bank, retriever_of(config, None))
 
 

@@ -73,7 +73,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock.enter("update")
         batch = make_batch(trained_on(groups, config, step), config)
         figures = learner.update(batch, step=step, seed=config.seed, temperature=bench.sampling.temperature)
-        if bench.bank is not None:
+        if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step)
         bench.backend.sync(step + 1)

@@ -16,7 +16,7 @@ from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.changes import storable
-from skill_ttrl.stages.bank import RunBank, bank_version, read_run_bank
+from skill_ttrl.stages.bank import RunBank, bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.stages.build import make_parts
 from skill_ttrl.types import Task, VoteResult
 from skill_ttrl.voting import majority_vote
@@ -32,7 +32,13 @@ class Trained:
     """The run's folder."""
 
     def bank(self) -> RunBank | None:
-        """The skill bank as it was at the checkpoint, for reading; None where the run has no skills."""
+        """The skill bank as it was at the checkpoint, for reading; None where the config has no skills.
+
+        Where `skills.bank` is not what the run began with, that other bank takes its place.
+        """
+        skills, began = self.config.skills, load_config(self.run / "config.yaml").skills
+        if skills is not None and (began is None or skills.bank != began.bank):
+            return bank_in_memory(skills)
         return read_run_bank(self.config.skills, self.run, bank_version(load_state(self.weights)["state"]))
 
 

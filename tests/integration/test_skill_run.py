@@ -15,7 +15,8 @@ from skill_ttrl.cli.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.stages import train
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.inspect import inspect
 from skill_ttrl.stages.rl import group_figures
@@ -135,3 +136,24 @@ def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: p
     Console().print(reply_view(reply))
     shown = capsys.readouterr().out
     assert "red" in shown and "hidden" in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
+
+
+def test_another_bank_can_be_measured_with(trained: Path) -> None:
+    quick = ["eval.greedy=false"]
+    own = evaluate.run(trained, quick)
+    other = evaluate.run(trained, [*quick, "skills.bank=family:operators-shuffled"])
+    assert own.problems == other.problems and other.skill_use
+    with pytest.raises(SkillBankError, match="there is nothing at nowhere"):
+        evaluate.run(trained, [*quick, "skills.bank=nowhere"])
+
+
+def test_a_bank_that_is_off_is_not_changed(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    train.run(load_config(tiny_skills_yaml, ["skills.use=false", "sft.steps=1"]), tmp_path / "off")
+    with SkillBank.open(tmp_path / "off" / "bank", read_only=True) as bank:
+        assert [update.reason for update in bank.history()] == ["import family:operators"]
+
+
+@pytest.mark.parametrize("changed", ["agent.max_turns=1", "skills.max_retrievals=0", "skills.retrieval=hybrid"])
+def test_notes_that_nobody_could_find_are_refused(changed: str) -> None:
+    with pytest.raises(ConfigError, match="own_notes needs"):
+        load_config("quickstart_notes", [changed])
