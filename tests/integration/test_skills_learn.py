@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_run
