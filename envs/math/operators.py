@@ -40,14 +40,15 @@ class Rule:
 
     def apply(self, x: int) -> int:
         """Its value at `x`, in [0, 10)."""
-        return (x + self.digit if self.operation == "+" else x * self.digit) % MODULUS
+        values = {"+": x + self.digit, "-": x - self.digit, "*": x * self.digit}
+        return values[self.operation] % MODULUS
 
     def of(self, name: str) -> str:
         """The text of a skill: `bako +9`."""
         return f"{name} {self.operation}{self.digit}"
 
 
-OPERATIONS = ("+", "*")
+OPERATIONS = ("+", "-", "*")
 RULES = tuple(Rule(operation, digit) for operation in OPERATIONS for digit in range(MODULUS))
 
 
@@ -77,8 +78,8 @@ NOTE = 0.3
 """Of those that state the rule: those that write it down as a skill."""
 CURRICULUM = (
     Mixture(16_000, echo=1.0),
-    Mixture(33_280, echo=0.15, recite=0.3, rule=0.275, stated=0.0825, told=0.1925),
-    Mixture(94_720, echo=0.08, recite=0.1, rule=0.246, stated=0.0984, told=0.2296),
+    Mixture(62_400, echo=0.15, recite=0.3, rule=0.275, stated=0.0825, told=0.1925),
+    Mixture(129_600, echo=0.08, recite=0.1, rule=0.246, stated=0.0984, told=0.2296),
 )
 
 
@@ -147,7 +148,7 @@ class Operators:
         ]
 
     def _others(self, names: Sequence[str]) -> list[str]:
-        """For each name another one whose rule is another function: `+0` and `*1` are the same one."""
+        """For each name another one whose rule is another function: `+3` and `-7` are the same one."""
         functions = {name: tuple(self.rule(name).apply(x) for x in range(MODULUS)) for name in names}
         order = sorted(names, key=lambda name: (functions[name], name))
         largest = max(Counter(functions.values()).values())

@@ -14,7 +14,7 @@ from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.embedded import build_tokenizer
 
 FAMILY = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
-RULE = re.compile(r"(\w+) ([+*])(\d)")
+RULE = re.compile(r"(\w+) ([+*-])(\d)")
 
 
 def value(rule: str, x: int) -> int:
