@@ -174,7 +174,7 @@ def run_table(variants: list[Variant], seeds: list[int], output: Path) -> str:
             after = [run.accuracy_after or 0.0 for _, run in runs]
             means.append(
                 f"- {variant.name}: {fmean(before):.3f} → {fmean(after):.3f} "
-                f"(after: {min(after):.3f} to {max(after):.3f} over {len(runs)} seeds)"
+                f"(after: {min(after):.3f} to {max(after):.3f} over {len(runs)} seed{'s' if len(runs) > 1 else ''})"
             )
     return "\n".join([*lines, "", *means])
 
