@@ -28,6 +28,7 @@ from skill_ttrl.skills.changes import (
     shown,
     storable,
     succeeding,
+    tidy,
     used,
 )
 from skill_ttrl.skills.folder import BANK_FILE, read_settings
@@ -142,25 +143,14 @@ class SkillBank:
     @classmethod
     def from_config(cls, config: SkillsConfig, path: str | Path | None = None) -> SkillBank:
         """A bank with the settings of a config's `skills` section. What it begins with (`skills.bank`) is not loaded."""
-        return cls(
-            path,
-            max_skills=config.max_skills,
-            retrieval_mode=config.retrieval,
-            top_k=config.top_k,
-            min_score=config.min_score,
-            embedder=config.embedder,
-            embedder_model=config.embedder_model,
-            embedder_revision=config.embedder_revision,
-            stale_after=config.stale_after,
-            index=config.index,
-            chroma_server=config.chroma_server,
-        )
+        return cls(path, **bank_settings(config))
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
         """A bank in memory that begins with a frozen version, under that version's number."""
         bank = cls(**settings)
-        bank._log = MemoryLog(snapshot)
+        tidied = Snapshot.of(snapshot.version, map(tidy, snapshot))  # as every other way into a bank
+        bank._log = MemoryLog(snapshot if tidied == snapshot else tidied)
         return bank
 
     # --- looking ---
@@ -387,19 +377,13 @@ class SkillBank:
 
     # --- finding ---
 
-    def retrieve(self, query: str, task_type: str | None = None, top_k: int | None = None) -> list[Skill]:
-        """The skills most relevant to a query, best first; an empty query finds none."""
-        return [hit.skill for hit in self.search(query, task_type=task_type, top_k=top_k)]
+    @property
+    def retriever(self) -> Retriever:
+        """What searches this bank, made when it is first asked for; closed with the bank.
 
-    def search(
-        self,
-        query: str,
-        *,
-        task_type: str | None = None,
-        tiers: Collection[Tier] | None = None,
-        top_k: int | None = None,
-    ) -> list[Hit]:
-        """The same with scores (`retrieval.Retriever.search`)."""
+        Raises:
+            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make_retriever`.
+        """
         if self._retriever is None:
             from skill_ttrl.skills.retrieval import make_retriever
 
@@ -413,8 +397,23 @@ class SkillBank:
                 chroma_server=self.chroma_server,
                 min_score=self.min_score,
             )
+        return self._retriever
+
+    def retrieve(self, query: str, task_type: str | None = None, top_k: int | None = None) -> list[Skill]:
+        """The skills most relevant to a query, best first; an empty query finds none."""
+        return [hit.skill for hit in self.search(query, task_type=task_type, top_k=top_k)]
+
+    def search(
+        self,
+        query: str,
+        *,
+        task_type: str | None = None,
+        tiers: Collection[Tier] | None = None,
+        top_k: int | None = None,
+    ) -> list[Hit]:
+        """The same with scores (`retrieval.Retriever.search`)."""
         k = self.top_k if top_k is None else top_k
-        return self._retriever.search(self.snapshot(), [query], task_type=task_type, tiers=tiers, k=k)[0]
+        return self.retriever.search(self.snapshot(), [query], task_type=task_type, tiers=tiers, k=k)[0]
 
     # --- files and closing ---
 
@@ -484,3 +483,8 @@ def _check_settings(settings: Mapping[str, Any], path: Path) -> None:
         raise SkillBankError(
             f"{path / BANK_FILE} is damaged: {name} is {shown(problem['input'])} ({problem['msg']}). Correct it there."
         ) from None
+
+
+def bank_settings(config: SkillsConfig) -> dict[str, Any]:
+    """What of a config's `skills` section a bank is made with."""
+    return {name: getattr(config, _IN_CONFIG.get(name, name)) for name in (*SETTINGS, "index", "chroma_server")}

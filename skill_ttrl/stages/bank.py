@@ -17,12 +17,11 @@ from skill_ttrl.envs.math.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank, bank_settings
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_skills
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import make_merger, merge_groups
-from skill_ttrl.skills.retrieval import Retriever, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill
 
@@ -34,11 +33,10 @@ REPORTED = ("generated", "extracted", "added", "credited", "evolved")
 
 @dataclass
 class RunBank:
-    """A bank, the version of it that tries see, and what searches it."""
+    """A bank and how a run uses it."""
 
     config: SkillsConfig
     bank: SkillBank
-    retriever: Retriever
 
     @property
     def version(self) -> int:
@@ -48,12 +46,12 @@ class RunBank:
     @cached_property
     def alike(self) -> Similarity | None:
         """How alike the texts of two skills are; None where only their words are compared."""
-        embedder = self.retriever.embedder if self.config.fuse_above is not None else None
+        embedder = self.bank.retriever.embedder if self.config.fuse_above is not None else None
         return None if embedder is None else embedding_similarity(embedder)
 
     def access(self) -> SkillAccess:
         """The bank as it is now, frozen."""
-        return SkillAccess(self.bank.snapshot(), self.retriever)
+        return SkillAccess(self.bank.snapshot(), self.bank.retriever)
 
     def learn(self, groups: Sequence[Group], step: int) -> dict[str, float]:
         """Let the winners of a step change the bank, retire what went stale, and say what happened.
@@ -85,7 +83,6 @@ class RunBank:
 
     def close(self) -> None:
         """Close the bank and its index."""
-        self.retriever.close()
         self.bank.close()
 
 
@@ -141,7 +138,8 @@ def open_run_bank(config: SkillsConfig | None, folder: RunFolder, version: int |
             bank.rewind(version)
         elif first:
             bank.import_skills(first, reason=f"import {config.bank}")
-        return RunBank(config, bank, retriever_of(config, path))
+        _ = bank.retriever  # a wrong embedder must not cost the cold start
+        return RunBank(config, bank)
     except BaseException:
         bank.close()
         raise
@@ -161,14 +159,12 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
         return None
     with SkillBank.open(run / BANK, read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
-    bank = SkillBank.from_snapshot(snapshot)
-    return RunBank(config, bank, retriever_of(config, None))
+    return RunBank(config, SkillBank.from_snapshot(snapshot, **bank_settings(config)))
 
 
 def bank_in_memory(config: SkillsConfig) -> RunBank:
     """A bank that begins as the config says and is kept nowhere: another one than the run's, to measure with."""
-    bank = SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)))
-    return RunBank(config, bank, retriever_of(config, None))
+    return RunBank(config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), **bank_settings(config)))
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:
@@ -194,17 +190,3 @@ def bank_version(state: dict[str, object]) -> int | None:
     if found is not None and not isinstance(found, int):
         raise RunFolderError(f"The checkpoint's bank_version is {found!r}, not a number. The checkpoint is damaged.")
     return found
-
-
-def retriever_of(config: SkillsConfig, folder: Path | None) -> Retriever:
-    """What searches a bank as the config says; without a folder its vectors are kept in memory."""
-    return make_retriever(
-        mode=config.retrieval,
-        embedder=config.embedder,
-        embedder_model=config.embedder_model,
-        embedder_revision=config.embedder_revision,
-        index=config.index if folder is not None else "memory",
-        folder=folder,
-        chroma_server=config.chroma_server if folder is not None else None,
-        min_score=config.min_score,
-    )

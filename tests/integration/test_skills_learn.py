@@ -13,7 +13,7 @@ from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_run
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.bank import RunBank, retriever_of, starting_skills
+from skill_ttrl.stages.bank import RunBank, starting_skills
 from skill_ttrl.stages.build import build
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.measure import is_correct
@@ -35,7 +35,7 @@ def bench_of(config: SkillTTRLConfig) -> Workbench:
     assert config.skills is not None
     bank = SkillBank.from_config(config.skills.model_copy(update={"index": "memory"}))
     bank.import_skills(starting_skills(config.skills))
-    return build(config, SilentProgress(), bank=RunBank(config.skills, bank, retriever_of(config.skills, None)))
+    return build(config, SilentProgress(), bank=RunBank(config.skills, bank))
 
 
 def tries(bench: Workbench, count: int = 8) -> Iterator[Trajectory]:
