@@ -4,8 +4,8 @@ Every reward and every vote passes through here. Two answers are the same exactl
 equality is reflexive, symmetric and transitive and a vote does not depend on the order of the samples.
 """
 
-from skill_ttrl.answers.equivalence import canonical, equivalent
+from skill_ttrl.answers.equivalence import canonical, canonicals, equivalent
 from skill_ttrl.answers.extract import extract
 from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, grade_answer
 
-__all__ = ["Grade", "GradedText", "canonical", "compute_reward", "equivalent", "extract", "grade_answer"]
+__all__ = ["Grade", "GradedText", "canonical", "canonicals", "compute_reward", "equivalent", "extract", "grade_answer"]

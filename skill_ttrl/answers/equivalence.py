@@ -7,6 +7,7 @@ comparison is not part of this first form: `x+1` and `1+x` differ here.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 MAX_NUMBER_LENGTH = 400
@@ -41,6 +42,11 @@ def canonical(answer: str | None) -> str | None:
         return None
     value = parse_number(text)
     return f"text {text}" if value is None else f"number {value}"
+
+
+def canonicals(answers: Sequence[str | None]) -> list[str | None]:
+    """`canonical` of each; what needs the worker goes there once for each distinct answer, all together."""
+    return [canonical(answer) for answer in answers]
 
 
 def normalise(answer: str) -> str:

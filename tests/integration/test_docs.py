@@ -15,7 +15,7 @@ import gymnasium
 import pytest
 import torch
 
-from skill_ttrl import voting
+from skill_ttrl.voting import history
 from skill_ttrl.config import load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 
@@ -185,8 +185,8 @@ def test_commands_page_is_that_of_the_code() -> None:
 def test_thresholds_of_the_warnings_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "voting.md").read_text(encoding="utf-8")
     for name in ("WEAK_AGREEMENT", "HIGH_FLIP_RATE"):
-        assert f"`{name}` = {getattr(voting, name):g}" in page
-    assert f"first {voting.FIRST_STEPS} steps" in page and f"latest {voting.LATEST_FLIPS} steps" in page
+        assert f"`{name}` = {getattr(history, name):g}" in page
+    assert f"first {history.FIRST_STEPS} steps" in page and f"latest {history.LATEST_FLIPS} steps" in page
 
 
 def test_changelog_says_what_is_new() -> None:
