@@ -15,9 +15,9 @@ import gymnasium
 import pytest
 import torch
 
-from skill_ttrl.voting import history
 from skill_ttrl.config import load_config, recipe_names
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.voting import history
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
