@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
-_SENTENCE = re.compile(r"answer is[\s:]*", re.IGNORECASE)
+ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "last_number"]
+
+_SENTENCE = re.compile(r"(?:answer is|答案是)[\s:：]*|(?:^|\n)[ *#]*(?:final )?answer *\**:\**[ \t]*", re.IGNORECASE)
 _LONGEST_SENTENCE = 200
+_CHOICE = re.compile(r"\b(?:option|choice)(?: is)?:? *\(?([A-E])\b\)?|(?:^|\n)[ *]*\(([A-E])\)[ .*]*(?=\n|$)")
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
+_UNBRACED = re.compile(r"\\f?box(?:ed)?[ ]*([^\s{}$\\][^\s{}$\\]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """An answer and where it was found."""
+
+    answer: str
+    rule: ExtractionRule
 
 
 def extract(text: str, *, last_number: bool = False) -> str | None:
-    r"""The final answer of `text`, or None.
+    r"""The final answer of `text`, or None: see `find_answer`."""
+    found = find_answer(text, last_number=last_number)
+    return found.answer if found else None
 
-    In this order: the last `<answer>…</answer>`, the last `\boxed{…}` (braces may nest), the rest of the line after the
-    last "answer is", and, only with `last_number`, the last number. An answer of white space is no answer.
+
+def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
+    r"""The final answer of `text` and the rule that found it.
+
+    In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
+    missing), the rest of the line after the last "answer is" or of a line that begins "Answer:" (`sentence`), a multiple-choice
+    letter A to E after "option" or "choice" or alone in parentheses on a line (`choice`), and, only with `last_number`, the last
+    number (`last_number`). A rule that finds nothing but white space has spoken: there is no answer.
     """
     tagged = last_tagged(text, "answer")
     if tagged is not None:
-        return _clean(unbox(tagged) or tagged)
+        return _found(unbox(tagged) or tagged, "tag")
     boxed = unbox(text)
     if boxed is not None:
-        return _clean(boxed)
+        return _found(boxed, "boxed")
     sentences = [match.end() for match in _SENTENCE.finditer(text)]
     if sentences:
-        rest = text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE].partition("\n")[0]
-        return _clean(rest.strip().strip("$").rstrip(".").strip("$"))
+        rest = text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE].partition("\n")[0].strip().strip("*").strip()
+        closed = re.match(r"\$([^$]+)\$(?=[.\s]|$)", rest)  # "$5$. I hope it is correct."
+        return _found(closed[1] if closed else rest.strip("$").rstrip(".").strip("$"), "sentence")
+    letters = [match[1] or match[2] for match in _CHOICE.finditer(text)]
+    if letters:
+        return Extraction(letters[-1], "choice")
     if last_number:
         numbers = _LAST_NUMBER.findall(text)
         if numbers:
-            return _clean(numbers[-1].rstrip(","))
+            return _found(numbers[-1].rstrip(","), "last_number")
     return None
 
 
@@ -50,21 +76,25 @@ def _tags(name: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def unbox(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}`, or None where there is none or its braces never close."""
-    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    r"""Content of the last `\boxed{…}` or `\fbox{…}`; of `\boxed 5` the word. None where there is none or its braces never close."""
+    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
         return None
-    begin = text.index("{", start) + 1
+    begin = re.compile(r"\\f?box(?:ed)?\s*\{").match(text, start)
+    if begin is None:
+        bare = _UNBRACED.match(text, start)
+        return bare[1].rstrip(".,;") if bare else None
     depth = 1
-    for position in range(begin, len(text)):
+    for position in range(begin.end(), len(text)):
         if text[position] == "{":
             depth += 1
         elif text[position] == "}":
             depth -= 1
             if depth == 0:
-                return text[begin:position]
+                return text[begin.end() : position]
     return None
 
 
-def _clean(answer: str) -> str | None:
-    return answer.strip() or None
+def _found(answer: str, rule: ExtractionRule) -> Extraction | None:
+    answer = answer.strip()
+    return Extraction(answer, rule) if answer else None

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import canonical, compute_reward, equivalent, extract, grade_answer
-from skill_ttrl.answers.equivalence import parse_number
 from skill_ttrl.answers.extract import unbox
+from skill_ttrl.answers.numbers import read_number as parse_number
 
 PIECES = [
     "0",
@@ -118,7 +118,6 @@ def test_pairs_that_are_the_same(a: str, b: str) -> None:
         ("1/3", "0.333333333333"),
         ("1/0", "2/0"),
         ("1/0", "0"),
-        ("x+1", "1+x"),
         ("number 1", "1"),
         ("text cat", "cat"),
         (r"a \leftarrow b", r"a \rightarrow b"),
@@ -163,7 +162,7 @@ def test_hostile_answers_are_decided_at_once(hostile: str) -> None:
 
 
 def test_an_exponent_is_exact_up_to_its_bound() -> None:
-    assert equivalent("1e400", "10e399") and equivalent("1e-400", "0." + "0" * 397 + "001") is False
+    assert equivalent("1e400", "10e399") and equivalent("1e-400", "0." + "0" * 399 + "1")
     assert parse_number("1e401") is None and parse_number("9" * 401) is None
     assert parse_number("1/0") is None and parse_number("1/-0.0") is None
 
@@ -250,16 +249,20 @@ def test_nested_braces_come_back_whole(content: str) -> None:
 
 
 def test_grades_as_published() -> None:
-    assert grade_answer("42.0", "42") == {"score": 1.0, "match_type": "numeric"}
-    assert grade_answer("42", "42") == {"score": 1.0, "match_type": "exact"}
-    assert grade_answer("Cat", r"\text{cat}") == {"score": 1.0, "match_type": "string"}
-    assert grade_answer("41", "42") == {"score": 0.0, "match_type": "none"}
+    assert grade_answer("42.0", "42") == {"score": 1.0, "match_type": "numeric", "predicted_answer": "42.0"}
+    assert grade_answer("1/2", "0.5")["match_type"] == "numeric"
+    assert grade_answer("42", "42")["match_type"] == "exact"
+    assert grade_answer("Cat", r"\text{cat}")["match_type"] == "string"
+    assert grade_answer(r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}")["match_type"] == "symbolic"
+    assert grade_answer("41", "42") == {"score": 0.0, "match_type": "none", "predicted_answer": "41"}
     for nothing in (None, "", "  "):
-        assert grade_answer(nothing, "42") == {"score": 0.0, "match_type": "none"}
-        assert grade_answer(nothing, "") == {"score": 0.0, "match_type": "none"}
+        assert grade_answer(nothing, "42") == {"score": 0.0, "match_type": "none", "predicted_answer": nothing}
+        assert grade_answer(nothing, "")["score"] == 0.0
     assert compute_reward(r"so \boxed{42.0}", "42") == {
         "score": 1.0,
         "match_type": "numeric",
         "predicted_answer": "42.0",
+        "extraction": "boxed",
     }
-    assert compute_reward("no idea", "42") == {"score": 0.0, "match_type": "none", "predicted_answer": None}
+    assert compute_reward("no idea, 42", "42")["extraction"] is None
+    assert compute_reward("no idea, 42", "42", last_number=True)["extraction"] == "last_number"

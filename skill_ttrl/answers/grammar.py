@@ -1,0 +1,488 @@
+r"""From an answer's text to a tree: the one place where mathematics is read. Nothing is evaluated.
+
+A tree is a nested tuple whose first item says what it is: `("num", "3/4")`, `("sym", "x")`, `("const", "pi")`, `("add", a, b, …)`,
+`("mul", …)`, `("neg", a)`, `("div", a, b)`, `("pow", a, b)`, `("fn", name, a, …)`, `("deg", a)`, `("pm", a, b)`, `("mp", a, b)`, and, for
+what is not one value, `("tuple", "(", ")", a, …)`, `("set", a, …)`, `("matrix", row, …)`, `("rel", "<=", a, b, …)`, `("based", digits, base)`.
+
+LaTeX and plain notation share one grammar. What is not in it is refused, never guessed at: such an answer is compared as a text.
+Letters are single symbols; words of more than three letters are no mathematics. Time and depth are bounded by the number of
+tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+Tree = tuple[object, ...]
+
+MAX_TOKENS = 400
+MAX_DEPTH = 40
+MAX_LETTERS = 3
+"""Longer runs of letters are words."""
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh exp ln log sqrt root abs floor ceil factorial binom".split()
+)
+_NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "binomial": "binom", "cosec": "csc"}
+_TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
+_INVERSES = ("sin", "cos", "tan")
+_CONSTANTS = {"pi": "pi", "infty": "oo", "inf": "oo", "infinity": "oo", "oo": "oo"}
+_GREEK = frozenset(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau phi varphi chi psi "
+    "omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell".split()
+)
+_OPERATORS = {
+    "cdot": "*", "times": "*", "ast": "*", "div": "/", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=", "geq": ">=",
+    "geqslant": ">=", "ne": "!=", "neq": "!=", "lt": "<", "gt": ">", "in": "in", "cup": "cup", "pm": "pm", "mp": "mp",
+    "{": "\\{", "}": "\\}", "lbrace": "\\{", "rbrace": "\\}", "langle": "<<", "rangle": ">>", "lvert": "|", "rvert": "|",
+    "vert": "|", "mid": "|", "lfloor": "floor(", "rfloor": ")floor", "lceil": "ceil(", "rceil": ")ceil", "%": "%",
+    "\\": "row", "cr": "row", "or": "or", "and": "and",
+}  # fmt: skip
+_RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
+_CLOSERS = frozenset(
+    [")", "]", "}", "\\}", ">>", ")floor", ")ceil", ",", "&", "row", "end", "or", "and", "cup", *_RELATIONS]
+)
+_MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
+
+_TOKEN = re.compile(
+    r"(?P<space>\s+)|(?P<num>\d+(?:\.\d*)?|\.\d+)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
+    r"|\\(?:text(?:rm|bf|it)?|mathrm|mbox|operatorname|mathbf|boldsymbol|mathit)\s?\{(?P<text>[^{}]*)\}"
+    r"|\\(?:mathbb|mathbf)\s?(?:\{R\}|R(?![a-zA-Z]))(?P<reals>)"
+    r"|\\(?P<command>[a-zA-Z]+|[{}%\\|])|(?P<word>[a-zA-Z]+)|(?P<op>\*\*|<=|>=|!=|==|[-+*/^_=<>()\[\]{},;|!%&])",
+    re.ASCII,
+)
+
+
+class Refused(ValueError):
+    """The text is not in the grammar, or too large for it."""
+
+
+def parse(text: str) -> Tree:
+    """The tree of a cleaned answer.
+
+    Raises:
+        Refused: it is no mathematics that this grammar has.
+    """
+    parser = _Parser(_tokens(text))
+    tree = parser.answer()
+    if not parser.at("end of text"):
+        raise Refused("something is left over")
+    return tree
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, value): kinds are `num`, `sym`, `const`, `fn`, `frac`, `over`, `begin`, `end`, or the operator itself."""
+    found: list[tuple[str, str]] = []
+    place = 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None or len(found) > MAX_TOKENS:
+            raise Refused("a character that is not in the grammar" if match is None else "too many tokens")
+        place = match.end()
+        kind = match.lastgroup
+        if kind == "num":
+            found.append(("num", match["num"]))
+        elif kind == "envname":
+            found.append((match["env"], match["envname"]))
+        elif kind == "reals":
+            found.append(("reals", ""))
+        elif kind == "text":
+            for word in match["text"].split():
+                found.append(_word(word))
+        elif kind == "word":
+            found += _letters(match["word"])
+        elif kind == "command":
+            found.append(_command(match["command"]))
+        elif kind == "op":
+            found.append(({"**": "^", "==": "=", ";": ","}.get(match["op"], match["op"]), ""))
+    found.append(("end of text", ""))
+    return found
+
+
+def _command(name: str) -> tuple[str, str]:
+    if name in _OPERATORS:
+        return _OPERATORS[name], ""
+    if name in _CONSTANTS:
+        return "const", _CONSTANTS[name]
+    if name in _GREEK:
+        return "sym", name
+    name = _NAMES.get(name, name)
+    if name in FUNCTIONS:
+        return "fn", name
+    if name in ("frac", "circ", "overline", "bar", "emptyset", "varnothing"):
+        return name, ""
+    raise Refused(f"the command {name!r}")
+
+
+def _letters(word: str) -> list[tuple[str, str]]:
+    """A run of letters: a name that means something, or single symbols side by side."""
+    try:
+        return [_word(word)]
+    except Refused:
+        if len(word) > MAX_LETTERS:
+            raise
+        return [("sym", letter) for letter in word]
+
+
+def _word(word: str) -> tuple[str, str]:
+    lower = _NAMES.get(word.lower(), word.lower())
+    if lower in ("or", "and"):
+        return lower, ""
+    if lower in _CONSTANTS:
+        return "const", _CONSTANTS[lower]
+    if lower in FUNCTIONS:
+        return "fn", lower
+    if len(word) == 1 and word.isalpha() and word.isascii():
+        return "sym", word
+    raise Refused(f"the word {word!r}")
+
+
+class _Parser:
+    """Recursive descent over tokens; one method a level of precedence."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._place = 0
+        self._depth = 0
+        self._bars = 0
+
+    def at(self, *kinds: str) -> bool:
+        return self._tokens[self._place][0] in kinds
+
+    def take(self) -> tuple[str, str]:
+        token = self._tokens[self._place]
+        self._place += 1
+        return token
+
+    def skip(self, kind: str) -> bool:
+        if self.at(kind):
+            self._place += 1
+            return True
+        return False
+
+    def expect(self, *kinds: str) -> str:
+        if not self.at(*kinds):
+            raise Refused(f"expected {' or '.join(kinds)}")
+        return self.take()[0]
+
+    # The whole answer: alternatives, unions, relations.
+
+    def answer(self) -> Tree:
+        """`a`, or several things separated by commas, "or" and "and"."""
+        items, joints = [self.union()], set()
+        while self.at(",", "or", "and"):
+            joint = self.take()[0]
+            while joint == "," and self.at("or", "and"):
+                joint = self.take()[0]
+            joints.add(joint)
+            items.append(self.union())
+        if len(items) == 1:
+            return items[0]
+        bounds = [item for item in items if item[0] == "rel" and item[1] != "="]
+        if bounds and joints != {"or"}:
+            raise Refused("inequalities that may all hold at once")
+        return ("list", *items)
+
+    def union(self) -> Tree:
+        parts = [self.relation()]
+        while self.skip("cup"):
+            parts.append(self.relation())
+        return parts[0] if len(parts) == 1 else ("set", *parts)
+
+    def relation(self) -> Tree:
+        first = self.sum()
+        if not self.at(*_RELATIONS):
+            return first
+        signs, sides = [], [first]
+        while self.at(*_RELATIONS):
+            signs.append(self.take()[0])
+            sides.append(self.sum())
+        return ("rel", " ".join(signs), *sides)
+
+    # One value.
+
+    def sum(self) -> Tree:
+        self._enter()
+        signs = {"+": None, "-": "neg", "pm": "pm", "mp": "mp"}
+        if self.at(*signs):
+            sign = self.take()[0]
+            first = self.product()
+            tree: Tree = {"+": first, "-": ("neg", first)}.get(sign, (sign, ("num", "0"), first))
+        else:
+            tree = self.product()
+        while self.at(*signs):
+            sign = self.take()[0]
+            right = self.product()
+            if sign in ("pm", "mp"):
+                tree = (sign, tree, right)
+            else:
+                term = ("neg", right) if sign == "-" else right
+                tree = (*tree, term) if tree[0] == "add" else ("add", tree, term)
+        self._depth -= 1
+        return tree
+
+    def product(self) -> Tree:
+        tree = self.factor()
+        while True:
+            if self.skip("*"):
+                right = self.signed()
+                tree = (*tree, right) if tree[0] == "mul" else ("mul", tree, right)
+            elif self.skip("/"):
+                tree = ("div", tree, self.signed())
+            elif self._begins_factor():
+                tree = self._beside(tree)
+            else:
+                return tree
+
+    def _beside(self, left: Tree) -> Tree:
+        """Two factors side by side; two bare numbers only as a mixed number."""
+        fraction = self.at("frac")
+        number = self.at("num")
+        right = self.factor()
+        if left[0] == "num" and fraction and right[0] == "div" and right[1][0] == right[2][0] == "num":  # type: ignore[index]  # trees
+            if "/" in str(left[1]) or "." in str(left[1]):
+                raise Refused("a number before a fraction")
+            return ("add", left, right)
+        if number or (left[0] == "add" and fraction):
+            raise Refused("a number right behind a factor")
+        return (*left, right) if left[0] == "mul" else ("mul", left, right)
+
+    def signed(self) -> Tree:
+        if self.skip("-"):
+            return ("neg", self.signed())
+        return self.signed() if self.skip("+") else self.factor()
+
+    def factor(self) -> Tree:
+        """A power, with its postfix signs."""
+        tree = self.postfix(self.atom())
+        if self.at("_") and tree[0] == "num":
+            self.take()
+            return self._based(str(tree[1]))
+        while self.skip("^"):
+            if self._degrees():
+                tree = ("deg", tree)
+                continue
+            tree = self.postfix(("pow", tree, self.exponent()))
+        return tree
+
+    def postfix(self, tree: Tree) -> Tree:
+        while True:
+            if self.skip("!"):
+                tree = ("fn", "factorial", tree)
+            elif self.skip("%"):
+                tree = ("div", tree, ("num", "100"))
+            else:
+                return tree
+
+    def exponent(self) -> Tree:
+        self._enter()
+        if self.skip("{"):
+            tree = self.sum()
+            self.expect("}")
+        elif self.at("-", "+"):
+            tree = self.signed()
+        else:
+            tree = self.atom()
+            if self.skip("^"):
+                tree = ("pow", tree, self.exponent())
+        self._depth -= 1
+        return tree
+
+    def atom(self) -> Tree:
+        kind, value = self.take()
+        if kind == "num":
+            return self._decimal(value)
+        if kind == "sym":
+            return self._symbol(value)
+        if kind == "const":
+            return ("const", value)
+        if kind == "fn":
+            return self._function(value)
+        if kind == "frac":
+            return ("div", self.argument(), self.argument())
+        if kind in ("emptyset", "varnothing"):
+            return ("set",)
+        if kind == "reals":
+            return ("tuple", "(", ")", ("neg", ("const", "oo")), ("const", "oo"))
+        if kind in ("(", "[", "{", "\\{", "<<"):
+            return self._brackets(kind)
+        if kind == "|":
+            return self._absolute()
+        if kind in ("floor(", "ceil("):
+            inside = self.sum()
+            self.expect(")" + kind[:-1])
+            return ("fn", kind[:-1], inside)
+        if kind == "begin":
+            return self._matrix(value)
+        raise Refused(f"{kind} where a value should stand")
+
+    # Parts of an atom.
+
+    def argument(self) -> Tree:
+        r"""One argument of a LaTeX command: a group, or one token; `\frac43` takes one digit at a time."""
+        if self.skip("{"):
+            tree = self.sum()
+            self.expect("}")
+            return tree
+        kind, value = self._tokens[self._place]
+        if kind == "num" and len(value) > 1:
+            if "." in value or len(value) > 2:
+                raise Refused("digits of which it is not clear what they belong to")
+            self._tokens[self._place] = ("num", value[1:])
+            return ("num", value[0])
+        return self.atom()
+
+    def _decimal(self, digits: str) -> Tree:
+        """A literal; with a line over its last digits it repeats them for ever."""
+        if "." in digits and self.at("overline", "bar"):
+            self.take()
+            self.expect("{")
+            kind, period = self.take()
+            self.expect("}")
+            if kind != "num" or "." in period:
+                raise Refused("a line over something else than digits")
+            whole, _, fixed = digits.partition(".")
+            nines = (10 ** len(period) - 1) * 10 ** len(fixed)
+            return ("num", f"{int(whole + fixed + period) - int(whole + fixed or '0')}/{nines}")
+        return ("num", digits)
+
+    def _symbol(self, name: str) -> Tree:
+        if name in ("e", "i"):
+            return ("const", name)
+        if self.at("_"):
+            self.take()
+            braced = self.skip("{")
+            kind, index = self.take()
+            if kind not in ("num", "sym") or (braced and not self.skip("}")):
+                raise Refused("a subscript that is no single index")
+            return ("sym", f"{name}_{index}")
+        return ("sym", name)
+
+    def _based(self, digits: str) -> Tree:
+        braced = self.skip("{")
+        kind, base = self.take()
+        if kind != "num" or "." in base + digits or (braced and not self.skip("}")):
+            raise Refused("a subscript that is no base")
+        return ("based", digits, base)
+
+    def _function(self, name: str) -> Tree:
+        if name == "binom":
+            return ("fn", name, self.argument(), self.argument()) if self.at("{") else self._called(name)
+        if name == "sqrt":
+            index = None
+            if self.skip("["):
+                index = self.sum()
+                self.expect("]")
+            inside = self._group() if self.at("{", "(") else self.atom()
+            return ("fn", "sqrt", inside) if index is None else ("fn", "root", inside, index)
+        base = None
+        if name == "log" and self.skip("_"):
+            base = self._group() if self.at("{") else self.argument()
+        power = self.exponent() if name in _TRIGONOMETRIC and self.skip("^") else None
+        if self.at("(", "{"):
+            tree = self._called(name)
+        elif name in _TRIGONOMETRIC:
+            tree = ("fn", name, self._run_on())
+        else:
+            raise Refused(f"{name} of what?")
+        if base is not None:
+            tree = (*tree, base)
+        if power == ("neg", ("num", "1")) and name in _INVERSES:
+            return ("fn", f"arc{name}", *tree[2:])
+        return tree if power is None else ("pow", tree, power)
+
+    def _called(self, name: str) -> Tree:
+        close = {"(": ")", "{": "}"}[self.expect("(", "{")]
+        arguments = [self.sum()]
+        while self.skip(","):
+            arguments.append(self.sum())
+        self.expect(close)
+        if len(arguments) > 2:
+            raise Refused("too many arguments")
+        return ("fn", name, *arguments)
+
+    def _run_on(self) -> Tree:
+        """What a function without parentheses takes: factors side by side, up to the next sign or function."""
+        tree = self.factor()
+        while self._begins_factor() and not self.at("fn", "("):
+            tree = self._beside(tree)
+        return tree
+
+    def _group(self) -> Tree:
+        close = {"(": ")", "{": "}"}[self.expect("(", "{")]
+        tree = self.sum()
+        self.expect(close)
+        return tree
+
+    def _brackets(self, kind: str) -> Tree:
+        self._enter()
+        bars, self._bars = self._bars, 0
+        closers = {"{": ("}",), "\\{": ("\\}",), "<<": (">>",)}.get(kind, (")", "]"))
+        items = []
+        if not self.at(*closers):
+            items.append(self.union() if kind != "{" else self.relation())
+            while self.skip(","):
+                items.append(self.union())
+        close = self.expect(*closers)
+        self._depth -= 1
+        self._bars = bars
+        if kind in ("{", "\\{") and (kind == "\\{" or len(items) != 1):
+            return ("set", *items)
+        if not items:
+            raise Refused("empty brackets")
+        if len(items) == 1:
+            if (kind, close) in (("(", "]"), ("[", ")")) or items[0][0] == "rel":
+                raise Refused("brackets that do not match")
+            # A sum of one: `(3)(4)` is no mixed number, and `f(x)` is told from `fx`.
+            return ("add", items[0]) if items[0][0] in ("num", "sym") else items[0]
+        return ("tuple", "(" if kind == "<<" else kind, ")" if close == ">>" else close, *items)
+
+    def _absolute(self) -> Tree:
+        self._bars += 1
+        inside = self.sum()
+        self.expect("|")
+        self._bars -= 1
+        return ("fn", "abs", inside)
+
+    def _matrix(self, name: str) -> Tree:
+        if name not in _MATRICES:
+            raise Refused(f"the environment {name!r}")
+        rows: list[Tree] = []
+        row: list[Tree] = []
+        while True:
+            row.append(self.sum())
+            if self.skip("&"):
+                continue
+            rows.append(tuple(row))
+            row = []
+            if not self.skip("row") or self.at("end"):
+                break
+        if self.expect("end") and self._tokens[self._place - 1][1] != name:
+            raise Refused("an environment that is not closed")
+        if len({len(entries) for entries in rows}) != 1:
+            raise Refused("rows of different lengths")
+        return ("matrix", *rows)
+
+    def _degrees(self) -> bool:
+        if self.skip("circ"):
+            return True
+        if self.at("{") and self._tokens[self._place + 1][0] == "circ":
+            self.take()
+            self.take()
+            self.expect("}")
+            return True
+        return False
+
+    def _begins_factor(self) -> bool:
+        if self.at("|"):
+            return self._bars == 0
+        return self.at("num", "sym", "const", "fn", "frac", "(", "[", "{", "\\{", "floor(", "ceil(")
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            _too_deep()
+
+
+def _too_deep() -> NoReturn:
+    raise Refused("nested too deep")

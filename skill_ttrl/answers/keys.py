@@ -1,0 +1,252 @@
+"""From a tree to the key of its class: what is a set, a tuple, an interval, an equation, an assignment; values are asked for.
+
+`Algebra` says what one value is. `Rationals` does it with exact fractions and no library; what it cannot do (`Hard`) goes to
+SymPy in the worker (`symbolic.Expressions`), which gives the same keys for what both can do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Protocol
+
+from skill_ttrl.answers.grammar import Tree
+
+MAX_BITS = 4000
+"""Largest numerator or denominator of exact arithmetic."""
+MAX_SIGNS = 3
+"""Most ± of one value: each doubles what it stands for."""
+
+INFINITY: Tree = ("const", "oo")
+
+
+class Hard(Exception):
+    """This algebra cannot decide it."""
+
+
+class Undecided(Exception):
+    """No algebra can, or may: it is too large, undefined, or has no place in an answer."""
+
+
+class Algebra(Protocol):
+    """What the values of an answer are."""
+
+    def value(self, tree: Tree) -> str:
+        """The key of a value."""
+
+    def equation(self, left: Tree, right: Tree, *, signed: bool) -> str:
+        """The key of `left - right` up to a constant factor; up to a positive one where `signed`."""
+
+
+class Rationals:
+    """Values that are fractions; everything else is `Hard`."""
+
+    def value(self, tree: Tree) -> str:
+        """See `Algebra`."""
+        return number_key(fold(tree))
+
+    def equation(self, left: Tree, right: Tree, *, signed: bool) -> str:
+        """See `Algebra`."""
+        raise Hard
+
+
+def number_key(value: Fraction) -> str:
+    """The key of an exact number."""
+    return f"number {value}"
+
+
+def key_of(tree: Tree, algebra: Algebra) -> str:
+    """The key of a whole answer.
+
+    Raises:
+        Hard, Undecided: the algebra's.
+    """
+    kind = tree[0]
+    if kind == "list":
+        return _list(tree[1:], algebra)  # type: ignore[arg-type]  # trees hold trees
+    if kind == "set":
+        return _set([key for item in tree[1:] for key in _members(item, algebra)])  # type: ignore[arg-type]
+    if kind == "tuple":
+        _, opened, closed, *items = tree
+        return f"tuple {opened} {'; '.join(key_of(item, algebra) for item in items)} {closed}"  # type: ignore[arg-type]
+    if kind == "matrix":
+        rows = ["; ".join(_value(entry, algebra) for entry in row) for row in tree[1:]]  # type: ignore[attr-defined]
+        return f"matrix {' | '.join(rows)}"
+    if kind == "rel":
+        return _relation(str(tree[1]), tree[2:], algebra)  # type: ignore[arg-type]
+    if kind == "based":
+        return f"based {tree[1]} {tree[2]}"
+    return _set(_members(tree, algebra))
+
+
+def fold(tree: Tree) -> Fraction:
+    """The exact value of a tree of rational arithmetic.
+
+    Raises:
+        Hard: it is not one, or too large.
+    """
+    kind = tree[0]
+    if kind == "num":
+        return Fraction(str(tree[1]))
+    if kind not in ("add", "mul", "neg", "div", "pow", "deg"):
+        raise Hard
+    parts = [fold(part) for part in tree[1:]]  # type: ignore[arg-type]
+    result = parts[0]
+    if kind == "neg":
+        result = -result
+    elif kind == "div":
+        if not parts[1]:
+            raise Undecided("a division by zero")
+        result = parts[0] / parts[1]
+    elif kind == "pow":
+        result = _power(parts[0], parts[1])
+    elif kind in ("add", "mul"):
+        for part in parts[1:]:
+            result = result + part if kind == "add" else result * part
+    if max(result.numerator.bit_length(), result.denominator.bit_length()) > MAX_BITS:
+        raise Hard
+    return result
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    size = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if exponent.denominator != 1 or abs(exponent) * size > MAX_BITS:
+        raise Hard
+    if not base and exponent <= 0:
+        raise Undecided("zero to a power that is not positive")
+    return base ** int(exponent)
+
+
+def _members(tree: Tree, algebra: Algebra) -> list[str]:
+    """Keys of all that one item stands for: two values for ±, else itself."""
+    if tree[0] in ("set", "list", "tuple", "matrix", "rel", "based"):
+        return [key_of(tree, algebra)]
+    return [_value(chosen, algebra) for chosen in _without_signs(tree)]
+
+
+def _value(tree: Tree, algebra: Algebra) -> str:
+    if tree == INFINITY:
+        return "infinity"
+    return "-infinity" if tree == ("neg", INFINITY) else algebra.value(tree)
+
+
+def _without_signs(tree: Tree) -> Iterator[Tree]:
+    """The value with every ± decided: each by itself, unless a ∓ says that they go together."""
+    signs = list(_signs(tree))
+    if not signs:
+        yield tree
+        return
+    if len(signs) > MAX_SIGNS:
+        raise Undecided("too many ±")
+    if "mp" in signs:
+        for upper in (True, False):
+            yield _decided(tree, iter([upper] * len(signs)))
+    else:
+        for choice in itertools.product((True, False), repeat=len(signs)):
+            yield _decided(tree, iter(choice))
+
+
+def _signs(tree: Tree) -> Iterator[str]:
+    if tree[0] in ("pm", "mp"):
+        yield str(tree[0])
+    for part in tree[1:]:
+        if isinstance(part, tuple):
+            yield from _signs(part)
+
+
+def _decided(tree: Tree, choices: Iterator[bool]) -> Tree:
+    upper = next(choices) if tree[0] in ("pm", "mp") else True
+    parts = [_decided(part, choices) if isinstance(part, tuple) else part for part in tree[1:]]
+    if tree[0] in ("pm", "mp"):
+        plus = upper if tree[0] == "pm" else not upper
+        return ("add", parts[0], parts[1] if plus else ("neg", parts[1]))
+    return (tree[0], *parts)
+
+
+def _set(keys: Sequence[str]) -> str:
+    """A set has no order and no repetition; one of a single element is that element."""
+    different = sorted(set(keys))
+    return different[0] if len(different) == 1 else f"set {{{'; '.join(different)}}}"
+
+
+def _list(items: Sequence[Tree], algebra: Algebra) -> str:
+    """`1, 2` is a set. `x=1, y=2` says which is which; `x=1, x=2` and `x=1, 2` are the set of both."""
+    names = [_assigned(item) for item in items]
+    if len({name for name in names if name}) > 1:
+        if None in names or len(set(names)) != len(names):
+            raise Undecided("some of these values have a name, and it is not clear which")
+        return "where " + "; ".join(
+            sorted(f"{name} = {key_of(item[3], algebra)}" for name, item in zip(names, items, strict=True))  # type: ignore[arg-type]
+        )
+    return _set([key for item in items for key in _members(item, algebra)])
+
+
+def _assigned(tree: Tree) -> str | None:
+    """The one symbol that `x = …` is about, or None."""
+    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4 and tree[2][0] == "sym":  # type: ignore[index]
+        return str(tree[2][1])  # type: ignore[index]
+    return None
+
+
+def _relation(signs: str, sides: Sequence[Tree], algebra: Algebra) -> str:
+    if signs == "in" and _is_name(sides[0]):
+        return key_of(sides[1], algebra)
+    if signs == "=":
+        left, right = sides
+        if _is_called(left) or (_is_name(left) and not _has_symbols(right)):
+            return key_of(right, algebra)
+        if _is_name(right) and not _has_symbols(left):
+            return key_of(left, algebra)
+        if "tuple" in (left[0], right[0]):
+            return key_of(right if _has_symbols(left) else left, algebra) if _is_named_tuple(left, right) else _refuse()
+        return f"equation {algebra.equation(left, right, signed=False)}"
+    if set(signs.split()) <= {"<", "<="} or set(signs.split()) <= {">", ">="}:
+        return _inequality(signs.split(), sides, algebra)
+    if signs == "!=":
+        return f"unequal {algebra.equation(sides[0], sides[1], signed=False)}"
+    return _refuse()
+
+
+def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> str:
+    """One symbol between bounds is an interval; anything else is kept as `left - right < 0`."""
+    if signs[0].startswith(">"):
+        signs, sides = [sign.replace(">", "<") for sign in reversed(signs)], list(reversed(sides))
+    if len(sides) == 2 and sides[0][0] == "sym" and not _has_symbols(sides[1]):
+        sides, signs = [("neg", INFINITY), *sides], ["<", *signs]
+    elif len(sides) == 2 and sides[1][0] == "sym" and not _has_symbols(sides[0]):
+        sides, signs = [*sides, INFINITY], [*signs, "<"]
+    if len(sides) == 3 and sides[1][0] == "sym" and not _has_symbols(sides[0]) and not _has_symbols(sides[2]):
+        opened, closed = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
+        return key_of(("tuple", opened, closed, sides[0], sides[2]), algebra)
+    if len(sides) == 2:
+        return f"inequality {signs[0]} {algebra.equation(sides[0], sides[1], signed=True)}"
+    return _refuse()
+
+
+def _is_name(tree: Tree) -> bool:
+    return tree[0] == "sym" or _is_called(tree)
+
+
+def _is_called(tree: Tree) -> bool:
+    """`f(x)`: a symbol beside one in parentheses. As a value it is their product."""
+    if tree[0] != "mul" or len(tree) != 3 or tree[1][0] != "sym":  # type: ignore[index]
+        return False
+    inside: Tree = tree[2]  # type: ignore[assignment]
+    return len(inside) == 2 and inside[0] == "add" and inside[1][0] == "sym"  # type: ignore[index]
+
+
+def _is_named_tuple(left: Tree, right: Tree) -> bool:
+    """`(x, y) = (1, 2)`."""
+    names, values = (left, right) if _has_symbols(left) else (right, left)
+    if names[0] != "tuple" or values[0] != "tuple" or len(names) != len(values) or _has_symbols(values):
+        return False
+    return all(item[0] == "sym" for item in names[3:])  # type: ignore[index]
+
+
+def _has_symbols(tree: Tree) -> bool:
+    return tree[0] == "sym" or any(_has_symbols(part) for part in tree[1:] if isinstance(part, tuple))
+
+
+def _refuse() -> str:
+    raise Undecided("a relation that has no normal form here")

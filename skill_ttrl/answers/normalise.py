@@ -1,0 +1,67 @@
+r"""Text without what does not change its meaning: `clean` for mathematics, `plain` for the comparison of texts.
+
+Both are total and linear in the text's length.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_LENGTH = 2000
+"""Longer answers are compared as texts only: nothing of them is parsed."""
+
+# What keyboards and renderers write for LaTeX commands. Other characters beyond ASCII stay as they are, and no number or
+# expression has them: look-alike letters and digits of other scripts are never read as mathematics.
+_SYMBOLS = str.maketrans(
+    {
+        "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "⁄": "/", "√": "\\sqrt ",
+        "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∈": "\\in ",
+        "°": "^\\circ ", "²": "^2", "³": "^3", "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}",
+        "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "±": "\\pm ", "∓": "\\mp ", "∅": "\\emptyset ", "⟨": "\\langle ",
+        "⟩": "\\rangle ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    }
+)  # fmt: skip
+_NOTHING = re.compile(r"\\!|\\\$|\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lrm]?)(?![a-zA-Z])")
+_SPACE = re.compile(r"(?<!\\)\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|(?<!\\)\$|~")
+_SAME = re.compile(r"\\[dtc](frac|binom)(?![a-zA-Z])")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\\!\s*)(?=\d{3}(?!\d))", re.ASCII)
+_BOXED = re.compile(r"\\f?box(?:ed)?\{(.*)\}", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|mathrm|mbox|mathbf|mathit|operatorname|hbox|rm)\s*\{([^{}]*)\}")
+_BRACED = re.compile(r"([_^])\{(\w)\}")
+_AROUND = re.compile(r"\s*([^\w\s.])\s*")
+
+
+def clean(answer: str) -> str:
+    """The answer without LaTeX's spacing, sizes and math marks, currency signs and a final full stop; case is kept."""
+    text = answer.translate(_SYMBOLS) if not answer.isascii() else answer
+    if "\\" in text or "$" in text or "{" in text or "~" in text:
+        text = _THOUSANDS.sub("", text)
+        text = _SPACE.sub(" ", _NOTHING.sub("", text))
+        text = _SAME.sub(r"\\\1", text)
+    text = " ".join(text.split()).rstrip(".").strip()
+    boxed = _BOXED.fullmatch(text)
+    if boxed and _closes_last(text):
+        text = boxed[1].strip()
+    wrapped = _TEXT.fullmatch(text)
+    return wrapped[1].strip().rstrip(".").strip() if wrapped else text
+
+
+def plain(text: str) -> str:
+    r"""A cleaned answer as a text to compare: `\text{}` unwrapped, white space and braces that say nothing dropped, no case."""
+    text = _BRACED.sub(r"\1\2", _TEXT.sub(r"\1", text))
+    return " ".join(_AROUND.sub(r"\1", text).split()).rstrip(".").strip().casefold()
+
+
+def plain_long(answer: str) -> str:
+    """`plain` for an answer beyond `MAX_LENGTH`: white space and case only."""
+    return " ".join(answer.split()).casefold()
+
+
+def _closes_last(text: str) -> bool:
+    """Whether the first brace of `text` is closed by its last one."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0 and character == "}":
+            return place == len(text) - 1
+    return False

@@ -1,0 +1,150 @@
+"""The worker process seen from outside: started once, asked in batches, restarted when it dies."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from skill_ttrl.answers.grammar import Tree
+from skill_ttrl.errors import SkillTTRLError
+
+Judged = dict[str, Any]
+"""`{"key": text}`, or `{"gave_up": "timeout" | "memory" | "crashed" | "undecided", "why": text}`."""
+
+TIME_LIMIT = 0.8
+"""Seconds of wall time for one answer."""
+MEMORY_LIMIT = 512 * 2**20
+"""Bytes that one batch may take beyond what SymPy takes itself."""
+START_LIMIT = 120.0
+"""Seconds in which the worker must have imported SymPy, on a machine however loaded."""
+_PATIENCE = 30.0  # beyond the time limit before the worker itself is held to be stuck
+
+
+class WorkerError(SkillTTRLError, RuntimeError):
+    """The process that compares expressions cannot be started."""
+
+
+class Pool:
+    """One worker process, started when it is first needed. Threads take turns; a forked process starts its own."""
+
+    def __init__(self, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
+        self.time_limit = time_limit
+        self.memory_limit = memory_limit
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._left = b""
+        atexit.register(self.close)
+
+    def judge(self, trees: Sequence[Tree]) -> list[Judged]:
+        """The verdict on each tree, in order.
+
+        Raises:
+            WorkerError: the worker process does not start.
+        """
+        with self._lock:
+            verdicts: list[Judged] = []
+            while len(verdicts) < len(trees):
+                verdicts += self._ask(trees[len(verdicts) :])
+            return verdicts
+
+    def start(self) -> None:
+        """Start the worker now, so that the first comparison does not wait for it."""
+        with self._lock:
+            self._running()
+
+    def close(self) -> None:
+        """End the worker. The next comparison starts another."""
+        with self._lock:
+            self._stop()
+
+    def _ask(self, trees: Sequence[Tree]) -> list[Judged]:
+        """Judgeds until all are there or the worker died; then one more that says so."""
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(trees).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self._stop()
+            return []  # it died while nothing was asked of it: nobody's fault, ask the next one
+        verdicts: list[Judged] = []
+        while len(verdicts) < len(trees):
+            line = self._line(self.time_limit + _PATIENCE)
+            if line is None:
+                self._stop()
+                return [*verdicts, {"gave_up": "crashed", "why": "the worker died"}]
+            verdicts.append(json.loads(line))
+        return verdicts
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._owner != os.getpid():  # after a fork the pipes are the parent's
+            self._process, self._owner, self._left = None, os.getpid(), b""
+        if self._process is None:
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "skill_ttrl.answers.worker",
+                str(self.time_limit),
+                str(self.memory_limit),
+            ]
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+                )
+            except OSError as error:
+                raise WorkerError(f"Cannot start the process that compares expressions: {error}.") from error
+            if self._line(START_LIMIT) is None:
+                self._stop()
+                raise WorkerError(
+                    f"The process that compares expressions did not start within {START_LIMIT:g} s or ended at once; its own "
+                    "message is above. `python -m skill_ttrl.answers.worker 1 1000000000` shows it alone."
+                )
+        return self._process
+
+    def _line(self, patience: float) -> bytes | None:
+        """The next line of the worker's, or None where it is stuck or dead."""
+        assert self._process is not None and self._process.stdout is not None
+        deadline = time.monotonic() + patience
+        while b"\n" not in self._left:
+            stdout = self._process.stdout.fileno()
+            if not readable(stdout, deadline - time.monotonic()):
+                return None
+            chunk = os.read(stdout, 1 << 16)
+            if not chunk:
+                return None
+            self._left += chunk
+        line, _, self._left = self._left.partition(b"\n")
+        return line
+
+    def _stop(self) -> None:
+        process, self._process, self._left = self._process, None, b""
+        if process is None or self._owner != os.getpid():
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    """Wait until there is something to read, or the end; False when the time is over. Any number of open files will do."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def _environment() -> dict[str, Any]:
+    """The parent's import path: a package that runs from its sources is found by the worker too."""
+    paths = [path for path in sys.path if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,268 @@
+"""Values by SymPy: exact normal forms where there are some, else fifty digits at fixed points. Runs in the worker only.
+
+SymPy's own parsers are not used: expressions are built node by node from a tree, with the operations of `_build` and no
+others, so there is no text to evaluate. What would be too large is refused before SymPy is asked for it; what is slow all
+the same is stopped from outside (`worker`).
+
+| value | key | exact |
+|---|---|---|
+| a rational number | the fraction | yes |
+| a Gaussian rational | both fractions | yes |
+| a rational function over ℚ | its reduced numerator and denominator, primitive, with their factor | yes |
+| any other number | its first 50 digits; one that agrees with a fraction is proved equal to it or undecided | to 50 digits |
+| any other function | its first 50 digits at four fixed points, of either sign | to 50 digits |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import sympy
+from sympy.functions.elementary.trigonometric import TrigonometricFunction
+from sympy.polys.polyerrors import BasePolynomialError
+
+from skill_ttrl.answers.grammar import Tree
+from skill_ttrl.answers.keys import Undecided, number_key
+
+DIGITS = 50
+_WORKING_DIGITS = 80
+_POINTS = 4
+_LARGEST_POWER_BITS = 20_000
+_LARGEST_FACTORIAL = 1000
+_MOST_TERMS = 3000
+_MOST_DIGITS = 40
+_FUNCTIONS: dict[str, Any] = {
+    "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc,
+    "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh,
+    "tanh": sympy.tanh, "exp": sympy.exp, "ln": sympy.log, "sqrt": sympy.sqrt, "abs": sympy.Abs, "floor": sympy.floor,
+    "ceil": sympy.ceiling,
+}  # fmt: skip
+_OF_ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
+_CONSTANTS: dict[str, Any] = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}
+
+
+class Expressions:
+    """The algebra of everything that SymPy can be asked for (see `keys.Algebra`)."""
+
+    def value(self, tree: Tree) -> str:
+        """Key of a value."""
+        return _value_key(_build(tree))
+
+    def equation(self, left: Tree, right: Tree, *, signed: bool) -> str:
+        """Key of `left - right` up to a constant factor."""
+        difference = _build(left) - _build(right)
+        if not difference.free_symbols:
+            raise Undecided("an equation between numbers")
+        exact = _rational_function(difference)
+        if exact is not None and exact[2] == 1:
+            factor, above, _ = exact
+            return f"{above.as_expr()}" if not signed or factor > 0 else f"-({above.as_expr()})"
+        values = _at_points(difference)
+        scale = values[0]
+        if scale == 0 or sympy.im(scale) != 0:
+            raise Undecided("an equation that vanishes where it is looked at")
+        scale = abs(scale) if signed else scale
+        return " ".join(_digits(value / scale) for value in values)
+
+
+def _value_key(expression: Any) -> str:
+    if expression.is_Rational:
+        return number_key(Fraction(int(expression.p), int(expression.q)))
+    if expression.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo):
+        raise Undecided("infinite or undefined")
+    if not expression.free_symbols:
+        return _constant_key(expression)
+    exact = _rational_function(expression)
+    if exact is None and expression.has(TrigonometricFunction):  # sin² + cos² may leave a rational function behind
+        simpler = sympy.trigsimp(expression)
+        if not simpler.free_symbols:
+            return _value_key(simpler)
+        exact = _rational_function(simpler)
+    if exact is not None:
+        factor, above, below = exact
+        if above.is_ground and below.is_ground:
+            return number_key(factor)
+        if factor == 1 and below.is_ground and len(str(above.as_expr())) == 1:
+            return f"text {str(above.as_expr()).casefold()}"  # one letter: the class of that letter as an answer
+        return f"function {factor} * ({above.as_expr()}) / ({below.as_expr()})"
+    return f"function {' '.join(_digits(value) for value in _at_points(expression))}"
+
+
+def _constant_key(expression: Any) -> str:
+    _refuse_long_literals(expression)
+    value = sympy.N(expression, _WORKING_DIGITS, maxn=400)
+    real, imaginary = value.as_real_imag()
+    if not (real.is_Float or real.is_zero) or not (imaginary.is_Float or imaginary.is_zero):
+        raise Undecided("no digits")
+    parts = expression.as_real_imag() if imaginary != 0 else (expression, sympy.Integer(0))
+    keys = [_real_key(part, digits) for part, digits in zip(parts, (real, imaginary), strict=True)]
+    if keys[1] == number_key(Fraction(0)):
+        return keys[0]
+    return f"complex {keys[0]} + {keys[1]}"
+
+
+def _real_key(expression: Any, digits: Any) -> str:
+    """Fifty digits, unless they are those of a fraction: then it has to be proved."""
+    if expression.is_Rational:
+        return number_key(Fraction(int(expression.p), int(expression.q)))
+    near = Fraction(str(digits)).limit_denominator(10**12)
+    if abs(near - Fraction(str(digits))) < Fraction(1, 10**DIGITS):
+        fraction = sympy.Rational(near.numerator, near.denominator)
+        if expression.equals(fraction):
+            return number_key(near)
+        raise Undecided("perhaps a fraction, but not proved")
+    return f"value {_digits(digits)}"
+
+
+def _rational_function(expression: Any) -> tuple[Fraction, Any, Any] | None:
+    """(c, P, Q) with `expression = c * P / Q`, P and Q coprime, primitive, of positive leading coefficient; else None."""
+    symbols = sorted(expression.free_symbols, key=lambda symbol: str(symbol.name))
+    if not expression.is_rational_function(*symbols) or expression.has(sympy.I, sympy.pi, sympy.E):
+        return None
+    if math.comb(_degree(expression) + len(symbols), len(symbols)) > _MOST_TERMS:
+        raise Undecided("too many terms")
+    above, below = sympy.fraction(sympy.cancel(sympy.together(expression)))
+    try:
+        polynomials = [sympy.Poly(part, *symbols, domain="QQ") for part in (above, below)]
+    except BasePolynomialError:  # a coefficient such as π
+        return None
+    factor = Fraction(1)
+    primitive = []
+    for polynomial, power in zip(polynomials, (1, -1), strict=True):
+        content, reduced = polynomial.clear_denoms(convert=True)[1].primitive()
+        content = sympy.Rational(content) / polynomial.clear_denoms()[0]
+        if reduced.LC() < 0:
+            content, reduced = -content, -reduced
+        factor *= Fraction(int(content.p), int(content.q)) ** power
+        primitive.append(reduced)
+    return factor, primitive[0], primitive[1]
+
+
+def _degree(expression: Any) -> int:
+    """A bound on the total degree of numerator and denominator together."""
+    if expression.is_Symbol:
+        return 1
+    if expression.is_Pow:
+        return _degree(expression.base) * abs(int(expression.exp))
+    return sum(_degree(part) for part in expression.args)
+
+
+def _at_points(expression: Any) -> list[Any]:
+    """Values at points that depend on the symbols' names alone: between 1/2 and 3/2, of either sign."""
+    _refuse_long_literals(expression)
+    values = []
+    for number in range(_POINTS):
+        point = {symbol: _coordinate(str(symbol.name), number) for symbol in expression.free_symbols}
+        value = sympy.N(expression.subs(point), _WORKING_DIGITS, maxn=400)
+        if value.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo) or not value.is_number:
+            raise Undecided("no value at some point")
+        values.append(value)
+    return values
+
+
+def _coordinate(name: str, number: int) -> Any:
+    drawn = int.from_bytes(hashlib.blake2b(f"{name}/{number}".encode(), digest_size=8).digest(), "big")
+    size = sympy.Rational(2**62 + (drawn >> 2), 2**63)
+    return size if number == 0 or drawn & 1 else -size
+
+
+def _digits(value: Any) -> str:
+    """Fifty significant digits of a number, real and imaginary part; what is noise beside the other is zero."""
+    real, imaginary = (sympy.Float(part, _WORKING_DIGITS) for part in value.as_real_imag())
+    largest = max(abs(real), abs(imaginary))
+    if largest < sympy.Float(10, _WORKING_DIGITS) ** -DIGITS:
+        return "0"
+    shown = []
+    for part in (real, imaginary):
+        noise = abs(part) < largest * sympy.Float(10, _WORKING_DIGITS) ** -DIGITS
+        shown.append("0" if noise else str(sympy.Float(part, DIGITS)))
+    return shown[0] if shown[1] == "0" else f"{shown[0]}+{shown[1]}i"
+
+
+def _refuse_long_literals(expression: Any) -> None:
+    """Fifty digits say nothing of a number that is written with as many."""
+    longest = max((len(str(number.p)) + len(str(number.q)) for number in expression.atoms(sympy.Rational)), default=0)
+    if longest > _MOST_DIGITS:
+        raise Undecided("literals too long to be told apart by digits")
+
+
+def _build(tree: Tree) -> Any:
+    kind = tree[0]
+    if kind == "num":
+        return _rational(str(tree[1]))
+    if kind == "sym":
+        return sympy.Symbol(str(tree[1]))
+    if kind == "const":
+        if tree[1] not in _CONSTANTS:
+            raise Undecided("an infinity inside of a value")
+        return _CONSTANTS[str(tree[1])]
+    if kind == "fn":
+        return _function(str(tree[1]), tree[2:])  # type: ignore[arg-type]
+    if kind not in ("add", "mul", "neg", "div", "pow", "deg"):
+        raise Undecided(f"a {kind} inside of a value")
+    parts = [_build(part) for part in tree[1:]]  # type: ignore[arg-type]
+    if kind == "add":
+        return sympy.Add(*parts)
+    if kind == "mul":
+        return sympy.Mul(*parts)
+    if kind == "neg":
+        return -parts[0]
+    if kind == "deg":
+        return parts[0]
+    return _divide(*parts) if kind == "div" else _power(*parts)
+
+
+def _rational(text: str) -> Any:
+    value = Fraction(text)
+    return sympy.Rational(value.numerator, value.denominator)
+
+
+def _divide(above: Any, below: Any) -> Any:
+    if below.is_zero:
+        raise Undecided("a division by zero")
+    return above / below
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if base.is_Rational and exponent.is_Rational:
+        bits = max(int(base.p).bit_length(), int(base.q).bit_length())
+        if bits * abs(exponent) > _LARGEST_POWER_BITS:
+            raise Undecided("too large a power")
+        if base.is_zero and exponent <= 0:
+            raise Undecided("zero to a power that is not positive")
+    elif exponent.is_Rational and abs(exponent) > _LARGEST_POWER_BITS:
+        raise Undecided("too large a power")
+    return sympy.Pow(base, exponent)
+
+
+def _function(name: str, arguments: Sequence[Tree]) -> Any:
+    values = [_angle(part) if name in _OF_ANGLES else _build(part) for part in arguments]
+    if name in _FUNCTIONS and len(values) == 1:
+        if name in ("sinh", "cosh", "tanh", "exp") and values[0].is_Rational and abs(values[0]) > _LARGEST_FACTORIAL:
+            raise Undecided("too large a power")
+        return _FUNCTIONS[name](values[0])
+    if name == "root" and len(values) == 2:
+        return _power(values[0], _divide(sympy.Integer(1), values[1]))
+    if name == "log" and len(values) in (1, 2):
+        return sympy.log(values[0], values[1] if len(values) == 2 else 10)
+    if name in ("factorial", "binom"):
+        return _counted(name, values)
+    raise Undecided(f"{name} of {len(values)} arguments")
+
+
+def _counted(name: str, values: Sequence[Any]) -> Any:
+    if not all(value.is_Integer and 0 <= value <= _LARGEST_FACTORIAL for value in values):
+        raise Undecided(f"{name} of something large or not whole")
+    if name == "factorial" and len(values) == 1:
+        return sympy.factorial(values[0])
+    if name == "binom" and len(values) == 2:
+        return sympy.binomial(*values)
+    raise Undecided(f"{name} of {len(values)} arguments")
+
+
+def _angle(tree: Tree) -> Any:
+    return _build(tree[1]) * sympy.pi / 180 if tree[0] == "deg" else _build(tree)  # type: ignore[arg-type]

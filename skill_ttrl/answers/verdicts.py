@@ -1,0 +1,226 @@
+"""Which class an answer belongs to, decided once: in this process where fractions suffice, in the worker where SymPy is needed.
+
+What the worker says is remembered, and written down where a run keeps a journal (`journal`): a run that is resumed reads its
+verdicts back, so an answer that was given up on a loaded machine stays given up, and no reward depends on the machine's load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from skill_ttrl.answers.grammar import Refused, Tree, parse
+from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
+from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
+from skill_ttrl.answers.numbers import read_number, without_unit
+from skill_ttrl.answers.pool import Pool
+from skill_ttrl.errors import RunFolderError
+
+Rule = Literal["text", "number", "symbolic"]
+MAX_REMEMBERED = 500_000
+"""Answers that are remembered; then all are forgotten but those of the journal."""
+
+LONGEST_KEY = 500
+_LETTER = re.compile(r"\(?([a-z])\)?[.)]*")
+_LETTERS = re.compile(r"[a-z][a-z ]+")
+_NAMED = ("pi", "infinity", "inf", "oo")
+_INTEGER = re.compile(r"-?[1-9]\d{0,17}|0", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The class of one answer."""
+
+    key: str
+    """Two answers are the same exactly when their keys are."""
+    rule: Rule
+    """What decided: its text, an exact number (or several: a tuple, a set), SymPy."""
+    gave_up: str | None = None
+    """Why it is only compared as a text although it looks like mathematics: `timeout`, `memory`, `crashed`, `undecided`, `too_long`."""
+
+
+class Verdicts:
+    """The memory of verdicts, and the journal that it is kept in."""
+
+    def __init__(self, pool: Pool, path: Path | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        """How many answers each rule decided, and how many were given up for which reason."""
+        self._pool = pool
+        self._path = path
+        self._known: dict[str, Verdict] = {}
+        self._journalled: dict[str, Verdict] = {} if path is None else _read_journal(path)
+        self._known.update(self._journalled)
+        self._lock = threading.Lock()
+
+    def keys(self, answers: Sequence[str | None]) -> list[str | None]:
+        """The class of each answer; None for one that is missing or empty."""
+        found = self.of(answers)
+        return [None if answer is None else found[answer].key or None for answer in answers]
+
+    def of(self, answers: Iterable[str | None]) -> dict[str, Verdict]:
+        """The verdict on each distinct answer; what needs the worker goes there in one batch. An empty answer has an empty key."""
+        known = self._known
+        distinct = {answer for answer in answers if answer is not None}
+        new = [answer for answer in distinct if answer not in known]
+        if new:
+            with self._lock:
+                self._decide(sorted(new))  # in an order of their own: a journal is the same whatever came first
+        return {answer: self._known[answer] for answer in distinct}
+
+    def _decide(self, answers: Sequence[str]) -> None:
+        if len(self._known) > MAX_REMEMBERED:
+            self._known = dict(self._journalled)
+        hard: dict[str, Tree] = {}
+        for answer in answers:
+            found = decide(answer)
+            if isinstance(found, Verdict):
+                self._remember(answer, found)
+            else:
+                hard[answer] = found
+        if not hard:
+            return
+        judged = self._pool.judge(list(hard.values()))
+        verdicts = {
+            answer: Verdict(_shortened(verdict["key"]), "symbolic")
+            if "key" in verdict
+            else Verdict(_text_key(answer), "text", verdict["gave_up"])
+            for answer, verdict in zip(hard, judged, strict=True)
+        }
+        if self._path is not None:
+            _append_journal(self._path, verdicts)
+            self._journalled.update(verdicts)
+        for answer, verdict in verdicts.items():
+            self._remember(answer, verdict)
+
+    def _remember(self, answer: str, verdict: Verdict) -> None:
+        self._known[answer] = verdict
+        self.counts[verdict.rule] += 1
+        if verdict.gave_up:
+            self.counts[verdict.gave_up] += 1
+
+
+def decide(answer: str) -> Verdict | Tree:
+    """The verdict on one answer, or the tree that SymPy has to judge. Nothing is evaluated; time is linear in the length."""
+    stripped = answer.strip()
+    if _INTEGER.fullmatch(stripped):
+        return Verdict(f"number {stripped}", "number")
+    if len(answer) > MAX_LENGTH:
+        text = plain_long(answer)
+        return Verdict(f"text {text}" if text else "", "text", "too_long" if text else None)
+    cleaned = clean(answer)
+    text = plain(cleaned)
+    if not text:
+        return Verdict("", "text")
+    letter = _LETTER.fullmatch(text)
+    if letter and cleaned not in ("e", "i"):
+        return Verdict(f"text {letter[1]}", "text")
+    if _LETTERS.fullmatch(text) and text not in _NAMED:
+        return Verdict(f"text {text}", "text")
+    bare, scale = without_unit(cleaned)
+    number = read_number(bare)
+    if number is not None:
+        return Verdict(number_key(number * scale), "number")
+    try:
+        tree = parse(bare)
+        tree = tree if scale == 1 else ("mul", ("num", str(Fraction(scale))), tree)
+        try:
+            return Verdict(key_of(tree, Rationals()), "number")
+        except Hard:
+            return tree
+    except (Refused, RecursionError):
+        return Verdict(f"text {text}", "text")
+    except Undecided:
+        return Verdict(f"text {text}", "text", "undecided")
+
+
+def canonical(answer: str | None) -> str | None:
+    """The key of an answer's class; None for one that is missing or empty.
+
+    A key is a function of the answer alone, so equality is reflexive, symmetric and transitive and a vote does not depend on
+    the order of its samples.
+    """
+    return canonicals([answer])[0]
+
+
+def canonicals(answers: Sequence[str | None]) -> list[str | None]:
+    """`canonical` of each; what needs the worker goes there once for each distinct answer, all together."""
+    return _current.keys(answers)
+
+
+def verdict(answer: str | None) -> Verdict | None:
+    """The class of an answer with the rule that decided it; None for one that is missing or empty."""
+    if answer is None:
+        return None
+    found = _current.of([answer])[answer]
+    return found if found.key else None
+
+
+def counters() -> dict[str, int]:
+    """How many distinct answers each rule decided and how many were given up for which reason, in this process or journal."""
+    return dict(_current.counts)
+
+
+@contextmanager
+def journal(path: Path) -> Iterator[None]:
+    """Keep the worker's verdicts in `path` while this lasts, beginning with those it holds (JSON lines, append only).
+
+    Raises:
+        RunFolderError: the file cannot be read or written.
+    """
+    global _current
+    before, _current = _current, Verdicts(_POOL, path)
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def _shortened(key: str) -> str:
+    """A long key by its digest: keys are compared and stored, never read back."""
+    if len(key) <= LONGEST_KEY:
+        return key
+    return f"{key.split()[0]} digest {hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
+
+
+def _text_key(answer: str) -> str:
+    return f"text {plain(clean(answer))}"
+
+
+def _read_journal(path: Path) -> dict[str, Verdict]:
+    """What a journal holds. A last line that a crash tore is cut off: its verdict was used by nobody."""
+    if not path.exists():
+        return {}
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(path, len(whole))
+        rows = [json.loads(line) for line in whole.splitlines()]
+        return {row.pop("answer"): Verdict(**row) for row in rows}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(
+            f"Cannot read the verdicts in {path}: {error}. Delete the file to have every answer decided anew."
+        ) from error
+
+
+def _append_journal(path: Path, verdicts: dict[str, Verdict]) -> None:
+    lines = "".join(json.dumps({"answer": answer, **asdict(verdict)}) + "\n" for answer, verdict in verdicts.items())
+    try:
+        with path.open("ab") as stream:
+            stream.write(lines.encode())
+    except OSError as error:
+        raise RunFolderError(f"Cannot write the verdicts to {path}: {error}.") from error
+
+
+_POOL = Pool()
+_current = Verdicts(_POOL)
