@@ -27,7 +27,7 @@ from skill_ttrl.skills.hostile import visible
 if TYPE_CHECKING:
     from skill_ttrl.runs.report import Summary
 
-SHOWN = ("loss", "reward", "agreement", "label_accuracy", "retrieve_rate", "generate_rate", "bank_skills",
+SHOWN = ("loss", "reward", "majority_ratio", "label_accuracy", "retrieve_rate", "generate_rate", "bank_skills",
          "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
 """Figures of the live view, in this order, where a step has them."""
 LOOP = ("sample", "vote", "reward", "update")

@@ -23,6 +23,16 @@ ChangeKind = Literal["add", "edit", "replace", "remove", "evict", "use"]
 
 
 @dataclass(frozen=True, slots=True)
+class Labels:
+    """The two answers that a task can be held to."""
+
+    true: str | None
+    """The true answer; None where it is not known."""
+    pseudo: str | None
+    """The winner of a vote; None where nobody won."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One thing to do: everything that an environment's `reset` needs, and how to refer to it."""
 
@@ -39,11 +49,14 @@ class Task:
     task_type: str = ""
     """Kind of task, for figures by type ("algebra", "pick_and_place"); empty when unknown."""
     reference: str | None = None
-    """The true answer where one is known. It measures; label-free rewards never see it (`without_reference`)."""
+    """The label in force: the true answer where one is known, or, after `voting.apply_pseudo_labels`, what a vote gave. It
+    measures; label-free rewards never see it (`without_reference`)."""
+    labels: Labels | None = None
+    """Both labels, once a vote has given one (`voting.apply_pseudo_labels`); None before."""
 
     def without_reference(self) -> Task:
-        """The same task as the trainer is given it: no true answer in it."""
-        return replace(self, reference=None)
+        """The same task as the trainer is given it: no label in it, neither true nor voted."""
+        return replace(self, reference=None, labels=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +254,8 @@ class Trajectory:
     """Ids of the skills that were inserted because it asked, in order."""
     bank_version: int | None = None
     """Frozen version of the bank that it saw."""
+    view: int = 0
+    """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 
     @property
     def env_return(self) -> float:
@@ -277,12 +292,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """Outcome of a vote over the answers of one group. Unpacks as `answer, agreement, matches`."""
+    """Outcome of a vote over the answers of one group. Unpacks as `answer, agreement, matches`.
+
+    The second half of the fields says what the vote does to training; their defaults are those of a plain majority.
+    """
 
     answer: str | None
-    """The winning answer, in the words of its first voter; None when nobody gave an answer."""
+    """The winning answer, in the words of its first voter; None when nobody won: no answers, or a strategy that abstains."""
     agreement: float
-    """Votes for the winner over ALL samples, those without an answer included; in [0, 1] (TTRL: majority_ratio)."""
+    """Votes for the winner (where nobody won: for the largest class) over ALL samples, those without an answer included; in
+    [0, 1] (TTRL: majority_ratio)."""
     matches: tuple[bool, ...]
     """For each sample, whether it belongs to the winner's class. A sample without an answer never does."""
     classes: tuple[tuple[str, int], ...] = ()
@@ -290,7 +309,40 @@ class VoteResult:
     abstained: int = 0
     """Samples that gave no answer."""
     tie: bool = False
-    """Whether another class had as many votes; the one that appeared first was chosen."""
+    """Whether another class did as well; the one that appeared first was chosen."""
+    scores: tuple[float, ...] = ()
+    """What a strategy gave each class, in the order of `classes`; empty where votes alone decide."""
+    rewards: tuple[float, ...] = ()
+    """Reward of each sample; empty: 1 for each match, else 0 (see `earned`)."""
+    membership: tuple[int, ...] = ()
+    """Place of each sample's class in `classes`, -1 for a sample without an answer. Given where `label_weights` is."""
+    label_weights: tuple[float, ...] = ()
+    """Where each class is a pseudo-label: its weight, in the order of `classes`. The advantages are the weighted sum of those
+    that each label alone would give (RESTRAIN). Empty: the winner is the only label."""
+    weight: float = 1.0
+    """Factor of the prompt's advantages, at least 0."""
+    penalty: float = 0.0
+    """Taken off the advantage of every sample of the prompt, before `weight`."""
+    bonus: tuple[float, ...] = ()
+    """Added to each sample's advantage at the end, in units of the prompt's mean absolute advantage; empty: nothing."""
+    skipped: bool = False
+    """Whether nothing is learnt from this prompt at this step."""
+    flags: tuple[str, ...] = ()
+    """What the strategy noticed, in its own words ("flip", "high_risk"); their shares are in the metrics."""
+
+    @property
+    def earned(self) -> tuple[float, ...]:
+        """Reward of each sample."""
+        return self.rewards or tuple(float(match) for match in self.matches)
+
+    def select(self, indices: list[int]) -> VoteResult:
+        """The same vote as it bears on the samples at these positions only."""
+        chosen: dict[str, Any] = {
+            name: tuple(getattr(self, name)[place] for place in indices)
+            for name in ("matches", "rewards", "membership", "bonus")
+            if getattr(self, name)
+        }
+        return replace(self, **chosen)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.answer, self.agreement, list(self.matches)))

@@ -200,7 +200,7 @@ def summarise(run: Run) -> Summary:
         intervals=_intervals(config, before, after),
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
-        agreement=last.get("agreement"),
+        agreement=last.get("majority_ratio"),
         entropy_before=before.entropy if before else None,
         entropy_after=after.entropy if after else None,
         flip_rate=sum(flips) / len(flips) if flips else None,

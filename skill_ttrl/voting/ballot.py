@@ -1,24 +1,40 @@
 """What a voting strategy is given, and the registry of strategies.
 
-A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. One of your own is
-`module:function`.
+A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in a file
+beside `majority.py`, put `@strategy("name")` above it, naming what it needs of the ballot, and import it in the package's
+`__init__.py`. One of your own is `module:function`; what it needs is in its attribute `needs`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from skill_ttrl.answers import canonicals
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
-from skill_ttrl.types import VoteResult
+from skill_ttrl.types import Group, Trajectory, VoteResult
+from skill_ttrl.voting.history import PromptHistory
+from skill_ttrl.voting.tally import Tally, tally
 
 Strategy = Callable[..., VoteResult]
 """(ballot, **options) → the vote."""
+S = TypeVar("S", bound=Strategy)
 
 STRATEGIES: Registry[Strategy] = Registry("voting strategy")
+_NEEDS: dict[str, dict[str, str]] = {}
+
+HOW_TO_GIVE: Mapping[str, str] = {
+    "logprobs": "samples whose tokens have log-probabilities (of a text file: a list `logprobs`)",
+    "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
+    "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
+    "history": "the prompt's earlier votes; a run keeps them (voting.VoteHistory.of)",
+    "base_share": "the majority's share under the policy before training; a run measures it at its start",
+    "seed": "a seed for its random choices",
+}
+"""What a ballot may lack, and where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +50,168 @@ class Ballot:
     """Sampled tokens of each sample."""
     views: tuple[int, ...] | None = None
     """Which wording each sample answered: 0 the question as given, 1 its paraphrase."""
+    history: PromptHistory | None = None
+    """What this prompt's votes were before this one."""
+    base_share: float | None = None
+    """Share of the majority's votes, in [0, 1], when the policy before training was asked the same."""
+    seed: int | None = None
+    """For random choices; each prompt draws its own from it."""
+    prompts: int = 1
+    """Prompts of the step that this one belongs to."""
+    skipped: int = 0
+    """How many of them were skipped before this one."""
+    keys: tuple[str | None, ...] | None = None
+    """Class of each answer (`answers.canonicals`), where it was looked up with those of other ballots."""
+
+    def tally(self) -> Tally:
+        """The answers, counted."""
+        return tally(self.answers, self.keys)
+
+
+def ballot_of(group: Group, **known: Any) -> Ballot:
+    """The ballot of a group of tries.
+
+    Log-probabilities are given where every try that wrote something has them, views where there are two of them.
+
+    Args:
+        group: The tries.
+        **known: Further fields of the ballot: `history`, `base_share`, `seed`.
+    """
+    tries = group.trajectories
+    written = [_written(trajectory) for trajectory in tries]
+    scored = any(tokens for _, tokens in written)
+    views = tuple(trajectory.view for trajectory in tries)
+    return Ballot(
+        answers=tuple(group.answers),
+        prompt=group.task.id,
+        logprobs=tuple(logprob for logprob, _ in written) if scored else None,
+        lengths=tuple(tokens for _, tokens in written) if scored else None,
+        views=views if any(views) else None,
+        **known,
+    )
+
+
+def _written(trajectory: Trajectory) -> tuple[float, int]:
+    """Log-probability and number of the tokens that a try sampled itself."""
+    total, count = 0.0, 0
+    for step in trajectory.steps:
+        if step.completion is not None:
+            mask = step.completion.mask or (True,) * len(step.completion.logprobs)
+            kept = [value for value, sampled in zip(step.completion.logprobs, mask, strict=True) if sampled]
+            total, count = total + sum(kept), count + len(kept)
+    return total, count
+
+
+def strategy(name: str, *needs: str, **unless: str) -> Callable[[S], S]:
+    """Decorator: file a strategy under `name`.
+
+    Args:
+        name: What `vote.strategy` calls it.
+        *needs: Fields of the ballot that it cannot do without.
+        **unless: Fields that it needs unless the option of this name is false.
+    """
+
+    def add(function: S) -> S:
+        STRATEGIES.register(name)(function)
+        _NEEDS[name] = {**dict.fromkeys(needs, ""), **unless}
+        return function
+
+    return add
+
+
+def needs(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Fields of the ballot that a strategy cannot do without under these options.
+
+    Raises:
+        ConfigError: no strategy has this name.
+    """
+    function = STRATEGIES.get(name)
+    wanted = _NEEDS[name] if name in _NEEDS else dict.fromkeys(getattr(function, "needs", ()), "")
+    return tuple(field for field, switch in wanted.items() if not switch or (options or {}).get(switch, True))
 
 
 def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) -> VoteResult:
     """Hold the vote that `name` names.
 
     Raises:
-        ConfigError: no strategy has this name, an option is not one of its own, or the ballot lacks what it needs.
+        ConfigError: no strategy has this name, an option is not one of its own or out of its range, or the ballot lacks what
+            it needs.
     """
-    strategy = STRATEGIES.get(name)
-    known = list(inspect.signature(strategy).parameters)[1:]
+    function = STRATEGIES.get(name)
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters][1:]
+    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     for option in options or {}:
-        if option not in known:
+        if option not in known and not open_ended:
             raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
-    return strategy(ballot, **(options or {}))
+    missing = [field for field in needs(name, options) if getattr(ballot, field) is None]
+    if missing:
+        asked = "; ".join(f"{field}: {HOW_TO_GIVE.get(field, field)}" for field in missing)
+        raise ConfigError(f"The voting strategy {name!r} needs what this ballot does not have. {asked}.")
+    found = function(ballot, **(options or {}))
+    if not isinstance(found, VoteResult) or len(found.matches) != len(ballot.answers):
+        raise ConfigError(f"The voting strategy {name!r} must give a VoteResult over all samples; it gave {found!r}.")
+    return found
+
+
+def batch_vote(name: str, ballots: Sequence[Ballot], options: Mapping[str, Any] | None = None) -> list[VoteResult]:
+    """Hold the votes of one step: all distinct answers are compared in one go, and each prompt knows of those before it.
+
+    Raises:
+        ConfigError: as `vote`.
+    """
+    keys = iter(canonicals([answer for ballot in ballots if ballot.keys is None for answer in ballot.answers]))
+    votes: list[VoteResult] = []
+    for ballot in ballots:
+        known = tuple(next(keys) for _ in ballot.answers) if ballot.keys is None else ballot.keys
+        skipped = sum(held.skipped for held in votes)
+        votes.append(vote(name, replace(ballot, keys=known, prompts=len(ballots), skipped=skipped), options))
+    return votes
+
+
+def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Hold a small made-up vote, so that a wrong name or option is found before anything is sampled.
+
+    Raises:
+        ConfigError: as `vote`, or an option has a value of the wrong kind.
+    """
+    ballot = Ballot(
+        answers=("1", "2", "1", None),
+        prompt="check",
+        logprobs=(-1.0, -2.0, -3.0, -4.0),
+        lengths=(1, 2, 3, 4),
+        views=(0, 0, 1, 1),
+        history=PromptHistory(),
+        base_share=0.5,
+        seed=0,
+    )
+    try:
+        vote(name, ballot, options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"The voting strategy {name!r} cannot work with its options {dict(options or {})}: {error}."
+        ) from error
+
+
+def in_range(value: float, option: str, low: float, high: float = float("inf"), *, above: bool = False) -> float:
+    """An option's value, checked.
+
+    Args:
+        value: What was given.
+        option: Its name, for the message.
+        low: Smallest value.
+        high: Largest value.
+        above: Whether it must be larger than `low`.
+
+    Raises:
+        ConfigError: it is no number in the range.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or (above and value == low):
+        bounds = f"{'above' if above else 'at least'} {low:g}" + (
+            f" and at most {high:g}" if high != float("inf") else ""
+        )
+        raise ConfigError(f"The vote's option {option!r} must be a number {bounds}; found {value!r}.")
+    return value

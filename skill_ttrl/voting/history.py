@@ -1,4 +1,4 @@
-"""What votes were before: flips, and the label-free signs of a collapse."""
+"""What votes were before: flips, each prompt's past, and the label-free signs of a collapse."""
 
 from __future__ import annotations
 
@@ -17,6 +17,53 @@ LATEST_FLIPS = 5
 WEAK_AGREEMENT = 0.3
 HIGH_FLIP_RATE = 0.2
 """Thresholds of the warnings, set between the two shipped examples: `docs/voting.md` has both courses."""
+KEPT_RATIOS = 20
+"""Latest majority ratios that are kept of each prompt (TTRL-Guard: 20)."""
+STABLE = "stable"
+"""Flag of a vote in which TTRL-Guard's weight for prompts that never flipped fired; it fires a limited number of times."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptHistory:
+    """The votes of one prompt so far, as TTRL-Guard (arXiv 2605.19444) looks at them."""
+
+    votes: int = 0
+    """How many were held."""
+    winner: str | None = None
+    """Canonical form of the latest winner; None where there was none yet."""
+    ratios: tuple[float, ...] = ()
+    """Majority ratios of the latest votes, oldest first, at most `KEPT_RATIOS`."""
+    returns: int = 0
+    """Votes that had a winner to be compared with an earlier one."""
+    flips: int = 0
+    """How many of those had another winner than the one before."""
+    quiet: int = 0
+    """Votes since the latest flip; of one that never flipped, all its votes."""
+    fired: int = 0
+    """How often the weight for prompts that never flipped has fired (`STABLE`)."""
+
+    @property
+    def flip_rate(self) -> float | None:
+        """Flips over returns, in [0, 1]; None before the first return."""
+        return self.flips / self.returns if self.returns else None
+
+    def flipped_by(self, winner: str | None) -> bool:
+        """Whether this winner differs from the latest; an empty vote flips nothing."""
+        return winner is not None and self.winner is not None and winner != self.winner
+
+    def after(self, vote: VoteResult) -> PromptHistory:
+        """The history with one vote more. An empty vote leaves the winner as it was."""
+        winner = canonical(vote.answer)
+        flipped = self.flipped_by(winner)
+        return PromptHistory(
+            votes=self.votes + 1,
+            winner=self.winner if winner is None else winner,
+            ratios=(*self.ratios, vote.agreement)[-KEPT_RATIOS:],
+            returns=self.returns + (winner is not None and self.winner is not None),
+            flips=self.flips + flipped,
+            quiet=0 if flipped else self.quiet + 1,
+            fired=self.fired + (STABLE in vote.flags),
+        )
 
 
 @dataclass
@@ -33,19 +80,27 @@ class VoteHistory:
     """Mean agreement of the first steps."""
     latest_flips: list[float] = field(default_factory=list)
     """Flip rates of the latest steps that had one."""
+    prompts: dict[str, PromptHistory] = field(default_factory=dict)
+    """The votes of each prompt. States of earlier versions have none: then only its winner is known."""
+
+    def of(self, prompt: str) -> PromptHistory:
+        """What is known of one prompt's votes."""
+        return self.prompts.get(prompt) or PromptHistory(winner=self.winners.get(prompt))
 
     def record(self, votes: Mapping[str, VoteResult]) -> dict[str, float]:
         """Take in one step's votes by prompt id; gives the step's label-free figures.
 
-        `agreement`: mean share of the winner (TTRL: majority_ratio). `abstained`: mean share of samples without an answer.
-        `ties`: share of prompts with one. `distinct_winners`: different winners over prompts that have one. `flip_rate`:
-        share of prompts seen before whose winner changed; absent where none was seen before.
+        `majority_ratio` (TTRL): mean share of the winner. `abstained`: mean share of samples without an answer. `ties`: share
+        of prompts with one. `distinct_winners`: different winners over prompts that have one. `flip_rate`: share of prompts
+        seen before whose winner changed. `prompt_flip_rate`: mean over the step's prompts of each one's flips over its
+        returns in the whole run. The last two are absent where no prompt was seen before. `collapse_warning`: 1 where
+        `warnings` has something to say after this step, else 0.
         """
         keys = {prompt: canonical(vote.answer) for prompt, vote in votes.items()}
         won = {prompt: key for prompt, key in keys.items() if key is not None}
         seen = [prompt for prompt in won if prompt in self.winners]
         figures = {
-            "agreement": mean([vote.agreement for vote in votes.values()]),
+            "majority_ratio": mean([vote.agreement for vote in votes.values()]),
             "abstained": mean([vote.abstained / max(1, len(vote.matches)) for vote in votes.values()]),
             "ties": mean([float(vote.tie) for vote in votes.values()]),
         }
@@ -55,9 +110,13 @@ class VoteHistory:
             figures["flip_rate"] = mean([float(won[prompt] != self.winners[prompt]) for prompt in seen])
             self.latest_flips = [*self.latest_flips, figures["flip_rate"]][-LATEST_FLIPS:]
         if len(self.first_agreements) < FIRST_STEPS:
-            self.first_agreements.append(figures["agreement"])
+            self.first_agreements.append(figures["majority_ratio"])
+        self.prompts.update({prompt: self.of(prompt).after(vote) for prompt, vote in votes.items()})
         self.winners.update(won)
-        return figures
+        rates = [rate for prompt in votes if (rate := self.prompts[prompt].flip_rate) is not None]
+        if rates:
+            figures["prompt_flip_rate"] = mean(rates)
+        return figures | {"collapse_warning": float(bool(self.warnings()))}
 
     def warnings(self) -> list[str]:
         """What the votes themselves say against trusting them; no label is looked at."""
@@ -80,5 +139,9 @@ class VoteHistory:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
-        """The history that `state_dict` described."""
-        return cls(**state)
+        """The history that `state_dict` described, of this version or of one that kept nothing of each prompt."""
+        kept = {
+            prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
+            for prompt, saved in state.get("prompts", {}).items()
+        }
+        return cls(**{**state, "prompts": kept})

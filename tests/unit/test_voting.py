@@ -17,6 +17,8 @@ from skill_ttrl.voting import (
     compute_voting_rewards,
     label_metrics,
     majority_vote,
+    trained_metrics,
+    vote_metrics,
 )
 
 ANSWERS = st.lists(st.sampled_from([None, "", " ", "1", "1.0", "2", "4/2", "x", "X.", "3"]), max_size=12)
@@ -87,10 +89,11 @@ def test_history_counts_flips_by_meaning() -> None:
     first = history.record({"p": majority_vote(["1/2"]), "q": majority_vote(["3"]), "r": majority_vote([None])})
     assert "flip_rate" not in first
     assert first == {
-        "agreement": pytest.approx(2 / 3),
+        "majority_ratio": pytest.approx(2 / 3),
         "abstained": pytest.approx(1 / 3),
         "ties": 0.0,
         "distinct_winners": 1.0,
+        "collapse_warning": 0.0,
     }
     second = history.record({"p": majority_vote(["0.5"]), "q": majority_vote(["4", "5"]), "r": majority_vote(["4"])})
     assert second["flip_rate"] == 0.5  # q changed, p is the same number, r had no winner before
@@ -120,6 +123,7 @@ def test_label_metrics_by_hand() -> None:
         "reward_accuracy": 0.5,  # all four rewards right, then none
         "ground_truth_ratio": 0.5,
         "majority_voting_reward": 0.5,
+        "pass@4": 1.0,
     }
     silent = batch_majority_vote([[None, ""]])
     assert label_metrics(silent, ["4"], [[None, ""]]) == {
@@ -127,4 +131,41 @@ def test_label_metrics_by_hand() -> None:
         "reward_accuracy": 1.0,
         "ground_truth_ratio": 0.0,
         "majority_voting_reward": 0.0,
+        "pass@2": 0.0,
     }
+
+
+def test_trained_metrics_look_at_the_samples_that_were_kept() -> None:
+    groups: list[list[str | None]] = [["4", "4", "5", None], ["1", "1", "2", "3"]]
+    votes = batch_majority_vote(groups)
+    kept = [[0, 2], [2, 3]]
+    votes = [vote.select(places) for vote, places in zip(votes, kept, strict=True)]
+    chosen = [[answers[place] for place in places] for answers, places in zip(groups, kept, strict=True)]
+    assert trained_metrics(votes, ["4", "2"], chosen, 2) == {
+        "post_reward_accuracy": 0.75,  # 4 and 5 rewarded rightly; 2 is true and was not, 3 is not and was not
+        "post_ground_truth_ratio": 0.5,
+        "post_pass@2": 1.0,
+    }
+    assert trained_metrics([], [], [], 2) == {}
+
+
+def test_what_votes_did_is_said_only_where_they_did_something() -> None:
+    plain = batch_majority_vote([["1", "1"], ["1", "2"]])
+    assert vote_metrics(plain) == {"majority_voting_reward": 0.75}
+    shaped = VoteResult("1", 0.5, (True, False), weight=0.5, bonus=(0.0, 0.1), flags=("flip",))
+    skipped = VoteResult(None, 0.25, (False, False), penalty=2.0, skipped=True)
+    assert vote_metrics([shaped, skipped]) == {
+        "majority_voting_reward": 0.25,
+        "vote_weight": 0.75,
+        "vote_penalty": 1.0,
+        "vote_bonus": 0.25,
+        "vote_skipped": 0.5,
+        "vote_flip": 0.5,
+    }
+
+
+def test_a_collapse_is_in_the_figures() -> None:
+    history = VoteHistory()
+    figures = [history.record({"p": majority_vote([str(step), str(step)])}) for step in range(3)]
+    assert [row["collapse_warning"] for row in figures] == [0.0, 0.0, 1.0]
+    assert [row.get("flip_rate") for row in figures] == [None, 1.0, 1.0]

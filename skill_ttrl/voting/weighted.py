@@ -1,0 +1,93 @@
+"""Votes that are not one sample, one vote: weighted by confidence, tempered, or held only where enough agree."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.types import VoteResult
+from skill_ttrl.voting.ballot import Ballot, in_range, strategy
+
+
+@strategy("confidence", "logprobs", "lengths")
+def confidence(ballot: Ballot, *, per_token: bool = True, temperature: float = 1.0) -> VoteResult:
+    """Each sample's vote weighs what the policy thought of it; the class with the largest sum of weights wins.
+
+    w_i = exp(s_i / T) / Σ_j exp(s_j / T) over the samples j of the group that gave an answer, where s_i is the mean log-prob
+    (nats) of the sample's tokens, or with `per_token` false the sum, which favours short samples. With the defaults this is
+    the normalised weighted sum of self-consistency (arXiv 2203.11171, table 1); the softmax with a temperature is that of
+    CISC (arXiv 2502.06233). Rewards are 1 for the winner's class.
+
+    Args:
+        ballot: With `logprobs` and `lengths`.
+        per_token: Divide a sample's log-prob by its tokens.
+        temperature: T, above 0. A large one gives back the majority.
+
+    Raises:
+        ConfigError: the temperature is not above 0, or a log-prob is not finite.
+    """
+    in_range(temperature, "temperature", 0, above=True)
+    assert ballot.logprobs is not None and ballot.lengths is not None  # `vote` has looked
+    counted = ballot.tally()
+    lengths = ballot.lengths if per_token else (1,) * len(ballot.lengths)
+    pairs = zip(counted.keys, ballot.logprobs, lengths, strict=True)
+    heats = [(key, logprob / max(1, length) / temperature) for key, logprob, length in pairs if key is not None]
+    if not all(math.isfinite(heat) for _, heat in heats):
+        raise ConfigError(
+            f"The votes of {ballot.prompt!r} have a log-prob that is not finite; confidence cannot weigh it."
+        )
+    top = max((heat for _, heat in heats), default=0.0)
+    weights: dict[str, list[float]] = defaultdict(list)
+    for key, heat in heats:
+        weights[key].append(math.exp(heat - top))
+    # fsum rounds once, so the sums do not depend on the order of the samples.
+    total = math.fsum(weight for members in weights.values() for weight in members)
+    return counted.result({key: math.fsum(weights[key]) / total for key in counted.votes})
+
+
+@strategy("soft")
+def soft(ballot: Ballot, *, temperature: float = 1.0) -> VoteResult:
+    """Every answer is rewarded by how common it is; the winner, which is only measured, is the majority.
+
+    r_i = f_c^(1/T) / Σ_k f_k^(1/T) for a sample of class c, f the classes' shares of all samples; each sample without an answer
+    is a class of its own in the sum. T = 1 is EMPO (arXiv 2504.05812, §3: the probability of the sample's semantic cluster);
+    T → 0 is the majority's reward.
+
+    Args:
+        ballot: Only its answers count.
+        temperature: T, above 0.
+
+    Raises:
+        ConfigError: the temperature is not above 0.
+    """
+    in_range(temperature, "temperature", 0, above=True)
+    counted = ballot.tally()
+    most = max(counted.votes.values(), default=1)
+    powers = {key: (count / most) ** (1 / temperature) for key, count in counted.votes.items()}
+    silent = [(1 / most) ** (1 / temperature)] * counted.keys.count(None)
+    total = math.fsum([*powers.values(), *silent])
+    scores = {key: power / total for key, power in powers.items()}
+    return counted.result(scores, rewards=tuple(0.0 if key is None else scores[key] for key in counted.keys))
+
+
+@strategy("gated")
+def gated(ballot: Ballot, *, threshold: float = 0.5) -> VoteResult:
+    """The majority, but only where its share of all samples is at least `threshold`; below, nobody wins.
+
+    Such a prompt is skipped: no sample is rewarded and nothing is learnt from it. Rollouts without a majority are masked out in
+    "You Need Reasoning to Learn Reasoning" (Roy et al., NeurIPS 2025 workshop on mathematical reasoning); the default is that
+    of an absolute majority, our choice.
+
+    Args:
+        ballot: Only its answers count.
+        threshold: In [0, 1].
+
+    Raises:
+        ConfigError: the threshold is not in [0, 1].
+    """
+    in_range(threshold, "threshold", 0, 1)
+    counted = ballot.tally()
+    if counted.share < threshold:
+        return counted.nobody(skipped=True, flags=("gated",))
+    return counted.result()

@@ -1,0 +1,219 @@
+"""Each strategy's formula against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
+from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, batch_vote, check_strategy, needs, vote
+
+
+def test_majority_by_name_is_the_majority() -> None:
+    found = vote("majority", Ballot(("1", "2", "1.0", None)))
+    assert (found.answer, found.agreement, found.earned) == ("1", 0.5, (1.0, 0.0, 1.0, 0.0))
+
+
+def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:
+    """Two samples say 1 at -2 nats a token each, one says 2 at -1: exp(-1) > 2 exp(-2), so 2 wins against the majority."""
+    ballot = Ballot(("1", "1", "2", None), logprobs=(-4.0, -8.0, -3.0, 0.0), lengths=(2, 4, 3, 0))
+    found = vote("confidence", ballot)
+    one, two = 2 * math.exp(-2), math.exp(-1)  # 0.2707, 0.3679
+    assert found.answer == "2" and found.classes == (("1", 2), ("2", 1)) and found.agreement == 0.25
+    assert found.scores == pytest.approx((one / (one + two), two / (one + two)))  # 0.4239, 0.5761
+    assert found.earned == (0.0, 0.0, 1.0, 0.0)
+
+
+def test_confidence_over_whole_sequences_and_with_a_temperature() -> None:
+    """Sums of log-probs: exp(-4) + exp(-8) = 0.0187 against exp(-3) = 0.0498. At T = 8: 0.607 + 0.368 against 0.687."""
+    ballot = Ballot(("1", "1", "2", None), logprobs=(-4.0, -8.0, -3.0, 0.0), lengths=(2, 4, 3, 0))
+    found = vote("confidence", ballot, {"per_token": False})
+    both = math.exp(-4) + math.exp(-8)
+    assert found.answer == "2" and found.scores[0] == pytest.approx(both / (both + math.exp(-3)))
+    warm = vote("confidence", ballot, {"per_token": False, "temperature": 8})
+    assert warm.answer == "1"
+    assert warm.scores[0] == pytest.approx(
+        (math.exp(-0.5) + math.exp(-1)) / (math.exp(-0.5) + math.exp(-1) + math.exp(-0.375))
+    )
+
+
+def test_soft_at_temperature_one_is_the_share_of_all_samples() -> None:
+    """EMPO: three of six say a, two say b, one nothing. T = 1: 3/6 and 2/6. T = 1/2: 9 / (9 + 4 + 1) and 4 / 14."""
+    ballot = Ballot(("a", "b", "a", "a", None, "b"))
+    assert vote("soft", ballot).earned == pytest.approx((3 / 6, 2 / 6, 3 / 6, 3 / 6, 0.0, 2 / 6))
+    cold = vote("soft", ballot, {"temperature": 0.5})
+    assert cold.earned == pytest.approx((9 / 14, 4 / 14, 9 / 14, 9 / 14, 0.0, 4 / 14))
+    assert cold.answer == "a" and cold.agreement == 0.5
+    frozen = vote("soft", ballot, {"temperature": 0.001})
+    assert frozen.earned == pytest.approx((1, 0, 1, 1, 0, 0))
+
+
+def test_harmonic_wants_an_answer_under_both_wordings() -> None:
+    """View 0: a a a b; view 1: a b b nothing.
+
+    a: p = 3/4, q = 1/4, 2pq/(p+q) = (6/16) / 1 = 0.375. b: p = 1/4, q = 2/4, (4/16) / (3/4) = 1/3. With c in view 1 alone: 0.
+    """
+    ballot = Ballot(("a", "a", "a", "b", "a", "b", "b", None), views=(0, 0, 0, 0, 1, 1, 1, 1))
+    found = vote("harmonic", ballot)
+    assert found.answer == "a" and found.scores == pytest.approx((0.375, 1 / 3)) and found.agreement == 0.5
+    assert found.earned == (1, 1, 1, 0, 1, 0, 0, 0), "the label is rewarded in both views"
+    stable = Ballot(("a", "a", "a", "b", "c", "c", "c", "b"), views=(0, 0, 0, 0, 1, 1, 1, 1))
+    found = vote("harmonic", stable)  # b alone was said under both: p = q = 1/4, score 1/4
+    assert found.answer == "b" and dict(zip([c for c, _ in found.classes], found.scores, strict=True)) == {
+        "a": 0.0,
+        "c": 0.0,
+        "b": 0.25,
+    }
+    apart = vote("harmonic", Ballot(("a", "a", "c", "c"), views=(0, 0, 1, 1)))
+    assert apart.answer is None and not any(apart.earned) and apart.agreement == 0.5
+
+
+def test_restrain_weighs_every_class() -> None:
+    """Shares 2/4 and 1/4, k = 1, sigma = 0.5: g = exp(-0.25 / 0.5) = 0.6065 and exp(-0.5625 / 0.5) = 0.3247."""
+    ballot = Ballot(("a", "b", "a", None), base_share=0.75)
+    found = vote("restrain", ballot)
+    g = (math.exp(-0.5), math.exp(-1.125))
+    assert found.label_weights == pytest.approx((g[0] / sum(g), g[1] / sum(g)))  # 0.6514, 0.3486
+    assert found.membership == (0, 1, 0, -1) and found.answer == "a" and found.penalty == 0.0
+    assert found.weight == pytest.approx(math.exp(-0.125))  # u_x = g(0.75) = exp(-0.0625 / 0.5)
+    assert vote("restrain", Ballot(("a", "b", "a", None)), {"prompt_weight": False}).weight == 1.0
+
+
+def test_restrain_penalises_a_prompt_that_agrees_on_nothing() -> None:
+    """The largest class has 1 of 6 samples, 0.167 < kappa = 0.2: no label, and delta is taken off every advantage."""
+    found = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_share=1.0), {"delta": 0.5})
+    assert found.answer is None and not any(found.earned) and found.label_weights == ()
+    assert (found.penalty, found.weight, found.flags) == (0.5, 1.0, ("weak",))
+    kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_share=1.0), {"kappa": 0.1})
+    assert kept.penalty == 0.0 and kept.label_weights == pytest.approx((0.25,) * 4) and kept.tie
+
+
+def test_restrain_with_a_narrow_curve_is_the_majority() -> None:
+    found = vote("restrain", Ballot(("a", "a", "b"), base_share=1.0), {"sigma": 0.001})
+    assert found.label_weights == (1.0, 0.0), "without the shift of the exponents both would be 0"
+
+
+def test_gated_abstains_below_its_threshold() -> None:
+    ballot = Ballot(("a", "a", "b", None))
+    assert vote("gated", ballot).answer == "a" and not vote("gated", ballot).skipped
+    found = vote("gated", ballot, {"threshold": 0.51})
+    assert found.answer is None and found.skipped and not any(found.earned) and found.agreement == 0.5
+    assert found.flags == ("gated",) and found.classes == (("a", 2), ("b", 1))
+
+
+WITH_ALL = Ballot(("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_share=0.5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("majorty", {}, "Did you mean 'majority'"),
+        ("soft", {"temprature": 1}, "has no option 'temprature'. Did you mean 'temperature'"),
+        ("majority", {"temperature": 1}, "has no option 'temperature'"),
+        ("soft", {"temperature": 0}, "'temperature' must be a number above 0; found 0"),
+        ("soft", {"temperature": "hot"}, "must be a number above 0; found 'hot'"),
+        ("confidence", {"temperature": -1}, "must be a number above 0"),
+        ("gated", {"threshold": 1.5}, "at least 0 and at most 1; found 1.5"),
+        ("restrain", {"sigma": 0}, "'sigma' must be a number above 0"),
+        ("restrain", {"kappa": True}, "'kappa' must be a number"),
+        ("guard", {"window": 21}, "'window' must be a number at least 1 and at most 20"),
+        ("no_such_module_here:f", {}, "no such module"),
+    ],
+)
+def test_names_and_options_are_checked_before_a_run(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_strategy(name, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [("confidence", "logprobs"), ("harmonic", "views"), ("restrain", "base_share"), ("guard", "history")],
+)
+def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
+    with pytest.raises(ConfigError, match=rf"The voting strategy '{name}' needs .*{lacks}: "):
+        vote(name, Ballot(("1", "2")))
+    assert lacks in needs(name)
+    vote(name, WITH_ALL)
+
+
+def test_every_strategy_passes_its_own_check() -> None:
+    for name in STRATEGIES:
+        check_strategy(name)
+    assert {"majority", "confidence", "soft", "harmonic", "restrain", "guard", "gated"} <= set(STRATEGIES)
+    assert needs("restrain", {"prompt_weight": False}) == ()
+
+
+def test_a_log_prob_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'p' have a log-prob that is not finite"):
+        vote("confidence", Ballot(("1", "2"), "p", (-math.inf, -1.0), (1, 1)))
+
+
+def test_a_step_is_compared_in_one_go_and_each_prompt_knows_of_the_others() -> None:
+    found = batch_vote("majority", [Ballot(("1", "1.0")), Ballot(()), Ballot(("x", "1"), keys=("k", "k"))])
+    assert [held.answer for held in found] == ["1", None, "x"]
+    assert [held.agreement for held in found] == [1.0, 0.0, 1.0], "keys that are given are not looked up again"
+
+
+def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_votes_under_test.py").write_text(
+        "def last(ballot, strength=1):\n"
+        "    return ballot.tally().result({key: place * strength for place, key in enumerate(ballot.tally().words)})\n"
+        "last.needs = ('views',)\n"
+        "def nothing(ballot): return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = "own_votes_under_test:last"
+    assert needs(own) == ("views",)
+    assert vote(own, Ballot(("1", "2", "3"), views=(0, 0, 0))).answer == "3"
+    with pytest.raises(ConfigError, match=r"needs what this ballot does not have\. views"):
+        vote(own, Ballot(("1",)))
+    with pytest.raises(ConfigError, match=r"has no option 'strenght'\. Did you mean 'strength'"):
+        check_strategy(own, {"strenght": 2})
+    with pytest.raises(ConfigError, match="cannot work with its options"):
+        check_strategy(own, {"strength": None})
+    with pytest.raises(ConfigError, match="must give a VoteResult over all samples; it gave None"):
+        check_strategy("own_votes_under_test:nothing")
+
+
+def completion(logprobs: tuple[float, ...], mask: tuple[bool, ...] | None = None) -> Completion:
+    return Completion("", tuple(range(len(logprobs))), logprobs, "stop", mask=mask)
+
+
+def test_the_ballot_of_a_group() -> None:
+    """Two turns add up; inserted tokens are not the policy's own; a try that failed wrote nothing."""
+    task = Task("t", "Env-v0")
+    turns = (
+        Step("?", "", 0.0, False, False, completion=completion((-1.0, -2.0))),
+        Step("?", "", 0.0, True, False, completion=completion((-0.5, -9.0), (True, False))),
+    )
+    tries = (
+        Trajectory(task, turns, "7", "terminated"),
+        Trajectory(task, (), None, "error", error="broken"),
+        Trajectory(task, (turns[0],), "8", "terminated", view=1),
+    )
+    ballot = ballot_of(Group(task, tries), seed=3)
+    assert (ballot.prompt, ballot.answers, ballot.seed) == ("t", ("7", None, "8"), 3)
+    assert ballot.logprobs == (-3.5, 0.0, -3.0) and ballot.lengths == (3, 0, 2) and ballot.views == (0, 0, 1)
+    plain = ballot_of(Group(task, (Trajectory(task, (), "7", "terminated"),)))
+    assert (plain.logprobs, plain.lengths, plain.views) == (None, None, None)
+
+
+def test_votes_of_earlier_versions_still_load() -> None:
+    line = b'{"answer":"2","agreement":0.5,"matches":[true,false],"classes":[["2",1]],"abstained":1,"tie":false}'
+    old = from_json(VoteResult, line)
+    assert old == VoteResult("2", 0.5, (True, False), (("2", 1),), 1) and old.earned == (1.0, 0.0)
+    for name in STRATEGIES:
+        found = vote(name, WITH_ALL)
+        assert from_json(VoteResult, to_json(found)) == found
+    assert from_json(Task, b'{"id":"t","env_id":"e","reference":"1"}') == Task("t", "e", reference="1")
+
+
+def test_a_vote_over_some_of_its_samples() -> None:
+    whole = VoteResult("1", 0.5, (True, False, True, False), rewards=(1, 0, 0.5, 0), membership=(0, 1, 0, -1))
+    part = whole.select([2, 1])
+    assert (part.matches, part.rewards, part.membership, part.bonus) == ((True, False), (0.5, 0), (0, 1), ())
+    assert part.agreement == 0.5, "what the vote was is not changed by who is trained on"
