@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # Before torch is loaded: on a busy machine several threads wait for each other far longer than they compute.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# How long an example takes is the benchmarks' business; the first that needs SymPy waits for its process to start.
+settings.register_profile("skill-ttrl", deadline=None)
+settings.load_profile("skill-ttrl")
 
 TINY = """\
 # verified: never

@@ -16,7 +16,6 @@ from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
 _OPTIONS = ("question", "then", "reference")
-_PARSER = OutputParser()
 
 
 class MathEnv(TextEnv):
@@ -25,13 +24,15 @@ class MathEnv(TextEnv):
     `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
     one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
     answer to the last one is what counts. The reward is 1 when the answer found in the action equals the reference, else 0; with
-    no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None) and `graded`.
+    no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
+    and `graded`.
 
     Args:
         family: generated problems of its own (`add`, `multiply`, `mod`).
         split: which part of them `reset` draws from.
         source: problems of its own from elsewhere: a `SourceConfig`, its fields as a mapping, or its path; takes the place
             of `family`.
+        last_number: take the last number of an action that gives no answer in any other way.
         render_mode: "ansi" or None.
 
     Raises:
@@ -45,11 +46,13 @@ class MathEnv(TextEnv):
         family: str = "add",
         split: str = "train",
         source: SourceConfig | Mapping[str, Any] | str | None = None,
+        last_number: bool = False,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
         self.render_mode = render_mode
         self._split = split
+        self._parser = OutputParser(last_number=last_number)
         self._source = _source_config(f"family:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
@@ -90,13 +93,14 @@ class MathEnv(TextEnv):
         """Grade the answer in `action`; any text is accepted. After the last problem the observation is empty."""
         if self._question is None:
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
-        self._answer = _PARSER.parse(action).answer
+        found = self._parser.parse(action)
+        self._answer = found.answer
+        info = {"answer": found.answer, "answer_rule": found.answer_rule, "graded": self._reference is not None}
         if self._then:
             self._question = self._then.pop(0)
-            return self._question, 0.0, False, False, {"answer": self._answer, "graded": self._reference is not None}
-        graded = self._reference is not None
+            return self._question, 0.0, False, False, info
         correct = self._answer is not None and self._reference is not None and equivalent(self._answer, self._reference)
-        return "", float(correct), True, False, {"answer": self._answer, "graded": graded}
+        return "", float(correct), True, False, info
 
     def render(self) -> str | None:
         """The problem and the last answer, when `render_mode` is "ansi"."""

@@ -19,8 +19,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from skill_ttrl.answers import extract
-from skill_ttrl.answers.extract import last_tagged
+from skill_ttrl.answers import find_answer
+from skill_ttrl.answers.extract import ExtractionRule, last_tagged
 from skill_ttrl.types import Evolution, SkillOps
 
 BLOCK = "skill_ops"
@@ -53,10 +53,19 @@ class ParsedOutput:
     solution: str | None
     """Content of the last `<solution>` that is closed, outside of `<skill_ops>` blocks."""
     skill_ops: SkillOps
+    answer_rule: ExtractionRule | None = None
+    """Where the answer was found (`answers.find_answer`)."""
 
 
 class OutputParser:
-    r"""Reads `<skill_ops>`, `<solution>` and `<answer>`, `\boxed{}` included. It keeps no state and never raises."""
+    r"""Reads `<skill_ops>`, `<solution>` and `<answer>`, `\boxed{}` included. It keeps no state and never raises.
+
+    Args:
+        last_number: take the last number where there is no other answer.
+    """
+
+    def __init__(self, *, last_number: bool = False) -> None:
+        self._last_number = last_number
 
     def parse(self, text: str) -> ParsedOutput:
         """Take a whole text apart. Write it without what was inserted (`Completion.written`)."""
@@ -66,7 +75,14 @@ class OutputParser:
         reader.end()
         outside = reader.outside()
         solution = last_tagged(outside, "solution")
-        return ParsedOutput(text, extract(outside), solution.strip() if solution else None, reader.ops())
+        found = find_answer(outside, last_number=self._last_number)
+        return ParsedOutput(
+            text,
+            found.answer if found else None,
+            solution.strip() if solution else None,
+            reader.ops(),
+            found.rule if found else None,
+        )
 
 
 def last_open_query(written: str) -> str | None:

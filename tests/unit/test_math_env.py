@@ -48,11 +48,13 @@ def play(action: str, reference: str | None = "128") -> tuple[float, dict[str, A
     ],
 )
 def test_the_answer_is_graded(action: str, reward: float, answer: str | None) -> None:
-    assert play(action) == (reward, {"answer": answer, "graded": True})
+    earned, info = play(action)
+    assert earned == reward and info["answer"] == answer and info["graded"] is True
+    assert (info["answer_rule"] is None) == (answer is None)
 
 
 def test_without_a_reference_nothing_is_graded() -> None:
-    assert play("<answer>128</answer>", None) == (0.0, {"answer": "128", "graded": False})
+    assert play("<answer>128</answer>", None) == (0.0, {"answer": "128", "answer_rule": "tag", "graded": False})
 
 
 @settings(max_examples=200)

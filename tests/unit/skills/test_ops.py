@@ -88,7 +88,7 @@ def test_the_example_of_the_documentation() -> None:
 
 def test_no_block_is_no_operation_and_no_error() -> None:
     assert parse("so x<y and \\boxed{\\frac{1}{2}}") == ParsedOutput(
-        "so x<y and \\boxed{\\frac{1}{2}}", "\\frac{1}{2}", None, SkillOps()
+        "so x<y and \\boxed{\\frac{1}{2}}", "\\frac{1}{2}", None, SkillOps(), "boxed"
     )
 
 
