@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.skills import skills_app
@@ -128,30 +129,7 @@ def rl(
     _run(source, changes(overrides, env, seed, tracker, "rl"), output, resume, as_json)
 
 
-@app.command()
-def evaluate(
-    path: TrainedPath,
-    overrides: Overrides = None,
-    data: Annotated[Path | None, typer.Option(help="Problems to measure on. Default: those of the run.")] = None,
-    no_bank: NoBank = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure a trained policy: avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals."""
-    import json
-
-    from skill_ttrl.cli.views import RunView
-    from skill_ttrl.stages.evaluate import run
-
-    # A whole source in place of the run's: its split and revision are not those of other data.
-    source = [f"data.eval={json.dumps({'path': str(data)})}"] if data else []
-    view = RunView(Console(stderr=True), "evaluate")
-    found = run(path, [*source, *(overrides or [])], use_bank=not no_bank, progress=view)
-    if as_json:
-        print_json(found)
-    else:
-        from skill_ttrl.cli.tables import evaluation_table
-
-        Console().print(evaluation_table(found))
+app.command()(evaluate)
 
 
 @app.command()

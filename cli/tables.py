@@ -22,20 +22,27 @@ STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def evaluation_table(found: Evaluation) -> Table:
-    """Accuracy figures with intervals."""
-    k = found.samples
+    """Accuracy figures with intervals; the title says whether the policy was trained on these problems."""
+    from skill_ttrl.stages.evaluate import exposure
+
+    shown = found.samples
     rows = [
-        (f"avg@{k}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
-        (f"maj@{k}", number(found.majority) + interval(found.majority_interval)),
+        (f"avg@{shown}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
+        (f"maj@{shown}", number(found.majority) + interval(found.majority_interval)),
         ("greedy", number(found.greedy) + interval(found.greedy_interval)),
-        *((f"pass@{name}", number(value)) for name, value in found.pass_at_k.items()),
-        *((f"avg@{k}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
+        *(
+            (f"pass@{k}", number(value) + interval(found.pass_at_k_intervals.get(k)))
+            for k, value in found.pass_at_k.items()
+        ),
+        *((f"avg@{shown}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
         ("agreement", number(found.agreement)),
         ("entropy of the answers (nats)", number(found.entropy)),
         *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
         *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
     ]
-    return rows_table(f"{found.label}: {found.problems} problems ({found.split})", ("figure", "value"), rows)
+    where = f" of {found.source}" if found.source else f" ({found.split})"
+    title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
+    return rows_table(title, ("figure", "value"), rows)
 
 
 def reply_view(reply: Reply) -> RenderableType:

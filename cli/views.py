@@ -39,12 +39,13 @@ PLAIN_LINES = 10
 class RunView:
     """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
 
-    Where the console is no terminal, it prints a line now and then instead.
+    Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step out.
     """
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, *, loop: bool = True) -> None:
         self._console = console
         self._title = title
+        self._with_loop = loop
         self._bars = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=32),
@@ -58,6 +59,7 @@ class RunView:
         self._began: dict[str, tuple[float, int]] = {}
         self._units: dict[str, str] = {}
         self._totals: dict[str, int] = {}
+        self._told: dict[str, int] = {}
         self._phase = ""
         self._part: str | None = None
         self._figures: Mapping[str, float] = {}
@@ -76,13 +78,15 @@ class RunView:
             self._console.print(self._bars.get_renderable())
 
     def __rich__(self) -> Panel:
+        if not self._with_loop:
+            return Panel(self._bars, title=Text(self._title))
         return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim")), title=self._title)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
         self._phase, self._part = phase, None
         self._began[phase] = (time.perf_counter(), done)
-        self._units[phase], self._totals[phase] = unit, total
+        self._units[phase], self._totals[phase], self._told[phase] = unit, total, done
         self._tasks[phase] = self._bars.add_task(phase, total=total, completed=done, speed="")
         if not self._console.is_terminal:
             self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
@@ -99,7 +103,10 @@ class RunView:
         self._bars.update(self._tasks[phase], completed=done, speed=speed)
         self._figures = metrics
         total = self._totals[phase]
-        if not self._console.is_terminal and (done % max(1, total // PLAIN_LINES) == 0 or done == total):
+        a_line = max(1, total // PLAIN_LINES)
+        due = done // a_line > self._told[phase] // a_line or done == total
+        if due and not self._console.is_terminal:
+            self._told[phase] = done
             self._console.print(f"{phase} {done}/{total}  {speed}  {self._figures_line()}", highlight=False)
 
     def finish(self, phase: str) -> None:
@@ -167,8 +174,8 @@ def closing_lines(summary: Summary) -> list[str]:
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A plain table of texts: nothing in a cell is read as markup, and no control character reaches the terminal."""
-    table = Table(title=title)
+    """A plain table of texts: nothing in the title or in a cell is read as markup, and no control character reaches the terminal."""
+    table = Table(title=Text(visible(title), "table.title") if title else None)
     for place, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=place == 0)
     for row in rows:

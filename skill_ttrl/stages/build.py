@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,9 +87,9 @@ def build(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
-    train = _tasks(config, env_id, config.data.train, "train")
+    train = source_tasks(config, env_id, config.data.train, "train")
     held_out = config.data.eval is not None or config.data.train is None
-    evaluated = _tasks(config, env_id, config.data.eval, "test") if held_out else train
+    evaluated = source_tasks(config, env_id, config.data.eval, "test") if held_out else train
     _refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
@@ -102,16 +102,10 @@ def build(
         _refuse_leak(train, evaluated)
     else:
         evaluated = train
-    policy = Policy(
-        parts.loaded.model,
-        parts.loaded.tokenizer,
-        parts.accelerator.device,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-    )
     return Workbench(
         config=config,
         accelerator=parts.accelerator,
-        policy=policy,
+        policy=_policy(config, parts),
         backend=parts.backend,
         envs=envs,
         agent=parts.agent,
@@ -120,6 +114,61 @@ def build(
         eval_tasks=evaluated,
         transductive=not held_out,
         bank=bank,
+    )
+
+
+def build_to_measure(
+    config: SkillTTRLConfig,
+    problems: Mapping[str, Sequence[Task]],
+    progress: Progress,
+    *,
+    weights: Path | None = None,
+    bank: RunBank | None = None,
+) -> tuple[Workbench, dict[str, list[Task]]]:
+    """What it takes to put problems to a policy that learns nothing from them, and those whose prompts fit.
+
+    Args:
+        config: the whole config; its `data` says no more than how long a prompt may be.
+        problems: tasks by source, each with at least one.
+        progress: told of what was left out.
+        weights: as for `build`.
+        bank: the skill bank to ask.
+
+    Raises:
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    env_id = resolve_env(config.env.id)
+    every = [task for tasks in problems.values() for task in tasks]
+    _refuse_cut_series(config, every)
+    envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
+    check_text_env(envs.take(1)[0], every[0])
+    parts = make_parts(config, weights=weights)
+    _check_context(config, parts)
+    kept = {
+        name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress) for name, tasks in problems.items()
+    }
+    bench = Workbench(
+        config=config,
+        accelerator=parts.accelerator,
+        policy=_policy(config, parts),
+        backend=parts.backend,
+        envs=envs,
+        agent=parts.agent,
+        train_tasks=[],
+        references={},
+        eval_tasks=[],
+        transductive=False,
+        bank=bank,
+    )
+    return bench, kept
+
+
+def _policy(config: SkillTTRLConfig, parts: Parts) -> Policy:
+    return Policy(
+        parts.loaded.model,
+        parts.loaded.tokenizer,
+        parts.accelerator.device,
+        gradient_checkpointing=config.model.gradient_checkpointing,
     )
 
 
@@ -135,7 +184,12 @@ def _load(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | Non
     return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
 
 
-def _tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str) -> list[Task]:
+def source_tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str) -> list[Task]:
+    """The tasks of a source, or the environment's own where there is none.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
     else:
@@ -226,16 +280,16 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)
 
 
+def task_content(task: Task) -> str:
+    """What makes two tasks the same: what they state; ids are often mere numbers that start again in each file."""
+    if not task.options and task.seed is None:
+        return task.id
+    return json.dumps([task.options, task.seed], sort_keys=True, default=str)
+
+
 def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:
-    """By content where a task states it: ids are often mere numbers that start again in each file."""
-
-    def content(task: Task) -> str:
-        if not task.options and task.seed is None:
-            return task.id
-        return json.dumps([task.options, task.seed], sort_keys=True, default=str)
-
-    trained = {content(task) for task in train}
-    shared = [task.id for task in evaluated if content(task) in trained]
+    trained = {task_content(task) for task in train}
+    shared = [task.id for task in evaluated if task_content(task) in trained]
     if shared:
         raise DataError(
             f"{len(shared)} tasks are in data.train and in data.eval, first {shared[0]!r}. Held-out tasks must be "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,13 +87,14 @@ class Workbench:
 
     def evaluate(self, label: str, *, bank_off: bool = False) -> Evaluation:
         """Measure the policy as it is now on the evaluation tasks, with its bank or without."""
-        return measure(
+        found = measure(
             partial(self.play, self.eval_tasks, bank_off=bank_off),
             label=label,
             config=self.config.eval,
             max_new_tokens=self.config.rollout.max_new_tokens,
             seed=self.config.seed,
         )
+        return replace(found, transductive=self.transductive)
 
 
 @dataclass

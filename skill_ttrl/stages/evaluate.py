@@ -1,22 +1,26 @@
-"""`skillttrl evaluate`: measure a trained policy again, on the run's problems or on others."""
+"""`skillttrl evaluate`: measure a run, a checkpoint or a plain model, on its own problems or on any file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.stages.build import build
-from skill_ttrl.stages.measure import Evaluation
-from skill_ttrl.stages.pin import pin_revisions
-from skill_ttrl.stages.trained import find_trained
+from skill_ttrl.stages.draw import DrawnSamples, draw_samples, open_samples
+from skill_ttrl.stages.measure import Evaluation, evaluate_samples, evaluation_draws
+from skill_ttrl.stages.samples import Drawn
+from skill_ttrl.stages.subject import Subject, find_subject
+from skill_ttrl.types import to_json
+
+EVALUATIONS = "evaluation.json"
 
 
 def run(
     path: str | Path, overrides: Sequence[str] = (), *, use_bank: bool = True, progress: Progress | None = None
 ) -> Evaluation:
-    """Evaluate the policy of a run or checkpoint.
+    """Evaluate the policy of a run or checkpoint on one set of problems.
 
     Args:
         path: run folder (its newest checkpoint) or checkpoint folder.
@@ -25,14 +29,88 @@ def run(
         progress: told of what was left out.
 
     Raises:
+        ConfigError: the run was trained on some of the problems and not on others, which makes two evaluations.
         SkillTTRLError: there is no such policy, or the problems cannot be read.
     """
-    trained = find_trained(path, overrides)
-    config = pin_revisions(trained.config)  # a file that has changed since the run is refused
-    with ExitStack() as stack:
-        bank = trained.bank() if use_bank else None
-        if bank is not None:
-            stack.callback(bank.close)
-        bench = build(config, progress or SilentProgress(), weights=trained.weights, bank=bank)
-        stack.callback(bench.envs.close)
-        return bench.evaluate(trained.weights.name)
+    found = run_all(path, overrides, use_bank=use_bank, progress=progress)
+    if len(found) > 1:
+        parts = " and ".join(f"{each.problems} {exposure(each.transductive)}" for each in found)
+        raise ConfigError(
+            f"The problems fall into {parts} ones, which are counted apart: use run_all, which gives both."
+        )
+    return found[0]
+
+
+def run_all(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    data: Sequence[str] = (),
+    config: str | None = None,
+    output: str | Path | None = None,
+    chunk: int | None = None,
+    use_bank: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Evaluation, ...]:
+    """Evaluate a run, a checkpoint or a model on each of `data`.
+
+    Problems that the run was trained on and others are counted apart: a file with both gives two evaluations, the
+    transductive one first.
+
+    Args:
+        source: run folder (its newest checkpoint), checkpoint, model folder, or a model on the hub.
+        overrides: changes to the config, e.g. `eval.samples=64`; `data.eval.limit=100` holds for each of `data`.
+        data: files or data sets (`hf:owner/name`); empty: the run's or recipe's own problems.
+        config: a plain model's recipe or config file.
+        output: folder in which samples are kept as they are drawn; an interrupted evaluation goes on from them.
+        chunk: problems drawn together, each chunk from a seed of its own; 0: all. None: as many as the backend takes at once
+            where there is an `output`, else all.
+        use_bank: False measures without the skill bank.
+        progress: told of what is drawn and of what was left out.
+
+    Raises:
+        RunFolderError: `output` belongs to another model, other data or settings.
+        SkillTTRLError: there is no such policy, or problems cannot be read.
+        Interrupted: a signal came.
+    """
+    subject = find_subject(source, overrides, config=config)
+    problems = subject.problems(data)
+    settings = subject.config
+    draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
+    opened = open_samples(output, subject, problems, draws, chunk, use_bank) if output is not None else nullcontext()
+    with opened as folder:
+        progress = progress or SilentProgress()
+        samples = draw_samples(
+            subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress
+        )
+        found = tuple(each for asked in problems for each in _evaluations(subject, asked.name, samples))
+        if folder is not None:
+            folder.write_text(EVALUATIONS, f"[{', '.join(to_json(each) for each in found)}]\n")
+    if samples.known is None:
+        progress.notice(f"Whether these problems were trained on is not said: {samples.why_unknown}.")
+    return found
+
+
+def exposure(transductive: bool | None) -> str:
+    """The word for whether a policy was trained on the problems that it is measured on."""
+    return {True: "transductive", False: "held-out", None: "of unknown exposure"}[transductive]
+
+
+def _evaluations(subject: Subject, source: str, samples: DrawnSamples) -> list[Evaluation]:
+    rows = [row for row in samples.rows if row.source == source]
+    seen = samples.known
+    parts: list[tuple[bool | None, list[Drawn]]] = [(None, rows)]
+    if seen is not None:
+        parts = [(side, [row for row in rows if seen[source, row.task.id] is side]) for side in (True, False)]
+    return [
+        evaluate_samples(
+            part,
+            label=subject.name,
+            config=subject.config.eval,
+            seed=subject.config.seed,
+            source=source,
+            transductive=side,
+        )
+        for side, part in parts
+        if part
+    ]

@@ -1,4 +1,7 @@
-"""Measuring a policy: every problem exactly once, in a fixed order, seeded, with intervals."""
+"""Measuring a policy: every problem exactly once, in a fixed order, seeded, with intervals.
+
+`evaluate_samples` is a pure function of stored samples; `measure` draws them first.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from skill_ttrl.answers import equivalent
+from skill_ttrl.answers import canonical, canonicals
 from skill_ttrl.config import EvalConfig
+from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Sampling
-from skill_ttrl.rollout import refuse_failure
-from skill_ttrl.runs.statistics import avg_at_k, bootstrap_interval, mean_pass_at_k, vote_entropy, wilson_interval
-from skill_ttrl.stages.bank import skill_figures
+from skill_ttrl.runs.statistics import (
+    avg_at_k,
+    bootstrap_interval,
+    mean_pass_at_k,
+    pass_at_k,
+    vote_entropy,
+    wilson_interval,
+)
+from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import majority_vote
 
@@ -68,15 +79,40 @@ class Evaluation:
     """Share of tries in which the environment failed; they count as wrong."""
     skill_use: dict[str, float] = field(default_factory=dict)
     """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
+    pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
+    """Bootstrap over problems, keyed by k."""
+    source: str = ""
+    """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
+    transductive: bool | None = None
+    """Whether the policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
     """Whether a try is right: by the true answer, else by the environment's return; None where neither is known."""
-    if trajectory.task.reference is not None:
-        return trajectory.answer is not None and equivalent(trajectory.answer, trajectory.task.reference)
-    if trajectory.steps and trajectory.steps[-1].info.get("graded", True):
-        return trajectory.env_return > 0
-    return None if trajectory.error is None else False
+    return verdicts(drawn(Group(trajectory.task, (trajectory,))))[0]
+
+
+def verdicts(row: Drawn) -> list[bool | None]:
+    """For each sample whether it is right: by the true answer, else by what the environment said; None where neither is known."""
+    if row.task.reference is None:
+        return [sample.right for sample in row.samples]
+    truth = canonical(row.task.reference)
+    return [key is not None and key == truth for key in canonicals(row.answers)]
+
+
+def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[Draw]:
+    """The ways of sampling that an evaluation needs, the one of its main figures first."""
+
+    def at(temperature: float, name: str) -> Draw:
+        sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
+        return Draw(name, config.samples, sampling, derive_seed(seed, "evaluate", name))
+
+    plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
+    greedy = Draw(GREEDY, 1, plainly, derive_seed(seed, "evaluate", GREEDY))
+    # The main temperature may stand among the extra ones, and one of these twice; each is drawn once.
+    heats = [heat for heat in dict.fromkeys(config.extra_temperatures) if heat != config.temperature]
+    extra = [at(heat, _at(heat)) for heat in heats]
+    return [at(config.temperature, SAMPLE), *([greedy] if config.greedy else []), *extra]
 
 
 def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
@@ -85,78 +121,129 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
     Raises:
         EnvError: every try failed in the environment.
     """
+    rows: list[Drawn] = []
+    for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
+        rows += [drawn(group, draw=draw.name) for group in play(draw.tries, draw.sampling, draw.seed)]
+        if draw.name == SAMPLE:
+            failures(rows)
+    return evaluate_samples(rows, label=label, config=config, seed=seed)
 
-    def at(temperature: float) -> list[Group]:
-        purpose = "sample" if temperature == config.temperature else f"sample at {temperature:g}"
-        sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
-        return play(config.samples, sampling, derive_seed(seed, "evaluate", purpose))
 
-    groups = at(config.temperature)
-    errors = refuse_failure(groups)
-    plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
-    greedy = play(1, plainly, derive_seed(seed, "evaluate", "greedy")) if config.greedy else None
-    extra = {f"{temperature:g}": at(temperature) for temperature in config.extra_temperatures}
+def evaluate_samples(
+    rows: Sequence[Drawn],
+    *,
+    label: str,
+    config: EvalConfig,
+    seed: int,
+    source: str = "",
+    transductive: bool | None = None,
+) -> Evaluation:
+    """The figures of stored samples: a pure function, so the same samples give the same figures at any time.
 
-    results = [_result(group, greedy[place] if greedy else None) for place, group in enumerate(groups)]
+    Args:
+        rows: what was drawn as `evaluation_draws` says, problems in the same order under each way of sampling.
+        label: written on the evaluation.
+        config: what was drawn, and the level of the intervals.
+        seed: of the bootstrap.
+        source: written on the evaluation.
+        transductive: written on the evaluation.
+
+    Raises:
+        EnvError: every try failed in the environment.
+    """
+    canonicals([answer for row in rows for answer in (*row.answers, row.task.reference)])  # all in one go; kept there
+    main = [row for row in rows if row.draw == SAMPLE]
+    errors = failures(main)
+    greedy = [row for row in rows if row.draw == GREEDY]
+    extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
+
+    results = [_result(row, greedy[place] if greedy else None) for place, row in enumerate(main)]
     graded = bool(results) and all(result.correct is not None for result in results)
-    correct_P_K = _correct_matrix(groups) if graded else np.zeros((0, 0), dtype=bool)
+    correct_P_K = _correct_matrix(main) if graded else np.zeros((0, 0), dtype=bool)
     majority = [bool(result.majority_correct) for result in results] if graded else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
+    ks = _powers_of_two(config.samples) if graded else []
     return Evaluation(
         label=label,
-        split=groups[0].task.split,
-        problems=len(groups),
+        split=main[0].task.split,
+        problems=len(main),
         samples=config.samples,
         temperature=config.temperature,
         accuracy=avg_at_k(correct_P_K) if graded else None,
-        accuracy_interval=_bootstrap(correct_P_K, config, seed) if graded else None,
-        pass_at_k={str(k): mean_pass_at_k(correct_P_K, k) for k in _powers_of_two(config.samples)} if graded else {},
+        accuracy_interval=_bootstrap(correct_P_K.mean(axis=1), config, seed) if graded else None,
+        pass_at_k={str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
+        pass_at_k_intervals={str(k): _bootstrap(_pass_at(correct_P_K, k), config, seed) for k in ks},
         majority=float(np.mean(majority)) if majority else None,
         majority_interval=wilson_interval(sum(majority), len(majority), config.confidence) if majority else None,
         greedy=float(np.mean(greedily)) if greedily else None,
         greedy_interval=wilson_interval(sum(greedily), len(greedily), config.confidence) if greedily else None,
         by_temperature={heat: avg_at_k(_correct_matrix(played)) for heat, played in extra.items()} if graded else {},
         agreement=float(np.mean([result.agreement for result in results])),
-        entropy=float(np.mean([_answer_entropy(group) for group in groups])),
+        entropy=float(np.mean([_answer_entropy(row) for row in main])),
         results=tuple(results),
-        failed=len(errors) / (len(groups) * config.samples),
-        skill_use=skill_figures(groups),
+        failed=len(errors) / sum(len(row.samples) for row in main),
+        skill_use=_skill_use(main),
+        source=source,
+        transductive=transductive,
     )
 
 
-def _result(group: Group, greedy: Group | None) -> ProblemResult:
-    vote = majority_vote(group.answers)
-    verdicts = [is_correct(trajectory) for trajectory in group.trajectories]
-    known = all(verdict is not None for verdict in verdicts)
+def failures(rows: Sequence[Drawn]) -> list[str]:
+    """What went wrong in the tries that failed: such a try counts as wrong, unless there is nothing else.
+
+    Raises:
+        EnvError: every try failed: the environment is broken, and there is nothing to measure.
+    """
+    errors = [sample.error for row in rows for sample in row.samples if sample.error is not None]
+    tries = sum(len(row.samples) for row in rows)
+    if errors and len(errors) == tries:
+        raise EnvError(f"Every one of {tries} tries failed in {rows[0].task.env_id}. The first: {errors[0]}")
+    return errors
+
+
+def _at(temperature: float) -> str:
+    return f"sample at {temperature:g}"
+
+
+def _result(row: Drawn, greedy: Drawn | None) -> ProblemResult:
+    vote = majority_vote(row.answers)
+    right = verdicts(row)
+    known = all(verdict is not None for verdict in right)
     winner = vote.matches.index(True) if vote.answer is not None else None
-    majority_correct = None
-    if known:
-        majority_correct = winner is not None and bool(verdicts[winner])
     return ProblemResult(
-        task=group.task.id,
-        correct=sum(bool(verdict) for verdict in verdicts) if known else None,
-        samples=len(verdicts),
+        task=row.task.id,
+        correct=sum(bool(verdict) for verdict in right) if known else None,
+        samples=len(right),
         majority_answer=vote.answer,
         agreement=vote.agreement,
-        majority_correct=majority_correct,
-        greedy_correct=is_correct(greedy.trajectories[0]) if greedy else None,
+        majority_correct=(winner is not None and bool(right[winner])) if known else None,
+        greedy_correct=verdicts(greedy)[0] if greedy else None,
     )
 
 
-def _correct_matrix(groups: Sequence[Group]) -> np.ndarray:
-    return np.array([[bool(is_correct(trajectory)) for trajectory in group.trajectories] for group in groups])
+def _correct_matrix(rows: Sequence[Drawn]) -> np.ndarray:
+    return np.array([[bool(verdict) for verdict in verdicts(row)] for row in rows])
 
 
-def _bootstrap(correct_P_K: np.ndarray, config: EvalConfig, seed: int) -> Interval:
-    return bootstrap_interval(
-        correct_P_K.mean(axis=1), confidence=config.confidence, samples=config.bootstrap_samples, seed=seed
-    )
+def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:
+    return [pass_at_k(correct_P_K.shape[1], int(row.sum()), k) for row in correct_P_K]
 
 
-def _answer_entropy(group: Group) -> float:
-    vote = majority_vote(group.answers)
+def _bootstrap(values_P: ArrayLike, config: EvalConfig, seed: int) -> Interval:
+    return bootstrap_interval(values_P, confidence=config.confidence, samples=config.bootstrap_samples, seed=seed)
+
+
+def _answer_entropy(row: Drawn) -> float:
+    vote = majority_vote(row.answers)
     silent = [1] * vote.abstained  # every sample without an answer is its own class: silence is no agreement
     return vote_entropy([*(votes for _, votes in vote.classes), *silent])
+
+
+def _skill_use(rows: Sequence[Drawn]) -> dict[str, float]:
+    """How much the tries used the skill bank, as `stages.bank.skill_figures` counts it."""
+    tries = [sample for row in rows for sample in row.samples]
+    counts = [sample.skills for sample in tries if sample.skills is not None]
+    return {name: sum(found[name] for found in counts) / len(tries) for name in (counts[0] if counts else ())}
 
 
 def _powers_of_two(largest: int) -> list[int]:

@@ -24,7 +24,7 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     pinned.model.revision = _model_revision(config.model)
     for source in _sources(pinned):
         if source is not None:
-            source.revision = _data_revision(source)
+            source.revision = data_revision(source)
     if pinned.skills is not None:
         pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
     return pinned
@@ -66,7 +66,12 @@ def _embedder_revision(skills: SkillsConfig) -> str | None:
         ) from None
 
 
-def _data_revision(source: SourceConfig) -> str | None:
+def data_revision(source: SourceConfig) -> str | None:
+    """What exactly a source reads now: the hash of a file, the commit of a hub data set; nothing of a family.
+
+    Raises:
+        DataError: it cannot be read, or a file's content is not the pinned one.
+    """
     if source.path.startswith("family:"):
         return source.revision
     asked = source.revision

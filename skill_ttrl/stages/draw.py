@@ -1,0 +1,219 @@
+"""Drawing samples of a subject, each problem exactly once and in a fixed order, in chunks that survive a kill.
+
+With a folder to keep them in, samples are drawn chunk by chunk, each from a seed of its own, and appended as whole chunks:
+stopped at any point and started again, a drawing ends with the same bytes as one that was never stopped. Without one
+everything is drawn in one go, as a run's own evaluations do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.runs.interrupt import StopSignal
+from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
+from skill_ttrl.stages.build import build_to_measure, source_tasks, task_content
+from skill_ttrl.stages.samples import Draw, Drawn, drawn
+from skill_ttrl.stages.subject import Problems, Subject
+from skill_ttrl.types import Group, Task, derive_seed, from_json, to_json
+
+PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
+"""(tasks, tries, sampling, seed) → one group a task, in order."""
+KEPT = ("seed", "env", "agent", "skills", "runtime")
+"""Sections of a config that samples depend on as a whole; of others only what `_made_with` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is drawn together."""
+
+    source: str
+    draw: Draw
+    tasks: tuple[Task, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSamples:
+    """Samples of a subject."""
+
+    rows: tuple[Drawn, ...]
+    known: Mapping[tuple[str, str], bool] | None
+    """For (source, task id) whether the run was trained on this very problem; None where that is not known."""
+    why_unknown: str = ""
+
+
+def draw_samples(
+    subject: Subject,
+    problems: Sequence[Problems],
+    draws: Sequence[Draw],
+    *,
+    folder: SampleFolder | None,
+    chunk: int | None,
+    use_bank: bool,
+    progress: Progress,
+) -> DrawnSamples:
+    """Every problem under every way of sampling; what the folder holds already is not drawn again.
+
+    Args:
+        subject: what is asked.
+        problems: what it is asked.
+        draws: how.
+        folder: where samples are kept; None: nowhere.
+        chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all where nothing is kept.
+        use_bank: False asks without the skill bank.
+        progress: told of what is drawn and of what is left out.
+
+    Raises:
+        SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
+        Interrupted: a signal came; what was drawn is kept where there is a folder.
+    """
+    env_id = resolve_env(subject.config.env.id)
+    tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split) for each in problems}
+    known, why = _known(subject, tasks)
+    if folder is not None and folder.complete:
+        rows = _read(folder.path, folder.lines())
+        progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
+        return DrawnSamples(tuple(rows), known, why)
+    with ExitStack() as stack:
+        bank = subject.bank() if use_bank else None
+        if bank is not None:
+            stack.callback(bank.close)
+        bench, kept = build_to_measure(subject.config, tasks, progress, weights=subject.weights, bank=bank)
+        stack.callback(bench.envs.close)
+        size = chunk if chunk is not None or folder is not None else 0
+        plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
+        rows = draw_plan(plan, bench.play, folder, progress)
+    return DrawnSamples(tuple(rows), known, why)
+
+
+def chunks(
+    problems: Mapping[str, Sequence[Task]], draws: Sequence[Draw], size: int | None, rows: int
+) -> Iterator[Chunk]:
+    """All that is to be drawn, in order: source by source, way by way, so many problems at a time.
+
+    The first chunk has the seed of its way of sampling, so that what fits into one chunk is drawn as it would be in one go.
+
+    Args:
+        problems: tasks by source.
+        draws: ways of sampling.
+        size: problems of a chunk; 0: all of a source; None: as many as give `rows` samples.
+        rows: samples that the backend decodes at once.
+    """
+    for source, tasks in problems.items():
+        for draw in draws:
+            count = max(1, rows // draw.tries) if size is None else size or len(tasks)
+            for number, start in enumerate(range(0, len(tasks), count)):
+                seed = draw.seed if number == 0 else derive_seed(draw.seed, "chunk", number)
+                yield Chunk(source, draw, tuple(tasks[start : start + count]), seed)
+
+
+def draw_plan(plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress) -> list[Drawn]:
+    """Draw what the folder does not hold yet; all samples in the order of the plan."""
+    rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan])) if folder is not None else []
+    _check_order(rows, plan, folder)
+    total = sum(len(chunk.tasks) for chunk in plan)
+    if rows:
+        progress.notice(f"Going on after {len(rows)} of {total} lines of samples.")
+    progress.start("sample", total, "draw", len(rows))
+    behind = 0
+    with StopSignal() as stop:
+        for chunk in plan:
+            behind += len(chunk.tasks)
+            if behind <= len(rows):
+                continue
+            with stop.leaving_at_once(_leaving(folder, len(rows), total)):
+                groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
+            fresh = [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
+            if folder is not None:
+                folder.append(to_json(row) for row in fresh)
+            rows += fresh
+            progress.advance("sample", len(rows), {})
+    progress.finish("sample")
+    return rows
+
+
+def open_samples(
+    output: str | Path,
+    subject: Subject,
+    problems: Sequence[Problems],
+    draws: Sequence[Draw],
+    chunk: int | None,
+    bank: bool,
+) -> SampleFolder:
+    """The folder that keeps these samples, begun or gone on with.
+
+    Raises:
+        RunFolderError: it belongs to another model, other data or other settings, which are named.
+    """
+    made_with = {
+        "model": subject.fingerprint(),
+        "config": _made_with(subject.config),
+        "data": [
+            {"name": each.name, **(each.source.model_dump(mode="json") if each.source is not None else {})}
+            for each in problems
+        ],
+        "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},
+        "chunk": "as many as the backend takes at once" if chunk is None else chunk or "all",
+        "skill_bank": bank and subject.config.skills is not None,
+    }
+    return SampleFolder.open(output, made_with)
+
+
+def _made_with(config: SkillTTRLConfig) -> dict[str, Any]:
+    """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
+    whole = config.model_dump(mode="json")
+    return {name: whole[name] for name in KEPT} | {
+        "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
+        "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
+        "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
+    }
+
+
+def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:
+    contents, why = subject.trained_on()
+    if contents is None:
+        return None, why
+    return {(name, task.id): task_content(task) in contents for name, own in tasks.items() for task in own}, ""
+
+
+def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(from_json(Drawn, line))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(str(part) for part in problem["loc"])
+            raise RunFolderError(
+                f"{path / SAMPLES}:{number} is no line of samples: {where}: {problem['msg']}. The file was changed; remove the "
+                "folder and draw again."
+            ) from None
+    return rows
+
+
+def _check_order(rows: Sequence[Drawn], plan: Sequence[Chunk], folder: SampleFolder | None) -> None:
+    expected = [(chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks]
+    for number, row in enumerate(rows):
+        found = (row.source, row.draw, row.task.id)
+        if found != expected[number] and folder is not None:
+            raise RunFolderError(
+                f"{folder.path / SAMPLES}:{number + 1} is of the problem {found[2]!r} ({found[1]}), but {expected[number][2]!r} "
+                f"({expected[number][1]}) belongs there. The file was changed; remove the folder and draw again."
+            )
+
+
+def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:
+    if folder is None:
+        return "Stopped, and nothing is kept. With --output DIR samples are kept as they are drawn."
+    return f"Stopped with {done} of {total} lines of samples drawn; they are kept in {folder.path}. Go on with the same command."

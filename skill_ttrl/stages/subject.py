@@ -1,0 +1,218 @@
+"""What is measured: a run, one of its checkpoints, or a plain model, with the config that says how it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_demonstrations
+from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError
+from skill_ttrl.runs.checkpoint import MANIFEST
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages.bank import RunBank, bank_in_memory
+from skill_ttrl.stages.build import source_tasks, task_content
+from skill_ttrl.stages.pin import data_revision, pin_revisions
+from skill_ttrl.stages.trained import Trained, find_trained
+from skill_ttrl.types import Task, derive_seed
+
+MODEL_FILES = ("config.json", "adapter_config.json")
+"""One of them makes a folder a model."""
+_BLOCKS, _BLOCK = 64, 1 << 20
+"""A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Where the problems of one table come from."""
+
+    name: str
+    """As it was asked for; empty for the subject's own problems."""
+    source: SourceConfig | None
+    """None: the environment's own."""
+    split: str
+    """Name of the part that they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured."""
+
+    name: str
+    """Of the checkpoint, the model's folder, or the model on the hub."""
+    config: SkillTTRLConfig
+    weights: Path | None
+    """Folder of the weights; None: `config.model` says what to load."""
+    trained: Trained | None
+    """The run's policy; None for a plain model."""
+    origin: str | Path | Mapping[str, Any]
+    """What the config was loaded from."""
+    overrides: tuple[str, ...]
+
+    def bank(self) -> RunBank | None:
+        """The skill bank to ask, open for reading; None where the config has no skills."""
+        if self.trained is not None:
+            return self.trained.bank()
+        return bank_in_memory(self.config.skills) if self.config.skills is not None else None
+
+    def problems(self, data: Sequence[str]) -> list[Problems]:
+        """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.
+
+        `data.eval…` of the overrides, such as `data.eval.limit=100`, holds for each of `data`.
+
+        Raises:
+            ConfigError: a plain model without a recipe has no problems of its own; or `data` names one twice.
+            DataError: a data set cannot be read, or is not the one that the run has pinned.
+        """
+        if not data:
+            return [self._own_problems()]
+        if len(set(data)) < len(data):
+            raise ConfigError(f"--data names the same problems twice: {', '.join(data)}.")
+        found = []
+        for name in data:
+            # A whole source in place of the config's: its split and revision are not those of other data.
+            config = load_config(self.origin, [f"data.eval={json.dumps({'path': name})}", *self.overrides])
+            found.append(Problems(name, _pinned(config.data.eval), "test"))
+        return found
+
+    def _own_problems(self) -> Problems:
+        data = self.config.data
+        if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
+            raise ConfigError(
+                f"{self.name} is a plain model and has no problems of its own. Give --data FILE, or --config RECIPE to "
+                "measure it on the recipe's."
+            )
+        if data.eval is not None:
+            return Problems("", _pinned(data.eval), "test")
+        return Problems("", _pinned(data.train), "test" if data.train is None else "train")
+
+    def trained_on(self) -> tuple[frozenset[str] | None, str]:
+        """Contents of all that the run was trained on, the prompts of its demonstrations included, and why they are not known.
+
+        They are None, with a reason, for a plain model and where the run's data can no longer be read.
+        """
+        if self.trained is None:
+            return None, "what a plain model was trained on is not known here"
+        config = load_config(self.trained.run / "config.yaml")
+        try:
+            env_id = resolve_env(config.env.id)
+            tasks = source_tasks(config, env_id, _pinned(config.data.train), "train")
+            shown = set()
+            if "sft" in config.phases and config.sft.data is not None:
+                seed = derive_seed(config.seed, "demonstrations")
+                for demonstration in load_demonstrations(_pinned(config.sft.data) or config.sft.data, seed=seed):
+                    shown.add(task_content(Task("", MATH_ENV_ID, {"question": demonstration.prompt})))
+        except (DataError, EnvError) as error:
+            return None, f"what the run was trained on cannot be read any more ({error})"
+        return frozenset(task_content(task) for task in tasks) | shown, ""
+
+    def fingerprint(self) -> str:
+        """Text that is the same for the same weights and no others."""
+        if self.weights is None:
+            return f"{self.config.model.path}@{self.config.model.revision}"
+        manifest = self.weights / MANIFEST
+        if manifest.is_file():  # it holds the hash of every file
+            return f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}"
+        return f"blocks:{_folder_digest(self.weights)}"
+
+
+def find_subject(source: str | Path, overrides: Sequence[str] = (), *, config: str | None = None) -> Subject:
+    """The run, checkpoint or model that `source` names.
+
+    Args:
+        source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, or a model on
+            the hub (`owner/name`).
+        overrides: changes to the config.
+        config: recipe or file with a plain model's template and lengths; None: the defaults. A run has its own.
+
+    Raises:
+        ConfigError: a run is given another config.
+        RunFolderError: `source` is none of these, or the run has no checkpoint yet.
+        ModelError: there is no such model on the hub.
+    """
+    path = Path(source)
+    if RunFolder.exists(path) or (path.is_dir() and (path / MANIFEST).is_file()):
+        if config is not None:
+            raise ConfigError(
+                f"{path} has the config of its run; --config is for a plain model. Change keys with --set."
+            )
+        trained = find_trained(path, overrides)
+        origin = trained.run / "config.yaml"
+        own = _with_model_pinned(trained.config)
+        return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
+    base: str | Mapping[str, Any] = {} if config is None else config
+    asked = load_config(base, overrides)
+    asked.waits_for = None  # what a recipe still needs, it needs to train
+    asked.model.lora = None
+    if path.is_dir():
+        if not any((path / name).is_file() for name in MODEL_FILES):
+            raise _nothing_at(path)
+        asked.model.path, asked.model.revision = _base_model(path)
+        return Subject(path.resolve().name, _with_model_pinned(asked), path, None, base, tuple(overrides))
+    if _is_meant_as_path(path):
+        raise _nothing_at(path)
+    if not any(override.startswith("model.revision=") for override in overrides):
+        asked.model.revision = None  # a recipe's is of its own model
+    asked.model.path = str(source)
+    return Subject(str(source), _with_model_pinned(asked), None, None, base, tuple(overrides))
+
+
+def _is_meant_as_path(path: Path) -> bool:
+    """Whether a name with no model behind it is a path that leads nowhere, and not a model on the hub."""
+    if path.exists() or path.is_absolute() or str(path).startswith((".", "~")) or len(path.parts) > 2:
+        return True
+    return path.parent.is_dir() if len(path.parts) == 2 else RunFolder.exists(Path("runs") / path)
+
+
+def _nothing_at(path: Path) -> RunFolderError:
+    there = "" if path.exists() else " (there is nothing)"
+    return RunFolderError(
+        f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "
+        "by `skillttrl train`; list yours with: ls runs. A model of the hub is written owner/name."
+    )
+
+
+def _base_model(folder: Path) -> tuple[str, str | None]:
+    """What `model.path` and `model.revision` are for a model's folder: adapters name the model below them."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        return str(folder), None
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+        return str(described["base_model_name_or_path"]), described.get("revision")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
+
+
+def _with_model_pinned(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the commits of its model and embedder; data sets are pinned where they are read."""
+    bare = config.model_copy(deep=True)
+    bare.data.train = bare.data.eval = bare.sft.data = None
+    pinned, found = pin_revisions(bare), config.model_copy(deep=True)
+    found.model, found.skills = pinned.model, pinned.skills
+    return found
+
+
+def _pinned(source: SourceConfig | None) -> SourceConfig | None:
+    return None if source is None else source.model_copy(update={"revision": data_revision(source)})
+
+
+def _folder_digest(folder: Path) -> str:
+    """A digest of a model's files that reads a part of the large ones only; notes and hidden files do not count."""
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
+        if file.suffix == ".md" or file.name.startswith("."):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        step = max(_BLOCK, (size - _BLOCK) // (_BLOCKS - 1))
+        with file.open("rb") as stream:
+            for start in range(0, size, step):
+                stream.seek(start)
+                digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
