@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -75,7 +76,7 @@ class Pool:
             process.stdin.flush()
         except BrokenPipeError:
             self._stop()
-            return []  # it died while nothing was asked of it: nobody's fault, ask the next one
+            return []  # it died before it was asked: nobody's fault, the next one is
         verdicts: list[Judged] = []
         while len(verdicts) < len(trees):
             line = self._line(self.time_limit + _PATIENCE)
@@ -88,6 +89,8 @@ class Pool:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._owner != os.getpid():  # after a fork the pipes are the parent's
             self._process, self._owner, self._left = None, os.getpid(), b""
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it died while nothing was asked of it
         if self._process is None:
             command = [
                 sys.executable,
@@ -134,7 +137,8 @@ class Pool:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # what was not yet sent goes nowhere
+                    stream.close()
 
 
 def readable(descriptor: int, seconds: float) -> bool:

@@ -10,7 +10,7 @@ the same is stopped from outside (`worker`).
 | a Gaussian rational | both fractions | yes |
 | a rational function over ℚ | its reduced numerator and denominator, primitive, with their factor | yes |
 | any other number | its first 50 digits; one that agrees with a fraction is proved equal to it or undecided | to 50 digits |
-| any other function | its first 50 digits at four fixed points, of either sign | to 50 digits |
+| any other function | its first 50 digits at five fixed points of either sign, from 1 to 10⁶ | to 50 digits |
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from skill_ttrl.answers.keys import Undecided, number_key
 
 DIGITS = 50
 _WORKING_DIGITS = 80
-_POINTS = 4
+_SCALES = (1, 1, 40, 3_000, 1_000_000)
+"""Sizes of the points at which functions are looked at: a kink or a step between them is seen."""
 _LARGEST_POWER_BITS = 20_000
 _LARGEST_FACTORIAL = 1000
 _MOST_TERMS = 3000
@@ -93,7 +94,7 @@ def _value_key(expression: Any) -> str:
 
 
 def _constant_key(expression: Any) -> str:
-    _refuse_long_literals(expression)
+    _refuse_extremes(expression)
     value = sympy.N(expression, _WORKING_DIGITS, maxn=400)
     real, imaginary = value.as_real_imag()
     if not (real.is_Float or real.is_zero) or not (imaginary.is_Float or imaginary.is_zero):
@@ -123,7 +124,7 @@ def _rational_function(expression: Any) -> tuple[Fraction, Any, Any] | None:
     symbols = sorted(expression.free_symbols, key=lambda symbol: str(symbol.name))
     if not expression.is_rational_function(*symbols) or expression.has(sympy.I, sympy.pi, sympy.E):
         return None
-    if math.comb(_degree(expression) + len(symbols), len(symbols)) > _MOST_TERMS:
+    if math.comb(max(_degrees(expression)) + len(symbols), len(symbols)) > _MOST_TERMS:
         raise Undecided("too many terms")
     above, below = sympy.fraction(sympy.cancel(sympy.together(expression)))
     try:
@@ -142,21 +143,27 @@ def _rational_function(expression: Any) -> tuple[Fraction, Any, Any] | None:
     return factor, primitive[0], primitive[1]
 
 
-def _degree(expression: Any) -> int:
-    """A bound on the total degree of numerator and denominator together."""
+def _degrees(expression: Any) -> tuple[int, int]:
+    """Bounds on the total degrees of numerator and denominator."""
     if expression.is_Symbol:
-        return 1
-    if expression.is_Pow:
-        return _degree(expression.base) * abs(int(expression.exp))
-    return sum(_degree(part) for part in expression.args)
+        return 1, 0
+    if expression.is_Pow and expression.exp.is_Integer:
+        above, below = _degrees(expression.base)
+        times = int(expression.exp)
+        return (above * times, below * times) if times >= 0 else (below * -times, above * -times)
+    parts = [_degrees(part) for part in expression.args]
+    common = sum(below for _, below in parts)
+    if expression.is_Add:
+        return max(above + common - below for above, below in parts), common
+    return sum(above for above, _ in parts), common
 
 
 def _at_points(expression: Any) -> list[Any]:
     """Values at points that depend on the symbols' names alone: between 1/2 and 3/2, of either sign."""
-    _refuse_long_literals(expression)
+    _refuse_extremes(expression)
     values = []
-    for number in range(_POINTS):
-        point = {symbol: _coordinate(str(symbol.name), number) for symbol in expression.free_symbols}
+    for number, scale in enumerate(_SCALES):
+        point = {symbol: _coordinate(str(symbol.name), number, scale) for symbol in expression.free_symbols}
         value = sympy.N(expression.subs(point), _WORKING_DIGITS, maxn=400)
         if value.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo) or not value.is_number:
             raise Undecided("no value at some point")
@@ -164,9 +171,9 @@ def _at_points(expression: Any) -> list[Any]:
     return values
 
 
-def _coordinate(name: str, number: int) -> Any:
+def _coordinate(name: str, number: int, scale: int) -> Any:
     drawn = int.from_bytes(hashlib.blake2b(f"{name}/{number}".encode(), digest_size=8).digest(), "big")
-    size = sympy.Rational(2**62 + (drawn >> 2), 2**63)
+    size = scale * sympy.Rational(2**62 + (drawn >> 2), 2**63)
     return size if number == 0 or drawn & 1 else -size
 
 
@@ -183,11 +190,14 @@ def _digits(value: Any) -> str:
     return shown[0] if shown[1] == "0" else f"{shown[0]}+{shown[1]}i"
 
 
-def _refuse_long_literals(expression: Any) -> None:
-    """Fifty digits say nothing of a number that is written with as many."""
+def _refuse_extremes(expression: Any) -> None:
+    """Fifty digits say nothing of a number that is written with as many, or that is lost beside the others."""
     longest = max((len(str(number.p)) + len(str(number.q)) for number in expression.atoms(sympy.Rational)), default=0)
     if longest > _MOST_DIGITS:
         raise Undecided("literals too long to be told apart by digits")
+    for part in expression.atoms(sympy.Pow, sympy.exp):
+        if part.is_number and not -_MOST_DIGITS < sympy.log(sympy.Abs(sympy.N(part, 5)), 10) < _MOST_DIGITS:
+            raise Undecided("a value too large or too small to be told apart by digits")
 
 
 def _build(tree: Tree) -> Any:

@@ -23,7 +23,7 @@ from skill_ttrl.answers.grammar import Refused, Tree, parse
 from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
 from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
 from skill_ttrl.answers.numbers import read_number, without_unit
-from skill_ttrl.answers.pool import Pool
+from skill_ttrl.answers.pool import Judged, Pool
 from skill_ttrl.errors import RunFolderError
 
 Rule = Literal["text", "number", "symbolic"]
@@ -71,42 +71,36 @@ class Verdicts:
         """The verdict on each distinct answer; what needs the worker goes there in one batch. An empty answer has an empty key."""
         known = self._known
         distinct = {answer for answer in answers if answer is not None}
-        new = [answer for answer in distinct if answer not in known]
-        if new:
+        found = {answer: known[answer] for answer in distinct if answer in known}
+        if len(found) < len(distinct):
             with self._lock:
-                self._decide(sorted(new))  # in an order of their own: a journal is the same whatever came first
-        return {answer: self._known[answer] for answer in distinct}
+                # In an order of their own: the journal is the same whatever came first.
+                found |= self._decide(sorted(answer for answer in distinct if answer not in found))
+        return found
 
-    def _decide(self, answers: Sequence[str]) -> None:
-        if len(self._known) > MAX_REMEMBERED:
-            self._known = dict(self._journalled)
+    def _decide(self, answers: Sequence[str]) -> dict[str, Verdict]:
+        decided: dict[str, Verdict] = {}
         hard: dict[str, Tree] = {}
         for answer in answers:
-            found = decide(answer)
+            found = self._known.get(answer) or decide(answer)  # another thread may have been quicker
             if isinstance(found, Verdict):
-                self._remember(answer, found)
+                decided[answer] = found
             else:
                 hard[answer] = found
-        if not hard:
-            return
-        judged = self._pool.judge(list(hard.values()))
-        verdicts = {
-            answer: Verdict(_shortened(verdict["key"]), "symbolic")
-            if "key" in verdict
-            else Verdict(_text_key(answer), "text", verdict["gave_up"])
-            for answer, verdict in zip(hard, judged, strict=True)
-        }
-        if self._path is not None:
-            _append_journal(self._path, verdicts)
-            self._journalled.update(verdicts)
-        for answer, verdict in verdicts.items():
-            self._remember(answer, verdict)
-
-    def _remember(self, answer: str, verdict: Verdict) -> None:
-        self._known[answer] = verdict
-        self.counts[verdict.rule] += 1
-        if verdict.gave_up:
-            self.counts[verdict.gave_up] += 1
+        if hard:
+            judged = dict(zip(hard, map(_verdict, hard, self._pool.judge(list(hard.values()))), strict=True))
+            if self._path is not None:
+                _append_journal(self._path, judged)
+                self._journalled |= judged
+            decided |= judged
+        for verdict in decided.values():
+            self.counts[verdict.rule] += 1
+            if verdict.gave_up:
+                self.counts[verdict.gave_up] += 1
+        if len(self._known) + len(decided) > MAX_REMEMBERED:
+            self._known = dict(self._journalled)
+        self._known |= {answer: verdict for answer, verdict in decided.items() if len(answer) <= MAX_LENGTH}
+        return decided
 
 
 def decide(answer: str) -> Verdict | Tree:
@@ -116,7 +110,7 @@ def decide(answer: str) -> Verdict | Tree:
         return Verdict(f"number {stripped}", "number")
     if len(answer) > MAX_LENGTH:
         text = plain_long(answer)
-        return Verdict(f"text {text}" if text else "", "text", "too_long" if text else None)
+        return Verdict(_shortened(f"text {text}"), "text", "too_long") if text else Verdict("", "text")
     cleaned = clean(answer)
     text = plain(cleaned)
     if not text:
@@ -185,15 +179,17 @@ def journal(path: Path) -> Iterator[None]:
         _current = before
 
 
+def _verdict(answer: str, judged: Judged) -> Verdict:
+    if "key" in judged:
+        return Verdict(_shortened(judged["key"]), "symbolic")
+    return Verdict(f"text {plain(clean(answer))}", "text", judged["gave_up"])
+
+
 def _shortened(key: str) -> str:
     """A long key by its digest: keys are compared and stored, never read back."""
     if len(key) <= LONGEST_KEY:
         return key
-    return f"{key.split()[0]} digest {hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
-
-
-def _text_key(answer: str) -> str:
-    return f"text {plain(clean(answer))}"
+    return f"{key.split()[0]} digest {hashlib.blake2b(key.encode(errors='surrogatepass'), digest_size=20).hexdigest()}"
 
 
 def _read_journal(path: Path) -> dict[str, Verdict]:

@@ -1,0 +1,157 @@
+"""The process that compares expressions: it can be killed, it heals, and what it once said stays said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from skill_ttrl.answers import canonical, equivalent, journal, verdict
+from skill_ttrl.answers.grammar import Tree, parse
+from skill_ttrl.answers.normalise import clean
+from skill_ttrl.answers.pool import Pool
+from skill_ttrl.answers.verdicts import Verdicts
+from skill_ttrl.errors import RunFolderError
+
+SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))
+"""Well formed, small, and many seconds of work for SymPy."""
+HUNGRY = parse("(x+y+z)^{23}")
+"""2,600 terms: more than no memory at all."""
+EASY = parse(clean(r"\sqrt{8}"))
+ROOT = "value 2.8284271247461900976033774484193961571393437507539"
+
+
+@pytest.fixture
+def hasty() -> Pool:
+    return Pool(time_limit=0.3)
+
+
+def test_a_comparison_that_takes_too_long_is_killed_and_the_next_one_goes_on(hasty: Pool) -> None:
+    slow = parse(clean(SLOW))
+    verdicts = hasty.judge([EASY, slow, EASY, slow, EASY])
+    assert [found.get("gave_up") for found in verdicts] == [None, "timeout", None, "timeout", None]
+    assert verdicts[0] == verdicts[4] == {"key": ROOT}
+    hasty.close()
+
+
+def test_memory_is_bounded() -> None:
+    pool = Pool(time_limit=20.0, memory_limit=2**16)
+    found, after = pool.judge([HUNGRY, EASY])
+    assert found["gave_up"] in ("memory", "crashed") and after == {"key": ROOT}
+    pool.close()
+
+
+def test_a_worker_that_was_killed_is_replaced(hasty: Pool) -> None:
+    hasty.judge([EASY])
+    workers = [child for child in psutil.Process().children() if "skill_ttrl.answers.worker" in child.cmdline()]
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    assert hasty.judge([EASY]) == [{"key": ROOT}]
+    assert canonical(r"\sqrt{8}") == ROOT  # the one behind `canonical` was among them
+    hasty.close()
+
+
+def test_a_forked_process_has_a_worker_of_its_own() -> None:
+    assert equivalent(r"\sqrt{12}", r"2\sqrt{3}")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if equivalent(r"\sqrt{27}", r"3\sqrt{3}") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert equivalent(r"\sqrt{75}", r"5\sqrt{3}")
+
+
+def test_the_worker_ends_with_its_parent() -> None:
+    code = (
+        "import os, psutil; from skill_ttrl.answers import canonical; canonical('sqrt(8)');"
+        "print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2, "the worker and its child"
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10)
+    assert not alive
+
+
+def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    first = Verdicts(Pool(time_limit=0.3), path)
+    assert first.of([SLOW, r"\sqrt{8}", "7", "cat"])[SLOW].gave_up == "timeout"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["answer"]: row["gave_up"] for row in rows} == {SLOW: "timeout", r"\sqrt{8}": None}, "only the worker's"
+
+    class Never(Pool):
+        def judge(self, trees: object) -> list[dict[str, str]]:
+            raise AssertionError(f"asked again: {trees!r}")
+
+    again = Verdicts(Never(), path)
+    assert again.of([SLOW, r"\sqrt{8}"]) == first.of([SLOW, r"\sqrt{8}"])
+    assert again.keys([r"\sqrt{8}", None, ""]) == [ROOT, None, None]
+
+
+def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    with journal(path):
+        before = verdict(r"\sqrt{8}")
+    path.write_bytes(path.read_bytes() + b'{"answer": "x+1", "ke')
+    with journal(path):
+        assert verdict(r"\sqrt{8}") == before
+        assert equivalent("x+1", "1+x")
+    assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == [r"\sqrt{8}", "1+x", "x+1"]
+
+
+def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    path.write_text('{"answer": "1", "colour": "red"}\n')
+    with pytest.raises(RunFolderError, match="Delete the file"), journal(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("2x", ("mul", ("num", "2"), ("sym", "x"))),
+        (r"\frac43", ("div", ("num", "4"), ("num", "3"))),
+        ("-x^2", ("neg", ("pow", ("sym", "x"), ("num", "2")))),
+        ("2**3**2", ("pow", ("num", "2"), ("pow", ("num", "3"), ("num", "2")))),
+        ("1/2x", ("mul", ("div", ("num", "1"), ("num", "2")), ("sym", "x"))),
+        (r"\sin 2x + 1", ("add", ("fn", "sin", ("mul", ("num", "2"), ("sym", "x"))), ("num", "1"))),
+        (r"3\frac{1}{2}", ("add", ("num", "3"), ("div", ("num", "1"), ("num", "2")))),
+        ("(1,2]", ("tuple", "(", "]", ("num", "1"), ("num", "2"))),
+        ("a_1", ("sym", "a_1")),
+    ],
+)
+def test_what_is_read(text: str, tree: Tree) -> None:
+    assert parse(clean(text)) == tree
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            "x2",
+            "12 34",
+            "__import__('os')",
+            "lambda: 1",
+            "x.y",
+            "(1,2",
+            "1 +",
+            "sqrt",
+            r"\def\x{1}",
+            "٣",
+            "а",
+            "f'{x}'",
+        ],
+        *["a" * 4, "(" * 10_000 + "1" + ")" * 10_000, "1+" * 300 + "1", "^" * 50, r"\frac{1}" * 3],
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_is_no_mathematics_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(clean(text))
