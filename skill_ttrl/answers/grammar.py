@@ -11,50 +11,17 @@ tokens.
 
 from __future__ import annotations
 
-import re
 from typing import NoReturn
+
+from skill_ttrl.answers.tokens import Refused, tokens
 
 Tree = tuple[object, ...]
 
-MAX_TOKENS = 400
 MAX_DEPTH = 40
-MAX_LETTERS = 3
-"""Longer runs of letters are words."""
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh exp ln log sqrt root abs floor ceil factorial binom".split()
-)
-_NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "binomial": "binom", "cosec": "csc"}
+_RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
 _INVERSES = ("sin", "cos", "tan")
-_CONSTANTS = {"pi": "pi", "infty": "oo", "inf": "oo", "infinity": "oo", "oo": "oo"}
-_GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau phi varphi chi psi "
-    "omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell".split()
-)
-_OPERATORS = {
-    "cdot": "*", "times": "*", "ast": "*", "div": "/", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=", "geq": ">=",
-    "geqslant": ">=", "ne": "!=", "neq": "!=", "lt": "<", "gt": ">", "in": "in", "cup": "cup", "pm": "pm", "mp": "mp",
-    "{": "\\{", "}": "\\}", "lbrace": "\\{", "rbrace": "\\}", "langle": "<<", "rangle": ">>", "lvert": "|", "rvert": "|",
-    "vert": "|", "mid": "|", "lfloor": "floor(", "rfloor": ")floor", "lceil": "ceil(", "rceil": ")ceil", "%": "%",
-    "\\": "row", "cr": "row", "or": "or", "and": "and",
-}  # fmt: skip
-_RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
-_CLOSERS = frozenset(
-    [")", "]", "}", "\\}", ">>", ")floor", ")ceil", ",", "&", "row", "end", "or", "and", "cup", *_RELATIONS]
-)
 _MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
-
-_TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<num>\d+(?:\.\d*)?|\.\d+)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
-    r"|\\(?:text(?:rm|bf|it)?|mathrm|mbox|operatorname|mathbf|boldsymbol|mathit)\s?\{(?P<text>[^{}]*)\}"
-    r"|\\(?:mathbb|mathbf)\s?(?:\{R\}|R(?![a-zA-Z]))(?P<reals>)"
-    r"|\\(?P<command>[a-zA-Z]+|[{}%\\|])|(?P<word>[a-zA-Z]+)|(?P<op>\*\*|<=|>=|!=|==|[-+*/^_=<>()\[\]{},;|!%&])",
-    re.ASCII,
-)
-
-
-class Refused(ValueError):
-    """The text is not in the grammar, or too large for it."""
 
 
 def parse(text: str) -> Tree:
@@ -63,78 +30,11 @@ def parse(text: str) -> Tree:
     Raises:
         Refused: it is no mathematics that this grammar has.
     """
-    parser = _Parser(_tokens(text))
+    parser = _Parser(tokens(text))
     tree = parser.answer()
     if not parser.at("end of text"):
         raise Refused("something is left over")
     return tree
-
-
-def _tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, value): kinds are `num`, `sym`, `const`, `fn`, `frac`, `over`, `begin`, `end`, or the operator itself."""
-    found: list[tuple[str, str]] = []
-    place = 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None or len(found) > MAX_TOKENS:
-            raise Refused("a character that is not in the grammar" if match is None else "too many tokens")
-        place = match.end()
-        kind = match.lastgroup
-        if kind == "num":
-            found.append(("num", match["num"]))
-        elif kind == "envname":
-            found.append((match["env"], match["envname"]))
-        elif kind == "reals":
-            found.append(("reals", ""))
-        elif kind == "text":
-            for word in match["text"].split():
-                found.append(_word(word))
-        elif kind == "word":
-            found += _letters(match["word"])
-        elif kind == "command":
-            found.append(_command(match["command"]))
-        elif kind == "op":
-            found.append(({"**": "^", "==": "=", ";": ","}.get(match["op"], match["op"]), ""))
-    found.append(("end of text", ""))
-    return found
-
-
-def _command(name: str) -> tuple[str, str]:
-    if name in _OPERATORS:
-        return _OPERATORS[name], ""
-    if name in _CONSTANTS:
-        return "const", _CONSTANTS[name]
-    if name in _GREEK:
-        return "sym", name
-    name = _NAMES.get(name, name)
-    if name in FUNCTIONS:
-        return "fn", name
-    if name in ("frac", "circ", "overline", "bar", "emptyset", "varnothing"):
-        return name, ""
-    raise Refused(f"the command {name!r}")
-
-
-def _letters(word: str) -> list[tuple[str, str]]:
-    """A run of letters: a name that means something, or single symbols side by side."""
-    try:
-        return [_word(word)]
-    except Refused:
-        if len(word) > MAX_LETTERS:
-            raise
-        return [("sym", letter) for letter in word]
-
-
-def _word(word: str) -> tuple[str, str]:
-    lower = _NAMES.get(word.lower(), word.lower())
-    if lower in ("or", "and"):
-        return lower, ""
-    if lower in _CONSTANTS:
-        return "const", _CONSTANTS[lower]
-    if lower in FUNCTIONS:
-        return "fn", lower
-    if len(word) == 1 and word.isalpha() and word.isascii():
-        return "sym", word
-    raise Refused(f"the word {word!r}")
 
 
 class _Parser:
