@@ -24,7 +24,7 @@ _SYMBOLS = str.maketrans(
 _NOTHING = re.compile(r"\\!|\\\$|\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lrm]?)(?![a-zA-Z])")
 _SPACE = re.compile(r"(?<!\\)\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|(?<!\\)\$|~")
 _SAME = re.compile(r"\\[dtc](frac|binom)(?![a-zA-Z])")
-_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\\!\s*)(?=\d{3}(?!\d))", re.ASCII)
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\\!\s*|\\,)(?=\d{3}(?!\d))", re.ASCII)
 _BOXED = re.compile(r"\\f?box(?:ed)?\{(.*)\}", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|mathrm|mbox|mathbf|mathit|operatorname|hbox|rm)\s*\{([^{}]*)\}")
 _BRACED = re.compile(r"([_^])\{(\w)\}")
