@@ -1,6 +1,6 @@
-"""Quickstart over seeds, with its controls, and the collapse example: the tables of docs/quickstart-results.md.
+"""Quickstart over seeds, with its controls and its baseline, and the collapse example: the tables of docs/quickstart-results.md.
 
-    python benchmarks/quickstart.py                      # all runs, then the tables (about half an hour on 2 cores)
+    python benchmarks/quickstart.py                      # all runs, then the tables (about 40 minutes on 2 cores)
     python benchmarks/quickstart.py --tables-only        # the tables again from finished runs
 
 Each run is one `skillttrl train` in a process of its own, one after the other, so that its wall times are those of an
@@ -15,15 +15,16 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.report import Summary, read_summary
+from skill_ttrl.runs.report import Summary, learned_by, read_summary
 
 RUNS = {
-    "quickstart": ("majority", "label", "random", "format"),
-    "collapse": ("majority", "label"),
+    "quickstart": ("majority", "vote_sft", "label", "random", "format"),
+    "collapse": ("majority", "vote_sft", "label"),
 }
+"""By recipe, the rewards; `vote_sft` is the baseline in place of reinforcement: SFT on the majority answers."""
 COLUMNS = (
-    "seed", "reward", "avg@32 before", "avg@32 after", "change (95 %)", "maj@32", "greedy",
-    "votes true, last step", "flip rate", "warned", "cold start s", "20 steps s",
+    "seed", "learned by", "avg@32 before", "avg@32 after", "change (95 %)", "maj@32", "greedy",
+    "votes true, last step", "flip rate", "warned", "cold start s", "then s",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def main() -> None:
         found = []
         for reward in rewards:
             for seed in options.seeds:
-                folder = options.output / f"{recipe}-{reward}-{seed}"
+                folder = run_folder(options.output, recipe, reward, seed)
                 if not options.tables_only and not (folder / "summary.json").exists():
                     train(recipe, reward, seed, folder)
                 if (folder / "summary.json").exists():
@@ -52,10 +53,16 @@ def main() -> None:
         print(totals(found))
 
 
+def run_folder(output: Path, recipe: str, reward: str, seed: int) -> Path:
+    """Where a run is kept; the baseline stands beside the majority's run, so that each shows the other."""
+    return output / (f"{recipe}-majority-{seed}-vote_sft" if reward == "vote_sft" else f"{recipe}-{reward}-{seed}")
+
+
 def train(recipe: str, reward: str, seed: int, folder: Path) -> None:
     """One run, as a user would start it."""
     command = [sys.executable, "-m", "skill_ttrl.cli.main", "train", recipe, "--seed", str(seed)]
-    command += ["--set", f"rl.reward={reward}", "--output", str(folder), "--resume", "auto"]
+    how = "phases=[sft, vote_sft]" if reward == "vote_sft" else f"rl.reward={reward}"
+    command += ["--set", how, "--output", str(folder), "--resume", "auto"]
     print("$", " ".join(command[1:]), file=sys.stderr, flush=True)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -67,7 +74,7 @@ def table(found: list[Summary]) -> str:
         low, high = run.intervals["accuracy_change"]
         cells = (
             str(run.seed),
-            run.reward,
+            learned_by(run),
             f"{run.accuracy_before:.3f}",
             f"{run.accuracy_after:.3f}",
             f"{(run.accuracy_after or 0) - (run.accuracy_before or 0):+.3f} [{low:+.3f}, {high:+.3f}]",
@@ -77,21 +84,26 @@ def table(found: list[Summary]) -> str:
             "-" if run.flip_rate is None else f"{run.flip_rate:.3f}",
             "yes" if run.warnings else "no",
             f"{run.seconds['sft']:.1f}",
-            f"{run.seconds['rl']:.1f}",
+            f"{after_cold_start(run):.1f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def after_cold_start(run: Summary) -> float:
+    """Seconds of the reinforcement, or of the baseline in its place."""
+    return run.seconds.get("rl", 0.0) + run.seconds.get("vote_sft", 0.0)
+
+
 def totals(found: list[Summary]) -> str:
     """Mean and range over seeds of each reward."""
     lines = []
-    for reward in dict.fromkeys(run.reward for run in found):
-        runs = [run for run in found if run.reward == reward]
+    for how in dict.fromkeys(map(learned_by, found)):
+        runs = [run for run in found if learned_by(run) == how]
         after = [run.accuracy_after or 0.0 for run in runs]
-        seconds = [run.seconds["sft"] + run.seconds["rl"] for run in runs]
+        seconds = [run.seconds["sft"] + after_cold_start(run) for run in runs]
         lines.append(
-            f"- {reward}: avg@32 after, mean {fmean(after):.3f}, lowest {min(after):.3f}, highest {max(after):.3f} "
+            f"- {how}: avg@32 after, mean {fmean(after):.3f}, lowest {min(after):.3f}, highest {max(after):.3f} "
             f"over {len(runs)} seeds; cold start and training together {min(seconds):.1f} to {max(seconds):.1f} s"
         )
     return "\n" + "\n".join(lines)

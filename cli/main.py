@@ -169,6 +169,10 @@ def inspect(
     diff: Annotated[
         tuple[int, int] | None, typer.Option(metavar="A B", help="What two versions of a bank differ in.")
     ] = None,
+    stopping: Annotated[
+        bool,
+        typer.Option("--stopping", help="Where each label-free rule would have ended a run, and what that is worth."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
@@ -176,9 +180,10 @@ def inspect(
     from skill_ttrl.cli.tables import inspection_view
     from skill_ttrl.stages import skills
     from skill_ttrl.stages.inspect import inspect as look
+    from skill_ttrl.stages.stopping import inspect_stopping
 
-    if (search is not None) + history + (diff is not None) > 1:
-        raise ConfigError("--search, --history and --diff each show something else: give one of them.")
+    if (search is not None) + history + (diff is not None) + stopping > 1:
+        raise ConfigError("--search, --history, --diff and --stopping each show something else: give one of them.")
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
     if diff is not None:
@@ -190,6 +195,8 @@ def inspect(
         return
     if search is not None:
         found = skills.search_bank(path, search, mode=mode, top_k=top_k)
+    elif stopping:
+        found = inspect_stopping(path)
     else:
         found = skills.bank_history(path, limit=limit) if history else look(path, limit=limit)
     if as_json:
@@ -337,6 +344,7 @@ def changes(
 def _run(source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool) -> None:
     from skill_ttrl.cli.views import RunView, closing_lines, summary_table
     from skill_ttrl.config import load_config, read_config_text, verified_note
+    from skill_ttrl.runs.beside import beside_lines
 
     config = load_config(source, overrides)
     text, where = read_config_text(source)
@@ -354,7 +362,7 @@ def _run(source: str, overrides: list[str], output: Path | None, resume: str | N
         print_json(summary)
         return
     screen.print(summary_table(summary))
-    for line in closing_lines(summary):
+    for line in closing_lines(summary, beside_lines(folder)):
         screen.print(visible(line), markup=False, highlight=False)
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
 

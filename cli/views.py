@@ -135,10 +135,10 @@ class RunView:
 
 def summary_table(summary: Summary) -> Table:
     """Before and after, with intervals where they were measured."""
-    from skill_ttrl.runs.report import summary_rows
+    from skill_ttrl.runs.report import learned_by, summary_rows
 
     held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
-    table = Table(title=f"{summary.name}: {summary.problems} {held}, reward {summary.reward}, seed {summary.seed}")
+    table = Table(title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}")
     table.add_column("figure")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
@@ -153,8 +153,8 @@ def summary_table(summary: Summary) -> Table:
     return table
 
 
-def closing_lines(summary: Summary) -> list[str]:
-    """What stands under the table: the paired change, the vote, wall times, warnings."""
+def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
+    """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, warnings."""
     lines = []
     change = summary.intervals.get("accuracy_change")
     if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
@@ -167,6 +167,7 @@ def closing_lines(summary: Summary) -> list[str]:
         if summary.flip_rate is not None:
             text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
         lines.append(text + ".")
+    lines += [*([summary.stopped] if summary.stopped else []), *beside]
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:
         lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")

@@ -34,6 +34,7 @@ from skill_ttrl.config_sections import (
     SFTConfig,
     SkillsConfig,
     SourceConfig,
+    VoteSFTConfig,
 )
 from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -56,6 +57,7 @@ __all__ = [
     "SkillTTRLConfig",
     "SkillsConfig",
     "SourceConfig",
+    "VoteSFTConfig",
     "load_config",
     "parse_override",
     "read_config_text",
@@ -81,6 +83,7 @@ class SkillTTRLConfig(Section):
     sft: SFTConfig = Field(default_factory=SFTConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
+    vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     skills: SkillsConfig | None = None
     """The skill bank; None: no skills."""
@@ -90,8 +93,10 @@ class SkillTTRLConfig(Section):
     @field_validator("phases")
     @classmethod
     def _phases_in_order(cls, phases: list[Phase]) -> list[Phase]:
-        if phases not in (["sft"], ["rl"], ["sft", "rl"]):
-            raise ValueError("phases are [sft], [rl] or [sft, rl]")
+        if phases not in (["sft"], ["rl"], ["sft", "rl"], ["vote_sft"], ["sft", "vote_sft"]):
+            raise ValueError(
+                "phases are [sft], [rl] or [sft, rl]; the baseline takes the place of rl: [vote_sft] or [sft, vote_sft]"
+            )
         return phases
 
     @model_validator(mode="after")

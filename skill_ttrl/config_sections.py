@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Phase = Literal["sft", "rl"]
+Phase = Literal["sft", "rl", "vote_sft"]
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -287,6 +287,30 @@ class RLConfig(Section):
     """Steps between checkpoints."""
     validate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
+    stop_rule: str | None = None
+    """Ends the phase early, at a checkpoint, by signs that need no label: `entropy`, `flip_rate`, `agreement`
+    (see `skill_ttrl.runs.stopping`), or `module:function` of your own. None: all steps are done."""
+    stop_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of that rule, e.g. `threshold`."""
+
+
+class VoteSFTConfig(Section):
+    """The baseline: fine-tuning on the samples that agree with their majority, as many sampled as the rl phase would
+    (LMSI, arXiv 2210.11610). Steps, prompts, `micro_batch_size`, `betas`, `weight_decay` and `grad_clip` are those of `rl`.
+    """
+
+    passes: int = Field(default=1, ge=1)
+    """Passes over the samples that agree."""
+    batch_size: int = Field(default=64, ge=1)
+    """Samples a step."""
+    learning_rate: float = Field(default=1e-5, gt=0, le=10)
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    """Share of the optimiser's steps."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Where the cosine ends, as a share of the peak."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints while it learns; while it samples they are `rl.checkpoint_every` rounds apart."""
 
 
 class EvalConfig(Section):
@@ -313,7 +337,7 @@ class RunConfig(Section):
     keep_checkpoints: int | None = Field(default=3, ge=1)
     """Newest checkpoints of each phase that stay; None keeps all."""
     save_trajectories: bool = True
-    """Write every trajectory with ids, log-probs and rewards."""
+    """Write every trajectory with ids, log-probs and rewards. The phase vote_sft does so in any case: it learns from them."""
 
 
 class RuntimeConfig(Section):

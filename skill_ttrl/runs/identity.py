@@ -21,6 +21,7 @@ NO_EFFECT_ON_RESULTS = (
     "waits_for",
     "sft.checkpoint_every",
     "rl.checkpoint_every",
+    "vote_sft.checkpoint_every",
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "model.gradient_checkpointing",

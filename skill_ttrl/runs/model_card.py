@@ -109,4 +109,11 @@ def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
             f"`{source}`, {config.rollout.n_samples_per_prompt} samples each."
         )
         lines.append(f"- Reward: {reward}.")
+    if phase == "vote_sft":
+        samples = config.rl.steps * config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
+        lines.append(
+            f"- SFT on the majority answers: fine-tuned (learning rate {config.vote_sft.learning_rate:g}, "
+            f"{config.vote_sft.passes} passes) on those of {samples:,} samples of its start that agree with their "
+            "prompt's majority; no labels were used."
+        )
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Summary:
     name: str
     seed: int
     reward: str
-    """Reward of the reinforcement phase ("majority", or a control)."""
+    """Reward of the reinforcement phase ("majority", or a control); the phases that were run are the keys of `steps`."""
     transductive: bool
     """True: measured on the tasks it trained on, as TTRL does. False: on held-out ones."""
     problems: int
@@ -79,19 +79,28 @@ class Summary:
     """Wall time of each phase in seconds; resumed parts are added up."""
     warnings: list[str] = field(default_factory=list)
     """What the run warned of, in its words."""
+    stopped: str | None = None
+    """The stopping rule that ended the reinforcement early, and after how many steps; None where all were done."""
     versions: dict[str, str] = field(default_factory=dict)
     """Of skill-ttrl, python and the libraries."""
     schema_version: int = SCHEMA_VERSION
 
 
-def write_summary(folder: RunFolder, summary: Summary) -> None:
-    """Write `summary.json` and `summary.md`.
+def write_summary(folder: RunFolder, summary: Summary, beside: Sequence[str] = ()) -> None:
+    """Write `summary.json` and `summary.md`; `beside` is what the text says of the run's baseline.
 
     Raises:
         RunFolderError: the folder cannot be written.
     """
     folder.write_json("summary.json", asdict(summary))
-    folder.write_text("summary.md", summary_markdown(summary))
+    folder.write_text("summary.md", summary_markdown(summary, beside))
+
+
+def learned_by(summary: Summary) -> str:
+    """How the policy learned, in a few words for a title."""
+    if "rl" in summary.steps:
+        return f"reward {summary.reward}"
+    return "SFT on the majority answers" if "vote_sft" in summary.steps else "cold start only"
 
 
 def read_summary(path: str | Path) -> Summary:
@@ -134,13 +143,18 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 
-def summary_markdown(summary: Summary) -> str:
-    """The summary as Markdown: what was done, the table, the signs without labels, the warnings."""
+def sentence(text: str) -> str:
+    """`text` with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
+    """The summary as Markdown: what was done, the table, the signs without labels, the baseline, the warnings."""
     held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
     lines = [
         f"# {summary.name}",
         "",
-        f"Reward `{summary.reward}`, seed {summary.seed}. Measured on {summary.problems} problems, {held}, "
+        f"{sentence(learned_by(summary))}, seed {summary.seed}. Measured on {summary.problems} problems, {held}, "
         f"{summary.samples} samples each at T = {summary.temperature:g}.",
         "",
         "| figure | before | after |",
@@ -158,6 +172,8 @@ def summary_markdown(summary: Summary) -> str:
     lines += [f"- {text}: {value:.3f}" for text, value in signs if value is not None]
     if summary.seconds:
         lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
+    lines += [f"- {summary.stopped}"] if summary.stopped else []
+    lines += [f"- {text}" for text in beside]
     if summary.warnings:
         lines += ["", "## Warnings", "", *(f"- {text}" for text in summary.warnings)]
     if summary.versions:

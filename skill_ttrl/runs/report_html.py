@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from skill_ttrl.runs.beside import Beside, beside_lines, find_beside
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import Run, read_run
-from skill_ttrl.runs.report import Summary, summary_rows
+from skill_ttrl.runs.report import Summary, learned_by, sentence, summary_rows
 
 Point = tuple[float, float]
 """(step, value), both finite."""
@@ -26,7 +27,8 @@ _STYLE = (
 )
 
 FIRST = tuple(
-    f"rl: {name}" for name in ("majority_ratio", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
+    f"rl: {name}"
+    for name in ("majority_ratio", "agreement", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
 )
 """Curves that say how the votes fare: they stand first."""
 
@@ -46,7 +48,7 @@ def report_html(run: Run) -> str:
     title = escape(f"{run.config.name}, seed {run.config.seed}")
     body = [f"<h1>{title}</h1>"]
     if run.summary is not None:
-        body.append(_summary_html(run.summary))
+        body.append(_summary_html(run.summary, find_beside(run.path), beside_lines(run.path)))
     body += ["<h2>Curves by step</h2>", *(charts or ["<p>No figure has two steps yet.</p>"])]
     body.append(f"<h2>Config</h2><pre>{escape(run.config.to_yaml(sparse=True))}</pre>")
     return (
@@ -97,17 +99,21 @@ def line_chart(title: str, points: Sequence[Point]) -> str:
     )
 
 
-def _summary_html(summary: Summary) -> str:
+def _summary_html(summary: Summary, beside: Beside | None, lines: Sequence[str]) -> str:
     def cell(value: float | None) -> str:
         return f"<td>{'-' if value is None else f'{value:.3f}'}</td>"
 
+    others = None if beside is None else {label: after for label, _, after in summary_rows(beside.summary)}
     rows = "".join(
-        f"<tr><td>{escape(label)}</td>{cell(before)}{cell(after)}</tr>"
+        f"<tr><td>{escape(label)}</td>{cell(before)}{cell(after)}"
+        f"{'' if others is None else cell(others.get(label))}</tr>"
         for label, before, after in summary_rows(summary)
     )
+    column = "" if beside is None else f"<th>after, {escape(learned_by(beside.summary))}</th>"
+    told = "".join(f"<p>{escape(text)}</p>" for text in [*([summary.stopped] if summary.stopped else []), *lines])
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in summary.warnings)
     held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
     return (
-        f"{warnings}<p>Reward {escape(summary.reward)}; {summary.problems} problems, {held}.</p>"
-        f"<table><tr><th>figure</th><th>before</th><th>after</th></tr>{rows}</table>"
+        f"{warnings}<p>{escape(sentence(learned_by(summary)))}; {summary.problems} problems, {held}.</p>"
+        f"<table><tr><th>figure</th><th>before</th><th>after</th>{column}</tr>{rows}</table>{told}"
     )

@@ -10,10 +10,11 @@ from typing import Any
 
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
-from skill_ttrl.runs.report import summary_rows
+from skill_ttrl.runs.report import learned_by, summary_rows
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 
 MAX_CELL = 80
@@ -30,7 +31,7 @@ class Inspection:
     """What was found at a path."""
 
     kind: str
-    """run, checkpoint, records, object, config; of a skill bank: bank, history or search."""
+    """run, stopping, checkpoint, records, object, config; of a skill bank: bank, history or search."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
@@ -89,13 +90,19 @@ def _run(path: Path) -> Inspection:
         "checkpoints": ", ".join(checkpoints) or "none",
         "files": ", ".join(name for name in files if not name.startswith(".")),
     }
-    rows = [
+    columns: tuple[str, ...] = ("figure", "before", "after")
+    rows: list[tuple[Any, ...]] = [
         (label, _short(before), _short(after)) for label, before, after in (summary_rows(summary) if summary else [])
     ]
-    warnings = summary.warnings if summary else []
+    other = find_beside(path) if summary else None
+    if other is not None:
+        others = {label: after for label, _, after in summary_rows(other.summary)}
+        columns = (*columns, f"after, {learned_by(other.summary)}")
+        rows = [(*row, _short(others.get(row[0]))) for row in rows]
+    told = [*([summary.stopped] if summary.stopped else []), *beside_lines(path), *summary.warnings] if summary else []
     if bank := run_bank(path):
         facts["skill bank"] = bank
-    return Inspection("run", str(path), facts, ("figure", "before", "after"), rows, [*found.notes, *warnings])
+    return Inspection("run", str(path), facts, columns, rows, [*found.notes, *told])
 
 
 def _checkpoint(path: Path) -> Inspection:

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.losses import LOSSES
+from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
-from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.metrics import MetricsLog
@@ -23,6 +25,7 @@ from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.stopping import find_rule, majority_ratio
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, open_run_bank
@@ -32,6 +35,8 @@ from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import BANK_OFF, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
+from skill_ttrl.stages.stopping import stopped_by
+from skill_ttrl.stages.vote_sft import imitate_majority
 from skill_ttrl.types import from_json
 
 Resume = Literal["auto", "last-good"]
@@ -78,6 +83,7 @@ def run(
             bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
             stack.callback(bench.envs.close)
             learn = [_phase(name, bench, progress) for name in config.phases]
+            stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:
                 discard_bank(folder, bank)
@@ -102,7 +108,7 @@ def run(
         if "rl" not in config.phases:
             run.evaluate("after")
         summary = summarise(run)
-        write_summary(folder, summary)
+        write_summary(folder, summary, beside_lines(folder.path))
         write_report_html(folder)
         return summary
 
@@ -117,6 +123,10 @@ def _phase(name: Phase, bench: Workbench, progress: Progress) -> Callable[[Run],
             f"rl.prompts_per_step is {config.prompts_per_step}, but there are {len(bench.train_tasks)} tasks to train on. "
             "Lower it, or give more tasks."
         )
+    if name == "vote_sft":
+        return imitate_majority
+    if config.stop_rule is not None:
+        find_rule(config.stop_rule, config.stop_options)
     if bench.config.skills is not None:
         make_merger(bench.config.skills.merger)
     LOSSES.get(config.loss)
@@ -171,9 +181,9 @@ def summarise(run: Run) -> Summary:
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
     rows = _rows(path / "metrics.jsonl")
-    steps = [row for row in rows if row["phase"] == "rl"]
-    last = steps[-1] if steps else {}
-    flips = [row["flip_rate"] for row in steps if row.get("flip_rate") is not None]
+    voted = [row for row in rows if majority_ratio(row) is not None]
+    last = voted[-1] if voted else {}
+    flips = [row["flip_rate"] for row in voted if row.get("flip_rate") is not None]
     return Summary(
         name=config.name,
         seed=config.seed,
@@ -200,13 +210,14 @@ def summarise(run: Run) -> Summary:
         intervals=_intervals(config, before, after),
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
-        agreement=last.get("majority_ratio"),
+        agreement=majority_ratio(last),
         entropy_before=before.entropy if before else None,
         entropy_after=after.entropy if after else None,
         flip_rate=sum(flips) / len(flips) if flips else None,
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.phases},
         seconds=_seconds(path),
         warnings=run.warnings,
+        stopped=stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None,
         versions=summary_versions(read_run_json(path)),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.checkpoint_every=3", "rl.checkpoi
 SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_prompts=1", "run.keep_checkpoints=2"]
 STEPS = 32
 KILLS = 16
+KEPT = ("rl-000006", "rl-000008", "sft-000021", "sft-000024")
+"""Checkpoints that are there in the end."""
 
 HARNESS = '''
 import contextlib, json, os, random, signal, sys, time
@@ -90,8 +93,8 @@ print(json.dumps(found))
 '''
 
 
-def harness(config: Path, folder: Path, task: str, *more: object) -> Any:
-    arguments = [config, folder, task, json.dumps(SETTINGS), *more]
+def harness(config: Path, folder: Path, task: str, *more: object, settings: Sequence[str] = SETTINGS) -> Any:
+    arguments = [config, folder, task, json.dumps(settings), *more]
     done = subprocess.run(
         [sys.executable, "-c", HARNESS, *map(str, arguments)], capture_output=True, text=True, timeout=240
     )
@@ -107,12 +110,12 @@ def reference(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def assert_same(stopped: Path, reference: Path) -> None:
+def assert_same(stopped: Path, reference: Path, *, steps: int = STEPS, kept: Sequence[str] = KEPT) -> None:
     for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
         assert (stopped / name).read_bytes() == (reference / name).read_bytes(), name
-    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == STEPS
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == steps
     names = [sorted(entry.name for entry in (run / "checkpoints").iterdir()) for run in (stopped, reference)]
-    assert names[0] == names[1] == ["rl-000006", "rl-000008", "sft-000021", "sft-000024"]
+    assert names[0] == names[1] == list(kept)
     for name in names[0]:
         for file in ("model.safetensors", "trainer.pt"):
             one, other = (run / "checkpoints" / name / file for run in (stopped, reference))
@@ -152,3 +155,19 @@ def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: P
     assert_same(tmp_path / "killed", tmp_path / "never-stopped")
     logs = [(tmp_path / name / "bank" / "log.jsonl").read_bytes() for name in ("killed", "never-stopped")]
     assert logs[0] == logs[1] and len(logs[0].splitlines()) > 4  # the import, and an update for most steps
+
+
+def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Path, tmp_path: Path) -> None:
+    base = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]  # enough that it answers at all
+    assert harness(tiny_yaml, tmp_path / "base", "reference", settings=base) == 0
+    settings = ["phases=[vote_sft]", f"model.path={tmp_path}/base/checkpoints/sft-000150", "run.keep_checkpoints=2"]
+    settings += ["rl.steps=12", "rl.checkpoint_every=4", "vote_sft.batch_size=2", "vote_sft.checkpoint_every=3"]
+    settings += ["vote_sft.learning_rate=1e-3", "run.save_trajectories=false"]
+    assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=settings) == 0
+    rows = (tmp_path / "never-stopped" / "metrics.jsonl").read_text().splitlines()
+    steps = len(rows)
+    assert steps >= 12 + 9 and '"loss"' in rows[12] and '"loss"' not in rows[11]
+    *kills, end = harness(tiny_yaml, tmp_path / "killed", "kill", steps, 6, settings=settings)
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
+    kept = [f"vote_sft-{step:06d}" for step in (12 + (steps - 13) // 3 * 3, steps)]
+    assert_same(tmp_path / "killed", tmp_path / "never-stopped", steps=steps, kept=kept)

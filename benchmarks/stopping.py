@@ -1,0 +1,227 @@
+"""The baseline at equal samples and the label-free stopping rules, over seeds: the tables of docs/baselines.md.
+
+    python benchmarks/stopping.py                      # all runs, then the tables (about half an hour on one core)
+    python benchmarks/stopping.py --tables-only        # the tables again from finished runs
+
+One cold start a seed. From it the reinforcement of the recipe, measured after every step, and SFT on the majority answers
+(the phase vote_sft) with as many samples of the same prompts. Finished runs are not repeated. Runs start one after the
+other on one thread, so figures may differ in the last digits from those of docs/quickstart-results.md, made on two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from skill_ttrl.runs.beside import find_beside
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import Summary, read_summary
+from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.stages.stopping import Stopping, look_back
+
+RECIPES = ("quickstart", "collapse")
+SETTINGS = ("runtime.threads=1", "eval.extra_temperatures=[]")
+Difference = tuple[float, float, float]
+"""(difference, low, high), paired over problems."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One seed of a recipe: reinforcement and baseline from the same cold start."""
+
+    seed: int
+    rl: Summary
+    baseline: Summary
+    gain: Difference
+    """avg@k after reinforcement less avg@k after the baseline."""
+    stopping: Stopping
+    right: dict[int, list[float]]
+    """Share of right samples of each problem, by steps done."""
+
+    def between(self, step: int, other: int) -> Difference:
+        """avg@k after `step` steps less avg@k after `other`."""
+        return paired_bootstrap_difference(self.right[other], self.right[step], seed=self.seed)
+
+
+def main() -> None:
+    """Run what is missing and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
+    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-stopping"))
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--validate-every", type=int, default=1, help="steps between evaluations")
+    parser.add_argument("--tables-only", action="store_true")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[Pair]] = {}
+    for recipe in options.recipes:
+        for seed in options.seeds:
+            if not options.tables_only:
+                run_seed(recipe, seed, options.output, options.validate_every)
+            folder = options.output / f"{recipe}-{seed}"
+            if (folder / "summary.json").exists() and find_beside(folder) is not None:
+                found.setdefault(recipe, []).append(read_pair(seed, folder))
+    for recipe, pairs in found.items():
+        print(
+            f"\n### {recipe}: reinforcement beside its baseline\n\n{baseline_table(pairs)}\n\n{baseline_means(pairs)}"
+        )
+        print(f"\n### {recipe}: where each rule would have stopped\n\n{rule_table(pairs)}\n\n{rule_means(pairs)}")
+    print(f"\n### The rules over {' and '.join(found)}\n\n{verdicts(found)}")
+
+
+def run_seed(recipe: str, seed: int, output: Path, validate_every: int) -> None:
+    """Cold start, reinforcement and baseline of one seed."""
+    cold, folder = output / f"{recipe}-{seed}-cold", output / f"{recipe}-{seed}"
+    if not (cold / "summary.json").exists():
+        skillttrl("sft", recipe, seed, cold, [])
+    if (folder / "summary.json").exists() and (output / f"{folder.name}-vote_sft" / "summary.json").exists():
+        return
+    start = f"model.path={max((cold / 'checkpoints').glob('sft-*')).resolve()}"
+    if not (folder / "summary.json").exists():
+        skillttrl("rl", recipe, seed, folder, [start, f"rl.validate_every={validate_every}"])
+    skillttrl("train", recipe, seed, output / f"{folder.name}-vote_sft", [start, "phases=[vote_sft]"])
+
+
+def skillttrl(command: str, recipe: str, seed: int, folder: Path, settings: list[str]) -> None:
+    """One command, as a user would give it."""
+    words = [command, recipe, "--seed", str(seed), "--output", str(folder), "--resume", "auto"]
+    words += [word for setting in (*settings, *SETTINGS) for word in ("--set", setting)]
+    print("$ skillttrl", " ".join(words), file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "skill_ttrl.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def read_pair(seed: int, folder: Path) -> Pair:
+    """The finished runs of one seed."""
+    beside = find_beside(folder)
+    assert beside is not None and beside.difference is not None, f"{folder} has no baseline with labels"
+    steps = look_back(folder)
+    right = {}
+    for line in read_jsonl(folder / "evaluations.jsonl")[0]:
+        step = {"before": 0, "after": steps.steps}.get(line["label"])
+        step = int(line["label"].removeprefix("step ")) if step is None else step
+        right[step] = [result["correct"] / result["samples"] for result in line["results"]]
+    return Pair(seed, read_summary(folder), beside.summary, beside.difference, steps, right)
+
+
+def baseline_table(pairs: list[Pair]) -> str:
+    """One row a seed, Markdown."""
+    columns = ("seed", "avg@32 before", "maj@32 of the base", "vote_sft after", "rl after", "rl less vote_sft (95 %)",
+               "maj@32 after: vote_sft, rl", "rl, best step in hindsight", "vote_sft s", "rl s")  # fmt: skip
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for pair in pairs:
+        best = pair.stopping.best
+        cells = (
+            str(pair.seed),
+            f"{pair.rl.accuracy_before:.3f}",
+            f"{pair.rl.majority_before:.3f}",
+            f"{pair.baseline.accuracy_after:.3f}",
+            f"{pair.rl.accuracy_after:.3f}",
+            signed(pair.gain),
+            f"{pair.baseline.majority_after:.3f}, {pair.rl.majority_after:.3f}",
+            "-" if best is None else f"{pair.stopping.accuracy[best]:.3f} (step {best})",
+            f"{pair.baseline.seconds['vote_sft']:.0f}",
+            f"{pair.rl.seconds['rl']:.0f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def baseline_means(pairs: list[Pair]) -> str:
+    """Mean and range over seeds, and what that says."""
+    gains = [pair.gain[0] for pair in pairs]
+    sides = (("vote_sft after", [p.baseline.accuracy_after or 0.0 for p in pairs]),
+             ("rl after", [p.rl.accuracy_after or 0.0 for p in pairs]))  # fmt: skip
+    lines = [f"- {name}: {spread(values)}" for name, values in sides]
+    return "\n".join(
+        [*lines, f"- rl less vote_sft: {spread(gains, sign=True)}: {judged([pair.gain for pair in pairs])}"]
+    )
+
+
+def rule_table(pairs: list[Pair]) -> str:
+    """One row a seed and rule, Markdown."""
+    columns = ("seed", "rule", "stops after", "avg@32 there", "lost to the best step", "gained on no rule (95 %)")
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for pair in pairs:
+        found = pair.stopping
+        for rule, stop in [*found.stops.items(), ("no rule", found.steps)]:
+            step = found.steps if stop is None else stop
+            cells = (
+                str(pair.seed),
+                rule,
+                "never" if stop is None else str(stop),
+                f"{found.accuracy[step]:.3f}",
+                f"{regret(pair, step):.3f}",
+                signed(pair.between(step, found.steps)) if step < found.steps else "the same",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rule_means(pairs: list[Pair]) -> str:
+    """Each rule over seeds: where it stops, what it loses, whether it is better than none."""
+    lines = []
+    for rule in (*pairs[0].stopping.stops, "no rule", "no training"):
+        steps = [{"no rule": p.stopping.steps, "no training": 0}.get(rule) for p in pairs]
+        reached = [p.stopping.reached(rule) if step is None else step for p, step in zip(pairs, steps, strict=True)]
+        lost = [regret(pair, step) for pair, step in zip(pairs, reached, strict=True)]
+        told = f"- {rule}: ends after {min(reached)} to {max(reached)} steps, lost to the best step {spread(lost)}"
+        if rule != "no rule":
+            told += f"; against no rule {judgement(rule, pairs)}"
+        lines.append(told)
+    return "\n".join(lines)
+
+
+def verdicts(found: dict[str, list[Pair]]) -> str:
+    """One row a rule, over all recipes, Markdown."""
+    rules = next(iter(found.values()))[0].stopping.stops
+    lines = [f"| rule | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
+    for rule in rules:
+        lines.append(f"| {rule} | {' | '.join(judgement(rule, pairs) for pairs in found.values())} |")
+    return "\n".join(lines)
+
+
+def judgement(rule: str, pairs: list[Pair]) -> str:
+    """Whether ending by a rule is better or worse than ending after all steps."""
+    if rule in pairs[0].stopping.stops and all(pair.stopping.stops[rule] is None for pair in pairs):
+        return "never fires"
+    reached = [0 if rule == "no training" else pair.stopping.reached(rule) for pair in pairs]
+    pair_steps = list(zip(pairs, reached, strict=True))
+    return judged([pair.between(step, pair.stopping.steps) for pair, step in pair_steps])
+
+
+def judged(differences: list[Difference]) -> str:
+    """Intervals over problems of all seeds in a word, and the mean difference."""
+    better = sum(low > 0 for _, low, _ in differences)
+    worse = sum(high < 0 for *_, high in differences)
+    mean = f"{fmean(difference for difference, *_ in differences):+.3f}"
+    seeds = len(differences)
+    if better == seeds or worse == seeds:
+        return f"{mean}, {'better' if better else 'worse'} on every seed"
+    if not better and not worse:
+        return f"{mean}, noise on every seed"
+    return f"{mean}, better on {better}, worse on {worse}, noise on {seeds - better - worse} of {seeds} seeds"
+
+
+def regret(pair: Pair, step: int) -> float:
+    """avg@k that is lost against the best step in hindsight, which needs labels."""
+    return max(pair.stopping.accuracy.values()) - pair.stopping.accuracy[step]
+
+
+def spread(values: list[float], *, sign: bool = False) -> str:
+    """Mean, lowest and highest over seeds."""
+    shape = "+.3f" if sign else ".3f"
+    return f"{fmean(values):{shape}} ({min(values):{shape}} to {max(values):{shape}} over {len(values)} seeds)"
+
+
+def signed(difference: Difference) -> str:
+    """A difference with its interval."""
+    value, low, high = difference
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+if __name__ == "__main__":
+    main()

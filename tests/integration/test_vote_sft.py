@@ -1,0 +1,235 @@
+"""The baseline at equal samples: what it draws, what it learns from, and how it stands beside the reinforcement."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.beside import baseline_command, beside_lines, find_beside
+from skill_ttrl.runs.read import read_jsonl, read_run
+from skill_ttrl.runs.records import trajectory_lines
+from skill_ttrl.stages import train
+from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.stages.vote_sft import agreeing, learner_config
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
+
+COLD = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]
+DRAWN = ["rl.steps=4", "rl.learning_rate=1e-4", "rl.mini_batch_prompts=null", "vote_sft.batch_size=2"]
+
+
+@pytest.fixture(scope="module")
+def base(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that answers, seldom rightly: enough to vote on."""
+    folder = tmp_path_factory.mktemp("base") / "run"
+    train.run(load_config(tiny_yaml, COLD), folder)
+    return folder / "checkpoints" / "sft-000150"
+
+
+@pytest.fixture(scope="module")
+def pair(base: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(reinforced, baseline): two runs from the same base."""
+    folder = tmp_path_factory.mktemp("pair")
+    start = [f"model.path={base}", *DRAWN]
+    train.run(load_config(tiny_yaml, ["phases=[rl]", "rl.validate_every=1", *start]), folder / "mine")
+    settings = ["phases=[vote_sft]", "vote_sft.passes=6", "vote_sft.learning_rate=3e-3", *start]
+    train.run(load_config(tiny_yaml, settings), folder / "mine-vote_sft")
+    return folder / "mine", folder / "mine-vote_sft"
+
+
+def lines(run: Path, name: str, phase: str) -> list[dict[str, Any]]:
+    return [line for line in read_jsonl(run / name)[0] if line["phase"] == phase]
+
+
+def test_it_draws_as_many_samples_of_the_same_prompts_in_the_same_order(pair: tuple[Path, Path]) -> None:
+    reinforced, baseline = lines(pair[0], "trajectories.jsonl", "rl"), lines(pair[1], "trajectories.jsonl", "vote_sft")
+    assert len(baseline) == len(reinforced) == 4 * 3 * 4
+
+    def drawn(line: dict[str, Any]) -> tuple[Any, ...]:
+        return line["step"], line["sample"], line["task"]["id"]
+
+    assert list(map(drawn, baseline)) == list(map(drawn, reinforced))
+    first = [line["steps"] for line in baseline if line["step"] == 0]
+    assert first == [line["steps"] for line in reinforced if line["step"] == 0], "the first round is the same samples"
+    assert {turn["completion"]["policy_version"] for line in baseline for turn in line["steps"]} == {0}
+
+
+def test_while_it_samples_the_policy_is_that_of_the_start(base: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    settings = ["phases=[vote_sft]", f"model.path={base}", *DRAWN, "run.keep_checkpoints=null"]
+    train.run(load_config(tiny_yaml, settings), tmp_path / "run")
+    start = load_file(base / "model.safetensors")
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    rounds = [path for path in checkpoints if int(path.name[-6:]) <= 4]
+    assert len(rounds) == 4 and len(checkpoints) > 4
+    for path in rounds:
+        assert all(torch.equal(start[name], tensor) for name, tensor in load_file(path / "model.safetensors").items())
+    end = load_file(checkpoints[-1] / "model.safetensors")
+    assert any(not torch.equal(start[name], tensor) for name, tensor in end.items())
+
+
+def test_it_learns_the_samples_that_agree_as_they_were_sampled(pair: tuple[Path, Path]) -> None:
+    tried = lines(pair[1], "trajectories.jsonl", "vote_sft")
+    matches = [match for vote in lines(pair[1], "votes.jsonl", "vote_sft") for match in vote["matches"]]
+    assert len(matches) == len(tried) and 0 < sum(matches) < len(matches)
+    expected = [
+        (turn["prompt_ids"], turn["completion"]["token_ids"])
+        for line, match in zip(tried, matches, strict=True)
+        for turn in line["steps"]
+        if match
+    ]
+    data = list(agreeing(pair[1] / "trajectories.jsonl"))
+    assert [(list(each.prompt_ids), list(each.response_ids)) for each in data] == expected
+    rows = lines(pair[1], "metrics.jsonl", "vote_sft")[4:]
+    config = read_run(pair[1]).config
+    assert len(rows) == learner_config(config, len(data)).steps == -(-6 * len(data) // 2)
+    losses = [row["loss"] for row in rows]
+    assert sum(losses[-5:]) < 0.75 * sum(losses[:5]), "seen six times, they are better known"
+
+
+def test_every_turn_is_learned_from_but_not_what_the_bank_told(tmp_path: Path) -> None:
+    task = Task("t", "env")
+
+    def turn(ids: tuple[int, ...], mask: tuple[bool, ...] | None) -> Step:
+        return Step(
+            "seen", "said", 0.0, False, False, (7, 8), Completion("said", ids, (-0.5,) * len(ids), "stop", 0, mask)
+        )
+
+    spoken = (turn((1, 2, 3), (True, False, True)), turn((4, 5), None), turn((), None))
+    agrees = Trajectory(task, spoken, "1", "terminated", reward=1.0)
+    other = Trajectory(task, (turn((9,), None),), "2", "terminated", reward=0.0)
+    file = tmp_path / "trajectories.jsonl"
+    written = trajectory_lines("vote_sft", 0, Group(task, (agrees, other))) + trajectory_lines(
+        "rl", 0, Group(task, (agrees,))
+    )
+    file.write_text("".join(f"{line}\n" for line in written))
+    found = [(list(e.prompt_ids), list(e.response_ids), e.mask) for e in agreeing(file)]
+    assert found == [([7, 8], [1, 2, 3], [True, False, True]), ([7, 8], [4, 5], None)]
+    assert list(agreeing(tmp_path / "none.jsonl")) == []
+
+
+def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
+    reinforced, baseline = pair
+    for path, other, learned in ((reinforced, baseline, "vote_sft"), (baseline, reinforced, "rl")):
+        found = find_beside(path)
+        assert found is not None and found.path == other and found.learned == learned
+        assert found.summary == read_run(other).summary
+        assert found.difference is not None
+        shown = inspect(path)
+        assert len(shown.columns) == 4 and all(len(row) == 4 for row in shown.rows)
+        assert any("Reinforcement less SFT on the majority answers: " in note for note in shown.notes)
+    after = [read_run(path).summary for path in pair]
+    assert after[0] is not None and after[1] is not None
+    assert after[0].accuracy_after is not None and after[1].accuracy_after is not None
+    difference = after[0].accuracy_after - after[1].accuracy_after
+    found = find_beside(reinforced)
+    assert found is not None and found.difference is not None and found.difference[0] == pytest.approx(difference)
+    assert "SFT on the majority answers, seed 0" in (baseline / "summary.md").read_text()
+    html = (baseline / "report.html").read_text()
+    assert "<th>after, reward majority</th>" in html and "maj@2 of the base" in html
+
+
+def test_a_run_that_sampled_otherwise_is_no_baseline(
+    pair: tuple[Path, Path], base: Path, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    start = [f"model.path={base}", "vote_sft.batch_size=4"]
+    train.run(load_config(tiny_yaml, ["phases=[vote_sft]", *start, "rl.steps=1"]), tmp_path / "mine-vote_sft")
+    (tmp_path / "mine").symlink_to(pair[0])
+    assert find_beside(tmp_path / "mine") is None
+
+
+def test_without_a_baseline_the_report_names_the_command_that_makes_it(
+    base: Path, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "alone"
+    config = load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", *DRAWN, "rl.steps=1"])
+    train.run(config, run)
+    command = baseline_command(run, config)
+    (told,) = beside_lines(run)
+    assert told.endswith(command) and command in (run / "summary.md").read_text()
+    words = shlex.split(command)
+    assert words[:2] == ["skillttrl", "train"] and words[-2:] == ["-o", f"{run}-vote_sft"]
+    train.run(load_config(words[2], [words[4]]), words[-1])
+    assert find_beside(run) is not None
+
+    for path, settings in (
+        ("random", ["rl.reward=random"]),
+        ("cold", ["phases=[sft]", "sft.steps=2", "model.path=embedded"]),
+    ):
+        train.run(
+            load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", "rl.steps=0", *settings]), tmp_path / path
+        )
+        assert beside_lines(tmp_path / path) == []
+
+
+def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_path: Path) -> None:
+    summary = train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"]), tmp_path / "run")
+    assert summary.steps == {"sft": 1, "vote_sft": 2} and summary.accuracy_after == summary.accuracy_before
+    assert any("nothing to imitate" in text for text in summary.warnings)
+
+
+def test_phases_and_prompts_are_checked_before_anything_is_trained(tiny_yaml: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[vote_sft\] or \[sft, vote_sft\]"):
+        load_config(tiny_yaml, ["phases=[rl, vote_sft]"])
+    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are 6 tasks"):
+        train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "rl.prompts_per_step=7"]), tmp_path / "run")
+    with pytest.raises(ConfigError, match="Unknown stopping rule 'entropi'"):
+        train.run(load_config(tiny_yaml, ["rl.stop_rule=entropi"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_with_a_bank_its_skills_are_seen_and_it_stays_as_it_was(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    config = load_config(tiny_skills_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"])
+    summary = train.run(config, tmp_path / "run")
+    assert summary.bank_version == 1 and summary.accuracy_bank_off is not None
+    shown = [json.loads(line)["skills_in_prompt"] for line in (tmp_path / "run" / "trajectories.jsonl").open()]
+    assert all(len(skills) == 1 for skills in shown)
+
+
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
+) -> tuple[int, str, str]:
+    """The command through its real entry point: exit code, stdout, stderr, their lines joined again."""
+    monkeypatch.setattr("sys.argv", ["skillttrl", *map(str, words)])
+    capsys.readouterr()
+    code = 0
+    try:
+        main()
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    shown = capsys.readouterr()
+    return code, " ".join(shown.out.split()), " ".join(shown.err.split())
+
+
+def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
+    base: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [
+        word for setting in (f"model.path={base}", "rl.validate_every=1", *DRAWN) for word in ("--set", setting)
+    ]
+    code, out, _ = command(monkeypatch, capsys, "rl", tiny_yaml, *settings, "-o", "mine")
+    named = out.partition("Make it: skillttrl ")[2].partition(" Wall time:")[0]
+    assert code == 0 and named == "train mine/config.yaml --set 'phases=[vote_sft]' -o mine-vote_sft"
+    code, out, _ = command(monkeypatch, capsys, *shlex.split(named))
+    assert code == 0 and "SFT on the majority answers, seed 0" in out and "vote SFT: learn" in out
+    assert "Beside it: maj@2 of the base" in out and "reinforcement (mine)" in out
+    code, out, _ = command(monkeypatch, capsys, "inspect", "mine")
+    assert code == 0 and "SFT on the majority answers at equal samples (mine-vote_sft)" in out
+
+    code, out, _ = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--json")
+    table = {row[0]: row[1:] for row in json.loads(out)["rows"]}
+    assert code == 0 and table["no rule"][0] == "4, the last" and table["no training"][0] == "0"
+    assert set(table) >= {"rule agreement", "rule entropy", "rule flip_rate", "best in hindsight"}
+    assert table["rule agreement"][0] == "3", "on this weak base no answer has 30 % of the votes"
+    code, out, err = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--history")
+    assert code == 2 and "each show something else" in err
+    code, _, err = command(monkeypatch, capsys, "inspect", "mine-vote_sft", "--stopping")
+    assert code == 4 and "no step of the rl phase" in err

@@ -1,0 +1,151 @@
+"""Stopping rules on rows made by hand: where each fires, where it does not, and what it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.metrics import figures_line
+from skill_ttrl.runs.stopping import RULES, stop_step
+from skill_ttrl.stages.stopping import inspect_stopping, look_back, stopped_by
+
+Figures = dict[str, list[float | None]]
+
+HEALTHY: Figures = {
+    "majority_ratio": [0.5, 0.6, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8],
+    "answer_entropy": [2.0, 1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.9],
+    "flip_rate": [None, None, None, 0.0, 0.1, 0.0, 0.0, 0.1],
+}
+
+
+def rows(changes: Figures | None = None) -> list[dict[str, Any]]:
+    figures = {**HEALTHY, **(changes or {})}
+    steps = max(map(len, figures.values()))
+    return [
+        {"phase": "rl", "step": step}
+        | {name: values[step] for name, values in figures.items() if step < len(values) and values[step] is not None}
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("rule", ["agreement", "entropy", "flip_rate"])
+def test_a_healthy_run_is_left_alone(rule: str) -> None:
+    assert stop_step(rows(), rule) is None and stop_step([], rule) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "options", "stop"),
+    [
+        # (0.2 + 0.3 + 0.3) / 3 is below 0.3; with the fourth share the mean would be above it again
+        ("agreement", {"majority_ratio": [0.2, 0.3, 0.3, 0.6, 0.8]}, {}, 3),
+        ("agreement", {"majority_ratio": [0.3, 0.3, 0.3]}, {}, None),
+        ("agreement", {"majority_ratio": [0.2, 0.5, 0.6]}, {"window": 1}, 1),
+        ("agreement", {"majority_ratio": [0.5, 0.5, 0.5]}, {"threshold": 0.6}, 3),
+        ("agreement", {"majority_ratio": [0.1, 0.1]}, {}, None),  # too few steps to say
+        # one rate is not enough; (0.3 + 0.2) / 2 is above 0.2
+        ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {}, 4),
+        ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {"at_least": 1}, 3),
+        ("flip_rate", {"flip_rate": [None, None, 0.2, 0.2]}, {}, None),
+        # a step without a rate in between changes nothing; only the latest `window` rates count
+        ("flip_rate", {"flip_rate": [0.0, 0.0, 0.3, None, 0.3]}, {"window": 2}, 5),
+        ("flip_rate", {"flip_rate": [0.0, 0.0, 0.3, None, 0.3]}, {"window": 4}, None),
+        # first three: mean 2; a quarter of that is 0.5, and (0.6 + 0.4 + 0.4) / 3 is the first mean below it
+        ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {}, 7),
+        ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {"share": 0.5}, 6),
+        ("entropy", {"answer_entropy": [2.0, 2.0, 2.0]}, {"share": 0.9}, None),
+        ("entropy", {"answer_entropy": [0.0, 0.0, 0.0, 0.0, 0.0]}, {}, None),  # nothing to spend
+    ],
+)
+def test_where_a_rule_fires(rule: str, changes: Figures, options: dict[str, Any], stop: int | None) -> None:
+    assert stop_step(rows({name: [] for name in HEALTHY} | changes), rule, options) == stop
+
+
+def test_runs_of_before_the_majority_ratio_had_its_name_are_read() -> None:
+    assert stop_step([{"agreement": 0.1}] * 3, "agreement") == 3
+
+
+@given(
+    shares=st.lists(st.floats(0, 1), max_size=12),
+    entropies=st.lists(st.floats(0, 4), max_size=12),
+    flips=st.lists(st.none() | st.floats(0, 1), max_size=12),
+    cut=st.integers(0, 12),
+)
+def test_what_comes_later_moves_no_stop_and_labels_are_not_looked_at(
+    shares: list[float | None], entropies: list[float | None], flips: list[float | None], cut: int
+) -> None:
+    made = rows({"majority_ratio": shares, "answer_entropy": entropies, "flip_rate": flips})
+    labelled = [row | {"label_accuracy": 0.5, "ground_truth_ratio": 0.1} for row in made]
+    for rule in RULES:
+        stop = stop_step(made, rule)
+        assert stop_step(labelled, rule) == stop
+        early = stop_step(made[:cut], rule)
+        assert early == (stop if stop is not None and stop <= cut else None)
+
+
+def test_an_unknown_rule_or_option_is_answered_with_the_closest() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'flip_rate'"):
+        stop_step([], "flip_rat")
+    with pytest.raises(ConfigError, match=r"'entropy' has no option 'shares'\. Did you mean 'share'"):
+        stop_step([], "entropy", {"shares": 1})
+    for wrong in (0, 2.5, "three"):
+        with pytest.raises(ConfigError, match="window of the stopping rule 'entropy' is a whole number above 0"):
+            stop_step([], "entropy", {"window": wrong})
+
+
+def made_run(folder: Path, config: SkillTTRLConfig, accuracies: Sequence[tuple[str, float | None]]) -> Path:
+    with RunFolder.create(folder, config) as run:
+        collapsing = rows({"flip_rate": [None, None, None, 0.5, 0.5, 0.6, 0.6, 0.6]})
+        lines = [figures_line("sft", 0, {"loss": 1.0})]
+        lines += [figures_line(row.pop("phase"), row.pop("step"), row) for row in collapsing]
+        run.append_jsonl("metrics.jsonl", lines)
+        found = [f'{{"label": "{label}", "accuracy": {"null" if a is None else a}}}' for label, a in accuracies]
+        run.append_jsonl("evaluations.jsonl", found)
+    return folder
+
+
+def test_looking_back_at_a_run(tmp_path: Path) -> None:
+    measured = [("before", 0.4), ("step 2", 0.5), ("step 5", 0.3), ("after", 0.1), ("after, bank off", 0.9)]
+    path = made_run(tmp_path / "run", SkillTTRLConfig(), measured)
+    found = look_back(path)
+    assert found.stops == {"agreement": None, "entropy": None, "flip_rate": 5} and found.steps == 8
+    assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
+    table = {row[0]: row[1:] for row in inspect_stopping(path).rows}
+    assert table["rule flip_rate"] == ("5", "0.300", "0.200")
+    assert table["rule entropy"] == ("never", "0.100", "0.400")
+    assert table["no rule"] == ("8, the last", "0.100", "0.400")
+    assert table["best in hindsight"] == ("2", "0.500", "0.000") and table["no training"] == ("0", "0.400", "0.100")
+
+
+def test_looking_back_without_labels_or_between_evaluations(tmp_path: Path) -> None:
+    path = made_run(tmp_path / "unlabelled", SkillTTRLConfig(), [("before", None), ("after", None)])
+    assert look_back(path).best is None
+    assert {row[2:] for row in inspect_stopping(path).rows} == {("-", "-")}
+    path = made_run(tmp_path / "gap", SkillTTRLConfig(), [("before", 0.4), ("after", 0.1)])
+    found = inspect_stopping(path)
+    assert {row[0]: row[2:] for row in found.rows}["rule flip_rate"] == ("-", "-")
+    assert "rl.validate_every=1" in found.notes[0]
+    with (
+        RunFolder.create(tmp_path / "new", SkillTTRLConfig()),
+        pytest.raises(RunFolderError, match="no step of the rl"),
+    ):
+        look_back(tmp_path / "new")
+
+
+def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> None:
+    config = load_config({"rl": {"stop_rule": "flip_rate", "stop_options": {"at_least": 3}, "steps": 20}})
+    path = made_run(tmp_path / "run", config, [])
+    assert look_back(path).stops["flip_rate"] == 6
+    assert stopped_by(path, config.rl, 5) is None
+    told = stopped_by(path, config.rl, 6)
+    assert told is not None and "flip_rate" in told and "after 6 of 20 steps" in told
+    assert stopped_by(path, config.rl, 20) == told, "a resumed run is told what it was told before"
+    assert stopped_by(path, SkillTTRLConfig().rl, 20) is None
+    assert stopped_by(path, config.rl.model_copy(update={"steps": 6}), 6) is None, "it had ended by itself"
