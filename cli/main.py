@@ -17,6 +17,7 @@ from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.skills import skills_app
+from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.skills.hostile import visible
@@ -219,6 +220,7 @@ def export(
 
 
 app.command()(merge)
+app.command()(vote)
 
 
 @app.command()

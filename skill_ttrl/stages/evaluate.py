@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from skill_ttrl.answers import journal
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.folder import VERDICTS
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.stages.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.measure import Evaluation, evaluate_samples, evaluation_draws
@@ -78,8 +80,8 @@ def run_all(
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
     opened = open_samples(output, subject, problems, draws, chunk, use_bank) if output is not None else nullcontext()
-    with opened as folder:
-        progress = progress or SilentProgress()
+    progress = progress or SilentProgress()
+    with opened as folder, journal(folder.path / VERDICTS) if folder is not None else nullcontext():
         samples = draw_samples(
             subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress
         )

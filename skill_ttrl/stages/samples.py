@@ -43,7 +43,7 @@ class Sample:
     cut_off: bool = False
     """Whether it reached the longest length that was allowed."""
     right: bool | None = None
-    """What the environment said of it. It counts only where the task has no true answer."""
+    """What the environment said of it; None where the task has a true answer, which then decides, or nothing was said."""
     error: str | None = None
     """What went wrong where the try failed."""
     view: int = 0
@@ -83,15 +83,15 @@ def sample_of(trajectory: Trajectory) -> Sample:
         logprob=sum(_logprob(completion) for completion in done) if done else None,
         tokens=sum(completion.sampled for completion in done) if done else None,
         cut_off=any(completion.finish_reason == "length" for completion in done),
-        right=judged(trajectory),
+        right=_judged(trajectory) if trajectory.task.reference is None else None,
         error=trajectory.error,
         view=trajectory.view,
         skills=_skill_counts(trajectory, done),
     )
 
 
-def judged(trajectory: Trajectory) -> bool | None:
-    """Whether the environment's return says that a try is right; None where it could not tell."""
+def _judged(trajectory: Trajectory) -> bool | None:
+    """By the environment's return; None where the environment could not tell."""
     if trajectory.steps and trajectory.steps[-1].info.get("graded", True):
         return trajectory.env_return > 0
     return None if trajectory.error is None else False

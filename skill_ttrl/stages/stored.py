@@ -1,0 +1,226 @@
+"""Samples that are there already: of an evaluation, of a run's training, or texts in a file of one's own.
+
+They are read as visits (see `replay`). Everything in them is untrusted text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from skill_ttrl.config import SourceConfig, load_config
+from skill_ttrl.data import Records, column, read_records
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.envs.math.tasks import load_tasks
+from skill_ttrl.errors import ConfigError, DataError, EnvError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
+from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.stages.build import source_tasks
+from skill_ttrl.stages.pin import data_revision
+from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample, sample_of
+from skill_ttrl.types import Task, Trajectory, from_json
+
+T = TypeVar("T")
+
+FILES = (".json", ".jsonl", ".parquet")
+"""Endings of files with samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Samples to vote on."""
+
+    visits: tuple[tuple[Drawn, ...], ...]
+    """Problems that are voted on together: one for samples drawn once, one for each step of a run."""
+    notes: tuple[str, ...] = ()
+    """What was left out or could not be had."""
+
+
+def is_stored(source: str | Path) -> bool:
+    """Whether `source` names a file, or is a folder that samples are kept in; anything else is to be sampled."""
+    path = Path(source)
+    return path.is_file() or path.suffix in FILES or SampleFolder.exists(path)
+
+
+def read_stored(source: str | Path) -> Stored:
+    """Samples of a file or folder.
+
+    Args:
+        source: the `--output` of `evaluate` or `vote` or its `samples.jsonl`; the `trajectories.jsonl` of a run, whose true
+            answers are taken from the run's data; or records with `problem`, `responses` (a list of texts) and where they are
+            known `answer`, `logprobs`, `lengths`, `views` (lists of as many numbers).
+
+    Raises:
+        DataError: it cannot be read, or holds no samples; names the line.
+    """
+    path = Path(source)
+    if path.is_dir():
+        path = path / SAMPLES
+    keys = _first_keys(path)
+    if keys >= {"draw", "task", "samples"}:
+        return _from_samples(path)
+    if keys >= {"task", "steps"}:
+        return _from_trajectories(path)
+    return _from_records(path)
+
+
+def _first_keys(path: Path) -> set[str]:
+    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        return set()
+    with path.open("rb") as stream:
+        try:
+            found = json.loads(stream.readline())
+        except (ValueError, RecursionError):
+            return set()
+    return set(found) if isinstance(found, dict) else set()
+
+
+def _from_samples(path: Path) -> Stored:
+    notes: list[str] = []
+    rows = [_parsed(Drawn, line, where) for where, line in _lines(path, notes)]
+    main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
+    if not main:
+        raise DataError(
+            f"{path} holds no samples at a temperature, only {', '.join(sorted({row.draw for row in rows}))}."
+        )
+    return Stored((main,), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a line of a run's file belongs."""
+
+    phase: str = ""
+    step: int | None = None
+
+
+def _from_trajectories(path: Path) -> Stored:
+    notes: list[str] = []
+    tries: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
+    for where, line in _lines(path, notes):
+        place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
+        # Tokens are most of a trajectory; of them only sums are kept.
+        tries[place][trajectory.task.id].append((trajectory.task, sample_of(trajectory)))
+    if not tries:
+        raise DataError(f"{path} holds no samples. At least one is needed.")
+    references = _references(path.parent, notes)
+    visits = []
+    for tasks in tries.values():
+        rows = []
+        for name, group in tasks.items():
+            task = next((task for task, sample in group if sample.view == 0), group[0][0])
+            task = replace(task, reference=task.reference or references.get(name))
+            rows.append(Drawn("", SAMPLE, task, tuple(sample for _, sample in group)))
+        visits.append(tuple(rows))
+    return Stored(tuple(visits), tuple(notes))
+
+
+def _references(run: Path, notes: list[str]) -> dict[str, str]:
+    """True answers of a run's training problems by id: its trajectories have none, as the trainer had none."""
+    if not RunFolder.exists(run):
+        return {}
+    config = load_config(run / "config.yaml")
+    try:
+        source = config.data.train
+        if source is not None:
+            source = source.model_copy(update={"revision": data_revision(source)})
+        tasks = source_tasks(config, resolve_env(config.env.id), source, "train")
+    except (ConfigError, DataError, EnvError) as error:
+        notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
+        return {}
+    return {task.id: task.reference for task in tasks if task.reference is not None}
+
+
+def _from_records(path: Path) -> Stored:
+    records = read_records(path)
+    if "responses" not in records.columns:
+        raise DataError(
+            f"{path} holds no samples: neither lines of {SAMPLES} or of a run's trajectories.jsonl, nor records with 'problem' "
+            f"and 'responses' (it has: {', '.join(map(repr, records.columns))}). To draw samples, give a model and --data."
+        )
+    name = "problem" if "problem" in records.columns else SourceConfig.model_fields["prompt_field"].default
+    tasks = load_tasks(SourceConfig(path=str(path), prompt_field=name), "")
+    texts = column(records, "responses", list)
+    logprobs, lengths, views = (_beside(records, each) for each in ("logprobs", "lengths", "views"))
+    rows = []
+    for number, (task, responses, where) in enumerate(zip(tasks, texts, records.places, strict=True)):
+        if not responses or not all(isinstance(text, str) for text in responses):
+            raise DataError(f"{where}: 'responses' must be a list of at least one text.")
+        count = len(responses)
+        samples = zip(
+            responses,
+            _numbers(logprobs[number], "logprobs", count, where),
+            _numbers(lengths[number], "lengths", count, where),
+            _numbers(views[number], "views", count, where),
+            strict=True,
+        )
+        rows.append(
+            Drawn(
+                "",
+                SAMPLE,
+                task,
+                tuple(
+                    Sample(
+                        text=text,
+                        answer=OutputParser().parse(text).answer,
+                        logprob=logprob,
+                        tokens=None if length is None else int(length),
+                        view=int(view or 0),
+                    )
+                    for text, logprob, length, view in samples
+                ),
+            )
+        )
+    return Stored((tuple(rows),))
+
+
+def _beside(records: Records, name: str) -> list[Any]:
+    return [row.get(name) for row in records.rows]
+
+
+def _numbers(values: Any, name: str, count: int, where: str) -> Sequence[float | None]:
+    if values is None:
+        return [None] * count
+    numbers = isinstance(values, list) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
+    )
+    if not numbers or len(values) != count:
+        raise DataError(f"{where}: {name!r} must be a list of {count} numbers, one for each response.")
+    whole = name == "logprobs" or all(float(value).is_integer() and value >= 0 for value in values)
+    if not whole:
+        raise DataError(f"{where}: {name!r} must hold whole numbers from 0, found {values}.")
+    found: Sequence[float | None] = values
+    return found
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Whole lines with their places; a torn last one is left out and noted."""
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    notes.append(
+                        f"{path}: its last line is torn (it is being written, or was killed) and was left out."
+                    )
+                elif line.strip():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def _parsed(kind: type[T], line: bytes, where: str) -> T:
+    try:
+        return from_json(kind, line)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        raise DataError(f"{where} cannot be read: {field}{': ' if field else ''}{problem['msg']}.") from None

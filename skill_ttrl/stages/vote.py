@@ -1,0 +1,240 @@
+"""`skillttrl vote`: the vote laboratory. Samples in, votes out, one voting strategy beside another on the same samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.answers import journal
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.runs.files import explaining, write_atomic
+from skill_ttrl.runs.folder import VERDICTS, RunFolder
+from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.sample_folder import SampleFolder
+from skill_ttrl.stages.draw import draw_samples, open_samples
+from skill_ttrl.stages.replay import Held, Replayed, Settings, Visits, replay
+from skill_ttrl.stages.samples import SAMPLE, Draw
+from skill_ttrl.stages.stored import is_stored, read_stored
+from skill_ttrl.stages.subject import find_subject
+from skill_ttrl.types import derive_seed, to_json
+from skill_ttrl.voting import STRATEGIES, check_strategy
+
+VOTES, LAB = "votes.jsonl", "vote.json"
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class VoteLab:
+    """What the strategies are worth on one set of samples."""
+
+    source: str
+    problems: int
+    samples: tuple[int, int]
+    """Fewest and most samples of a problem at one visit."""
+    visits: int
+    """1 for samples drawn once; more for the steps of a run, in which problems come round again."""
+    labelled: int
+    """Problems whose true answer is known."""
+    trained_on: int | None
+    """Problems that the policy was trained on; None where that is not known."""
+    settings: Settings
+    strategies: tuple[Replayed, ...]
+    """The majority first; the others as they were asked for."""
+    notes: tuple[str, ...] = ()
+    """What was left out or could not be had."""
+
+
+def run(
+    source: str | Path,
+    *,
+    strategies: Sequence[str] = ("majority",),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    threshold: float = 0.5,
+    splits: int = 10,
+    output: str | Path | None = None,
+    plot: str | Path | None = None,
+    data: Sequence[str] = (),
+    samples: int | None = None,
+    overrides: Sequence[str] = (),
+    config: str | None = None,
+    chunk: int | None = None,
+    use_bank: bool = True,
+    progress: Progress | None = None,
+) -> VoteLab:
+    """Put samples to the vote under one strategy or several.
+
+    Args:
+        source: stored samples (see `stages.stored`), or a run, checkpoint or model that is sampled as its training would be.
+        strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
+            there to be compared with.
+        options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
+        threshold: a wrong winner with at least this share of the samples is a false consensus.
+        splits: random halvings behind the flip rate.
+        output: folder for `votes.jsonl` and `vote.json`; drawn samples are kept there too, and gone on with.
+        plot: HTML file to write the charts to.
+        data: where the source is sampled: files or data sets; empty: its own problems.
+        samples: where the source is sampled: samples of each problem; None: the config's `rollout.n_votes_per_prompt`.
+        overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
+        config: a plain model's recipe or config file.
+        chunk: as in `evaluate.run_all`.
+        use_bank: False asks without the skill bank.
+        progress: told of what is drawn and of what was left out.
+
+    Raises:
+        ConfigError: no such strategy, or an option that it does not take.
+        SkillTTRLError: samples cannot be read or drawn, or the output not be written.
+        Interrupted: a signal came while samples were drawn.
+    """
+    asked = _asked(strategies, options or {}, threshold, splits)
+    progress = progress or SilentProgress()
+    with nullcontext() if output is None else journal(Path(output) / VERDICTS):
+        if is_stored(source):
+            _refuse_draw(source, data=data, samples=samples, config=config, chunk=chunk)
+            found = _stored(source, output, overrides, progress)
+        else:
+            found = _drawn(source, data, samples, overrides, config, output, chunk, use_bank, progress)
+        level = found.config.eval
+        judged = Settings(threshold, splits, found.config.seed, level.confidence, level.bootstrap_samples)
+        lab, votes = _lab(str(source), found, asked, judged)
+    if output is not None:
+        _write(Path(output), lab, votes)
+    if plot is not None:
+        from skill_ttrl.stages.vote_plot import vote_html
+
+        with explaining("write", Path(plot)):
+            write_atomic(Path(plot), vote_html(lab).encode())
+    return lab
+
+
+def vote_lines(votes: Mapping[str, Sequence[Held]]) -> list[str]:
+    """Lines of the laboratory's `votes.jsonl`: one a strategy, problem and visit."""
+    lines = []
+    for name, held_by in votes.items():
+        for held in held_by:
+            source, task_id = held.problem
+            first = {
+                "strategy": name,
+                "source": source,
+                "step": held.step,
+                "task_id": task_id,
+                "task_type": held.task_type,
+                "correct": held.correct,
+                "reward_accuracy": held.reward_accuracy,
+            }
+            lines.append(f"{json.dumps(first)[:-1]}, {to_json(held.vote)[1:]}")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Samples, and what is known of them."""
+
+    visits: Visits
+    config: SkillTTRLConfig
+    trained_on: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _asked(
+    strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]], threshold: float, splits: int
+) -> dict[str, Mapping[str, Any]]:
+    """Options by strategy, each checked on a small made-up vote before anything is read or drawn."""
+    names = list(dict.fromkeys(each for name in strategies for each in (STRATEGIES if name == ALL else [name])))
+    if not names:
+        raise ConfigError(f"No voting strategy was named.{did_you_mean('', [*STRATEGIES, ALL])}")
+    for name in options:
+        if name not in names:
+            raise ConfigError(f"There are options for {name!r}, which is not among the strategies: {', '.join(names)}.")
+    for name in names:
+        check_strategy(name, options.get(name))
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"The threshold of a false consensus lies between 0 and 1, found {threshold}.")
+    if splits < 1:
+        raise ConfigError(f"The flip rate needs at least one split, found {splits}.")
+    return {name: options.get(name, {}) for name in names}
+
+
+def _refuse_draw(source: str | Path, **asked: Any) -> None:
+    given = [f"--{name}" for name, value in asked.items() if value not in (None, (), [])]
+    if given:
+        raise ConfigError(f"{source} holds samples, so nothing is drawn: {', '.join(given)} is for a run or a model.")
+
+
+def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[str], progress: Progress) -> _Found:
+    config = load_config({}, overrides)
+    if output is not None:
+        _refuse_foreign(Path(output))
+    stored = read_stored(source)
+    for note in stored.notes:
+        progress.notice(note, warning=True)
+    if output is not None:
+        with explaining("make", Path(output)):
+            Path(output).mkdir(parents=True, exist_ok=True)
+    return _Found(stored.visits, config, notes=stored.notes)
+
+
+def _drawn(
+    source: str | Path,
+    data: Sequence[str],
+    samples: int | None,
+    overrides: Sequence[str],
+    config: str | None,
+    output: str | Path | None,
+    chunk: int | None,
+    use_bank: bool,
+    progress: Progress,
+) -> _Found:
+    """Samples as a training step would draw them, from the same sampling settings."""
+    subject = find_subject(source, overrides, config=config)
+    how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
+    sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
+    draws = [Draw(SAMPLE, how.n_votes_per_prompt if samples is None else samples, sampling, seed)]
+    problems = subject.problems(data)
+    opened = open_samples(output, subject, problems, draws, chunk, use_bank) if output is not None else nullcontext()
+    with opened as folder:
+        found = draw_samples(subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress)
+    known = found.known
+    trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
+    return _Found([found.rows], subject.config, trained_on)
+
+
+def _lab(
+    source: str, found: _Found, strategies: Mapping[str, Mapping[str, Any]], settings: Settings
+) -> tuple[VoteLab, dict[str, list[Held]]]:
+    replayed, votes = replay(found.visits, strategies, settings)
+    problems = {(row.source, row.task.id): row.task.reference is not None for visit in found.visits for row in visit}
+    counts = [len(row.samples) for visit in found.visits for row in visit]
+    lab = VoteLab(
+        source=source,
+        problems=len(problems),
+        samples=(min(counts), max(counts)),
+        visits=len(found.visits),
+        labelled=sum(problems.values()),
+        trained_on=found.trained_on,
+        settings=settings,
+        strategies=tuple(replayed),
+        notes=found.notes,
+    )
+    return lab, votes
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A folder that holds something else must not lose it to files of the same names."""
+    if not path.exists():
+        return
+    ours = path.is_dir() and (SampleFolder.exists(path) or (path / LAB).is_file() or not any(path.iterdir()))
+    if RunFolder.exists(path) or not ours:
+        raise RunFolderError(f"{path} holds something else than votes. Choose another --output.")
+
+
+def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[Held]]) -> None:
+    text = json.dumps(asdict(lab), indent=2, ensure_ascii=False) + "\n"
+    with explaining("write", output):
+        write_atomic(output / VOTES, "".join(f"{line}\n" for line in vote_lines(votes)).encode())
+        write_atomic(output / LAB, text.encode())
