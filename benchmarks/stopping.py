@@ -2,6 +2,7 @@
 
     python benchmarks/stopping.py                      # all runs, then the tables (about half an hour on one core)
     python benchmarks/stopping.py --tables-only        # the tables again from finished runs
+    python benchmarks/stopping.py --sweep 10           # other settings of both, on a seed of its own (a quarter of an hour)
 
 One cold start a seed. From it the reinforcement of the recipe, measured after every step, and SFT on the majority answers
 (the phase vote_sft) with as many samples of the same prompts. Finished runs are not repeated. Runs start one after the
@@ -24,6 +25,20 @@ from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.stages.stopping import Stopping, look_back
 
 RECIPES = ("quickstart", "collapse")
+SWEEP = {
+    "vote_sft": [
+        (f"vote_sft.learning_rate={rate}", f"vote_sft.batch_size={size}", f"vote_sft.passes={passes}")
+        for size, rate, passes in (
+            (64, "1e-4", 1), (64, "3e-4", 1), (64, "3e-4", 2), (64, "1e-3", 1),
+            (256, "1e-4", 1), (256, "3e-4", 1), (256, "1e-3", 1),
+        )
+    ],
+    "rl": [
+        (f"rl.learning_rate={rate}", f"rl.mini_batch_prompts={prompts}")
+        for rate, prompts in (("1e-4", "null"), ("3e-4", "null"), ("1e-3", "null"), ("1e-4", "4"), ("3e-4", "4"))
+    ],
+}  # fmt: skip
+"""Settings by phase. 4 prompts a mini-batch are 8 (quickstart) or 4 (collapse) optimiser steps a step in place of one."""
 SETTINGS = ("runtime.threads=1", "eval.extra_temperatures=[]")
 Difference = tuple[float, float, float]
 """(difference, low, high), paired over problems."""
@@ -55,8 +70,15 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--validate-every", type=int, default=1, help="steps between evaluations")
     parser.add_argument("--tables-only", action="store_true")
+    parser.add_argument("--sweep", type=int, metavar="SEED", help="other settings of both phases, on this seed only")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.sweep is not None:
+        for recipe in options.recipes:
+            print(
+                f"\n### {recipe}, seed {options.sweep}: other settings\n\n{sweep(recipe, options.sweep, options.output)}"
+            )
+        return
     found: dict[str, list[Pair]] = {}
     for recipe in options.recipes:
         for seed in options.seeds:
@@ -75,15 +97,39 @@ def main() -> None:
 
 def run_seed(recipe: str, seed: int, output: Path, validate_every: int) -> None:
     """Cold start, reinforcement and baseline of one seed."""
-    cold, folder = output / f"{recipe}-{seed}-cold", output / f"{recipe}-{seed}"
-    if not (cold / "summary.json").exists():
-        skillttrl("sft", recipe, seed, cold, [])
+    folder = output / f"{recipe}-{seed}"
     if (folder / "summary.json").exists() and (output / f"{folder.name}-vote_sft" / "summary.json").exists():
         return
-    start = f"model.path={max((cold / 'checkpoints').glob('sft-*')).resolve()}"
+    start = cold_start(recipe, seed, output)
     if not (folder / "summary.json").exists():
         skillttrl("rl", recipe, seed, folder, [start, f"rl.validate_every={validate_every}"])
     skillttrl("train", recipe, seed, output / f"{folder.name}-vote_sft", [start, "phases=[vote_sft]"])
+
+
+def cold_start(recipe: str, seed: int, output: Path) -> str:
+    """The setting that starts from the cold start of this seed."""
+    cold = output / f"{recipe}-{seed}-cold"
+    if not (cold / "summary.json").exists():
+        skillttrl("sft", recipe, seed, cold, [])
+    return f"model.path={max((cold / 'checkpoints').glob('sft-*')).resolve()}"
+
+
+def sweep(recipe: str, seed: int, output: Path) -> str:
+    """Both phases with other settings than the recipe's: one row a run, Markdown."""
+    start = cold_start(recipe, seed, output)
+    lines = ["| phase | settings | avg@32 before | avg@32 after | maj@32 after | s |", f"|{'---|' * 6}"]
+    for phase, choices in SWEEP.items():
+        for settings in choices:
+            values = [setting.partition("=")[2] for setting in settings]
+            folder = output / f"{recipe}-{seed}-sweep-{phase}-{'-'.join(values)}"
+            if not (folder / "summary.json").exists():
+                skillttrl("train", recipe, seed, folder, [start, f"phases=[{phase}]", *settings])
+            run = read_summary(folder)
+            shown = ", ".join(setting.removeprefix(f"{phase}.").replace("=", " ") for setting in settings)
+            figures = (run.accuracy_before, run.accuracy_after, run.majority_after)
+            cells = (phase, shown, *(f"{figure:.3f}" for figure in figures), f"{run.seconds[phase]:.0f}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def skillttrl(command: str, recipe: str, seed: int, folder: Path, settings: list[str]) -> None:
