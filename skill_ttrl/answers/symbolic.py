@@ -10,7 +10,7 @@ the same is stopped from outside (`worker`).
 | a Gaussian rational | both fractions | yes |
 | a rational function over ℚ | its reduced numerator and denominator, primitive, with their factor | yes |
 | any other number | its first 50 digits; one that agrees with a fraction is proved equal to it or undecided | to 50 digits |
-| any other function | its first 50 digits at five fixed points of either sign, from 1 to 10⁶ | to 50 digits |
+| any other function | its first 50 digits at five fixed points of either sign, up to 20,000 | to 50 digits |
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from skill_ttrl.answers.keys import Undecided, number_key
 
 DIGITS = 50
 _WORKING_DIGITS = 80
-_SCALES = (1, 1, 40, 3_000, 1_000_000)
+_SCALES = (1, 1, 30, 1_000, 20_000)
 """Sizes of the points at which functions are looked at: a kink or a step between them is seen."""
 _LARGEST_POWER_BITS = 20_000
 _LARGEST_FACTORIAL = 1000
+_FEWEST_VALUES = 2
 _MOST_TERMS = 3000
 _MOST_DIGITS = 40
 _FUNCTIONS: dict[str, Any] = {
@@ -54,20 +55,20 @@ class Expressions:
         return _value_key(_build(tree))
 
     def equation(self, left: Tree, right: Tree, *, signed: bool) -> str:
-        """Key of `left - right` up to a constant factor."""
+        """Key of `left - right` up to a constant factor and, unless `signed`, its denominator."""
         difference = _build(left) - _build(right)
         if not difference.free_symbols:
             raise Undecided("an equation between numbers")
         exact = _rational_function(difference)
-        if exact is not None and exact[2] == 1:
+        if exact is not None and (exact[2].is_ground or not signed):  # y = 1/x is xy = 1
             factor, above, _ = exact
             return f"{above.as_expr()}" if not signed or factor > 0 else f"-({above.as_expr()})"
         values = _at_points(difference)
         scale = values[0]
-        if scale == 0 or sympy.im(scale) != 0:
+        if scale is None or scale == 0 or sympy.im(scale) != 0:
             raise Undecided("an equation that vanishes where it is looked at")
         scale = abs(scale) if signed else scale
-        return " ".join(_digits(value / scale) for value in values)
+        return _shown([None if value is None else value / scale for value in values])
 
 
 def _value_key(expression: Any) -> str:
@@ -78,8 +79,9 @@ def _value_key(expression: Any) -> str:
     if not expression.free_symbols:
         return _constant_key(expression)
     exact = _rational_function(expression)
-    if exact is None and expression.has(TrigonometricFunction):  # sin² + cos² may leave a rational function behind
-        simpler = sympy.trigsimp(expression)
+    if exact is None:
+        _refuse_extremes(expression)
+        simpler = _simpler(expression)
         if not simpler.free_symbols:
             return _value_key(simpler)
         exact = _rational_function(simpler)
@@ -90,7 +92,14 @@ def _value_key(expression: Any) -> str:
         if factor == 1 and below.is_ground and len(str(above.as_expr())) == 1:
             return f"text {str(above.as_expr()).casefold()}"  # one letter: the class of that letter as an answer
         return f"function {factor} * ({above.as_expr()}) / ({below.as_expr()})"
-    return f"function {' '.join(_digits(value) for value in _at_points(expression))}"
+    return f"function {_shown(_at_points(expression))}"
+
+
+def _simpler(expression: Any) -> Any:
+    """Without functions that cancel: sin² + cos², (n+1)!/n!. What is left may be a rational function."""
+    if expression.has(sympy.factorial):
+        return sympy.combsimp(expression)
+    return sympy.trigsimp(expression) if expression.has(TrigonometricFunction) else expression
 
 
 def _constant_key(expression: Any) -> str:
@@ -159,22 +168,30 @@ def _degrees(expression: Any) -> tuple[int, int]:
 
 
 def _at_points(expression: Any) -> list[Any]:
-    """Values at points that depend on the symbols' names alone: between 1/2 and 3/2, of either sign."""
+    """Values at points that depend on the symbols' names alone; None where there is none (a factorial left of zero)."""
     _refuse_extremes(expression)
     values = []
     for number, scale in enumerate(_SCALES):
         point = {symbol: _coordinate(str(symbol.name), number, scale) for symbol in expression.free_symbols}
-        value = sympy.N(expression.subs(point), _WORKING_DIGITS, maxn=400)
-        if value.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo) or not value.is_number:
-            raise Undecided("no value at some point")
-        values.append(value)
+        # Not `subs`: it would work out rational powers exactly, whatever their size.
+        value = expression.evalf(_WORKING_DIGITS, subs=point, maxn=400)
+        undefined = value.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo) or not value.is_number
+        values.append(None if undefined else value)
+    if sum(value is not None for value in values) < _FEWEST_VALUES:
+        raise Undecided("hardly anywhere a value")
     return values
 
 
 def _coordinate(name: str, number: int, scale: int) -> Any:
     drawn = int.from_bytes(hashlib.blake2b(f"{name}/{number}".encode(), digest_size=8).digest(), "big")
-    size = scale * sympy.Rational(2**62 + (drawn >> 2), 2**63)
+    share = sympy.Rational(2**62 + (drawn >> 2), 2**63)
+    # The far points are whole: floors and ceilings differ there alone.
+    size = sympy.floor(scale * share) if scale >= 1000 else scale * share
     return size if number == 0 or drawn & 1 else -size
+
+
+def _shown(values: Sequence[Any]) -> str:
+    return " ".join("none" if value is None else _digits(value) for value in values)
 
 
 def _digits(value: Any) -> str:
@@ -256,7 +273,7 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
             raise Undecided("too large a power")
         return _FUNCTIONS[name](values[0])
     if name == "root" and len(values) == 2:
-        return _power(values[0], _divide(sympy.Integer(1), values[1]))
+        return _root(*values)
     if name == "log" and len(values) in (1, 2):
         return sympy.log(values[0], values[1] if len(values) == 2 else 10)
     if name in ("factorial", "binom"):
@@ -264,13 +281,23 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
     raise Undecided(f"{name} of {len(values)} arguments")
 
 
+def _root(inside: Any, index: Any) -> Any:
+    """The real root where there is one: an odd root of a negative number is negative."""
+    if index.is_Integer and index.is_odd and inside.is_number and inside.is_negative:
+        return -_power(-inside, _divide(sympy.Integer(1), index))
+    return _power(inside, _divide(sympy.Integer(1), index))
+
+
 def _counted(name: str, values: Sequence[Any]) -> Any:
-    if not all(value.is_Integer and 0 <= value <= _LARGEST_FACTORIAL for value in values):
+    if any(value.is_number and not (value.is_Integer and 0 <= value <= _LARGEST_FACTORIAL) for value in values):
         raise Undecided(f"{name} of something large or not whole")
     if name == "factorial" and len(values) == 1:
         return sympy.factorial(values[0])
     if name == "binom" and len(values) == 2:
-        return sympy.binomial(*values)
+        above, below = values
+        if below.is_Integer and not above.is_number:
+            return sympy.ff(above, below) / sympy.factorial(below)
+        return sympy.binomial(above, below)
     raise Undecided(f"{name} of {len(values)} arguments")
 
 

@@ -126,8 +126,7 @@ def decide(answer: str) -> Verdict | Tree:
     if number is not None:
         return Verdict(number_key(number * scale), "number")
     try:
-        tree = parse(bare)
-        tree = tree if scale == 1 else ("mul", ("num", str(Fraction(scale))), tree)
+        tree = _scaled(parse(bare), scale)
         try:
             return Verdict(key_of(tree, Rationals()), "number")
         except Hard:
@@ -136,6 +135,17 @@ def decide(answer: str) -> Verdict | Tree:
         return Verdict(f"text {text}", "text")
     except Undecided:
         return Verdict(f"text {text}", "text", "undecided")
+
+
+def _scaled(tree: Tree, scale: Fraction) -> Tree:
+    r"""What `million` or a percent sign at the end multiplies: the value, or what a name is said to be (`x = 50\%`)."""
+    if scale == 1:
+        return tree
+    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4:
+        return (*tree[:3], ("mul", ("num", str(scale)), tree[3]))
+    if tree[0] in ("rel", "list", "set", "tuple", "matrix", "based"):
+        raise Undecided("a scale, and it is not clear of what")
+    return ("mul", ("num", str(scale)), tree)
 
 
 def canonical(answer: str | None) -> str | None:
