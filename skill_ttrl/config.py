@@ -34,6 +34,7 @@ from skill_ttrl.config_sections import (
     SFTConfig,
     SkillsConfig,
     SourceConfig,
+    VoteConfig,
     VoteSFTConfig,
 )
 from skill_ttrl.config_text import read_mapping, read_value, write_yaml
@@ -57,6 +58,7 @@ __all__ = [
     "SkillTTRLConfig",
     "SkillsConfig",
     "SourceConfig",
+    "VoteConfig",
     "VoteSFTConfig",
     "load_config",
     "parse_override",
@@ -82,6 +84,7 @@ class SkillTTRLConfig(Section):
     model: ModelConfig = Field(default_factory=ModelConfig)
     sft: SFTConfig = Field(default_factory=SFTConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    vote: VoteConfig = Field(default_factory=VoteConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)

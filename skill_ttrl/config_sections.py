@@ -313,6 +313,18 @@ class VoteSFTConfig(Section):
     """Steps between checkpoints while it learns; while it samples they are `rl.checkpoint_every` rounds apart."""
 
 
+class VoteConfig(Section):
+    """Who wins a vote, and what that does to training where votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
+
+    strategy: str = "majority"
+    """`majority`, `confidence`, `soft`, `harmonic`, `restrain`, `guard`, `gated`, or `module:function` of your own."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the strategy, e.g. `threshold`."""
+    paraphrase: str = "policy"
+    """Who says a question in other words where a strategy asks for it (`harmonic`): `policy`, greedily, with the template
+    `paraphrase`, or `module:function` of your own, from a text to a text."""
+
+
 class EvalConfig(Section):
     """How accuracy is measured (avg@k, pass@k, maj@k, greedy)."""
 

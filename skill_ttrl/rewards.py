@@ -26,8 +26,8 @@ REWARDS: Registry[Reward] = Registry("reward")
 
 @REWARDS.register("majority")
 def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-    """1 for agreeing with the group's majority, else 0 (TTRL, eq. 3)."""
-    return [float(match) for match in vote.matches]
+    """1 for agreeing with the group's majority, else 0 (TTRL, eq. 3), or what another `vote.strategy` gives."""
+    return list(vote.earned)
 
 
 @REWARDS.register("random")

@@ -46,6 +46,7 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         _env(config.env.id),
         *_waits(config),
         _template(config),
+        _vote(config),
         *_data(config),
         *_optional(config),
         *_skills(config),
@@ -79,6 +80,12 @@ def _template(config: SkillTTRLConfig) -> Check:
         return config.agent.template
 
     return _tried("prompt template", found)
+
+
+def _vote(config: SkillTTRLConfig) -> Check:
+    from skill_ttrl.stages.ballots import check_vote
+
+    return _tried("vote", lambda: check_vote(config))
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:

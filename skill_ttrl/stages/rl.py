@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,12 +24,15 @@ from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
+from skill_ttrl.stages.ballots import Poll, shaped
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
-from skill_ttrl.voting import VoteHistory, label_metrics, majority_vote
+from skill_ttrl.voting import label_metrics, trained_metrics, vote_metrics
 
 PHASE = "GRPO"
+VOTED = "majority"
+"""The reward that the votes decide, as `vote.strategy` says."""
 MODEL_REWARD = "model:"
 BANK_OFF = "after, bank off"
 """Label of the evaluation that says what the skills are worth: the trained policy without them."""
@@ -47,45 +51,46 @@ def reinforce(run: Run, reward: Reward) -> None:
         total_steps=config.rl.steps,
         max_response_tokens=config.rollout.max_new_tokens,
     )
-    history = VoteHistory()
     done = run.steps_done("rl")
     if done and run.resumed is not None:
         learner.load_state_dict(load_tensors(run.resumed.path)["learner"])
-        history = VoteHistory.from_state(run.resumed_state["votes"])
+    poll = Poll(bench, run.resumed_state if done else {})
     bench.backend.sync(done)
+    tasks_of = partial(step_tasks, bench.train_tasks, config.rl.prompts_per_step, seed=config.seed)
+    poll.measure_base(run, map(tasks_of, range(config.rl.steps)))
     run.progress.start(PHASE, config.rl.steps, "step", done)
 
     for step in range(done, config.rl.steps):
         clock = Clock(run)
-        tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
+        tasks = tasks_of(step)
         clock.enter("sample")
-        seed = derive_seed(config.seed, "rollout", step)
-        groups = bench.play(tasks, config.rollout.n_votes_per_prompt, bench.sampling, seed)
+        groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(
                 f"Some tries fail in {tasks[0].env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
             )
         clock.enter("vote")
-        votes = [majority_vote(group.answers) for group in groups]
+        votes = poll.hold(groups, step)
         clock.enter("reward")
         seed = derive_seed(config.seed, "reward", step)
         groups = [g.with_rewards(list(reward(g, v, seed))) for g, v in zip(groups, votes, strict=True)]
         clock.enter("update")
-        batch = make_batch(trained_on(groups, config, step), config)
-        figures = learner.update(batch, step=step, seed=config.seed, temperature=bench.sampling.temperature)
+        kept = trained_on(groups, votes, config, step)
+        figures = update(learner, make_batch(kept, config), step, bench)
         if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step)
         bench.backend.sync(step + 1)
 
         clock.enter("record")
-        figures |= history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+        figures |= poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
+        figures |= trained_figures(kept, bench.references, config)
         record(run, step, groups, votes, figures, clock)
-        if config.rl.reward == "majority":  # where votes are not rewarded they can be as weak as they like
-            for warning in history.warnings():
+        if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
+            for warning in poll.history.warnings():
                 run.warn(warning)
-        finish_step(run, step + 1, learner, history)
+        finish_step(run, step + 1, learner, poll)
     run.progress.finish(PHASE)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
@@ -102,27 +107,54 @@ def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[
     return [tasks[position] for position in order[place * count : (place + 1) * count]]
 
 
-def trained_on(groups: Sequence[Group], config: SkillTTRLConfig, step: int) -> list[Group]:
+def trained_on(
+    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, step: int
+) -> list[tuple[Group, VoteResult]]:
     """`n_samples_per_prompt` of each group's tries, drawn with a seed: all vote, these are learned from (TTRL).
 
-    A try that failed in its environment says nothing of the policy and is left out.
+    A try that failed in its environment says nothing of the policy and is left out. Where two wordings were asked, half are
+    of each. Where votes are rewarded, a prompt that its vote skips is left out as a whole.
     """
-    keep = config.rollout.n_samples_per_prompt
     rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
     chosen = []
-    for group in groups:
-        whole = [place for place, trajectory in enumerate(group.trajectories) if trajectory.error is None]
-        drawn = whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
-        chosen.append(group.select(drawn))
+    for group, vote in zip(groups, votes, strict=True):
+        drawn: list[int] = []
+        views = sorted({trajectory.view for trajectory in group.trajectories})
+        for view in views:
+            keep = (config.rollout.n_samples_per_prompt - len(drawn)) // (len(views) - views.index(view))
+            tries = enumerate(group.trajectories)
+            whole = [place for place, each in tries if each.error is None and each.view == view]
+            drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
+        if not (vote.skipped and config.rl.reward == VOTED):
+            chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
 
 
-def make_batch(groups: Sequence[Group], config: SkillTTRLConfig) -> RolloutBatch:
-    """Rewards become advantages within each group, and everything becomes tensors."""
-    rewards = [trajectory.reward or 0.0 for group in groups for trajectory in group.trajectories]
-    owners = [place for place, group in enumerate(groups) for _ in group.trajectories]
+def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig) -> RolloutBatch:
+    """Rewards become advantages within each group, and everything becomes tensors.
+
+    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shaped`).
+    """
+    rewards = [trajectory.reward or 0.0 for group, _ in kept for trajectory in group.trajectories]
+    owners = [place for place, (group, _) in enumerate(kept) for _ in group.trajectories]
     estimate = ADVANTAGES.get(config.rl.advantage)
-    return pack(groups, estimate(rewards, owners, config.rl.advantage_epsilon).tolist())
+    advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist())
+    rows = [[next(advantages) for _ in group.trajectories] for group, _ in kept]
+    if config.rl.reward == VOTED:
+        rows = [shaped(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]
+    return pack([group for group, _ in kept], [value for row in rows for value in row])
+
+
+def update(learner: Learner, batch: RolloutBatch, step: int, bench: Workbench) -> dict[str, float]:
+    """Learn from a batch, and say how it went (see `Learner.update`).
+
+    `entropy` is also said under TTRL's name, `post_entropy`: nats a token over the samples that were learned from. Where every
+    prompt was skipped nothing is learned, and neither these nor a learning rate are said.
+    """
+    figures = learner.update(batch, step=step, seed=bench.config.seed, temperature=bench.sampling.temperature)
+    if not len(batch):
+        return {name: value for name, value in figures.items() if name not in ("entropy", "learning_rate")}
+    return figures | {"post_entropy": figures["entropy"]}
 
 
 def make_reward(bench: Workbench) -> Reward:
@@ -157,7 +189,7 @@ def refuse_ungraded(bench: Workbench) -> None:
 
 
 def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
-    """What a step's samples look like, without labels."""
+    """What a step's samples and votes look like, without labels (see `vote_metrics` for those of the votes)."""
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     completions = [step.completion for trajectory in tries for step in trajectory.steps if step.completion is not None]
     rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
@@ -168,6 +200,7 @@ def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
+        **vote_metrics(votes),
     }
 
 
@@ -179,6 +212,17 @@ def label_figures(
         return {}
     truths = [references[group.task.id] for group in groups]
     return label_metrics(votes, truths, [group.answers for group in groups])
+
+
+def trained_figures(
+    kept: Sequence[tuple[Group, VoteResult]], references: Mapping[str, str], config: SkillTTRLConfig
+) -> dict[str, float]:
+    """The same of the samples that were learned from (TTRL: `post_`)."""
+    if not all(group.task.id in references for group, _ in kept):
+        return {}
+    truths = [references[group.task.id] for group, _ in kept]
+    answers = [group.answers for group, _ in kept]
+    return trained_metrics([vote for _, vote in kept], truths, answers, config.rollout.n_samples_per_prompt)
 
 
 def record(
@@ -205,14 +249,14 @@ def record(
     run.progress.advance(PHASE, step + 1, figures)
 
 
-def finish_step(run: Run, finished: int, learner: Learner, history: VoteHistory) -> None:
+def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
     """Validate and save where the config says so, and leave where a signal asked for it."""
     config = run.config.rl
     last = finished == config.steps
     if config.validate_every and finished % config.validate_every == 0 and not last:
         run.evaluate(f"step {finished}")
     if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
-        run.checkpoint("rl", finished, state={"votes": history.state_dict()}, tensors={"learner": learner.state_dict()})
+        run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         run.leave_if_asked("rl", finished)
 
 

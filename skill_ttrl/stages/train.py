@@ -28,6 +28,7 @@ from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.stopping import find_rule, majority_ratio
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.merger import make_merger
+from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
@@ -68,6 +69,8 @@ def run(
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
+    if "rl" in config.phases:
+        check_vote(config)
     with ExitStack() as stack:
         folder, config = _open(config, output, resume, source)
         stack.enter_context(folder)

@@ -88,6 +88,9 @@ def test_restrain_penalises_a_prompt_that_agrees_on_nothing() -> None:
     assert found.answer is None and not any(found.earned) and found.label_weights == ()
     assert (found.penalty, found.weight, found.flags) == (0.5, 1.0, ("weak",))
     kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_share=1.0), {"kappa": 0.1})
+    assert vote("restrain", Ballot(("a", "b", "c", "d"), base_share=1.0), {"kappa": 0.25}).penalty == 0.0, (
+        "below, not at"
+    )
     assert kept.penalty == 0.0 and kept.label_weights == pytest.approx((0.25,) * 4) and kept.tie
 
 

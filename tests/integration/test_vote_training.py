@@ -1,0 +1,247 @@
+"""Every strategy trains, says what it did, and goes on after a stop as if there had been none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.stages import train
+
+OWN = """\
+def say(question):
+    return question.replace("Compute ", "Find ")
+def drop(question):
+    return question.rstrip(".")
+def nothing(question):
+    return None
+def silent(question):
+    return "  "
+"""
+SETTINGS = [
+    "phases=[rl]",
+    "rl.steps=6",
+    "rl.prompts_per_step=3",
+    "rl.checkpoint_every=2",
+    "rl.learning_rate=0.003",
+    "rollout.n_votes_per_prompt=8",
+    "rollout.n_samples_per_prompt=4",
+    "rollout.max_new_tokens=10",
+    "rollout.temperature=0.25",  # at 1 hardly two samples of this policy agree
+]
+
+
+@pytest.fixture(scope="module")
+def cold(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A policy that gives answers, if rarely true ones: a second of cold start, shared by all runs here."""
+    folder = tmp_path_factory.mktemp("cold") / "run"
+    settings = ["phases=[sft]", "sft.steps=150", "sft.learning_rate=1e-2", "sft.checkpoint_every=150"]
+    train.run(load_config(tiny_yaml, settings), folder)
+    return f"model.path={folder}/checkpoints/sft-000150"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_words_under_test.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_words_under_test"
+
+
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+class StopAfter(SilentProgress):
+    """Asks the run to stop when so many steps are done."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        if phase == "GRPO" and done == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+STRATEGIES = {
+    "confidence": ["vote.options={temperature: 0.5}"],
+    "soft": ["vote.options={temperature: 2}"],
+    "harmonic": ["vote.paraphrase=own_words_under_test:drop"],
+    "restrain": ["vote.options={kappa: 0.2, delta: 0.5}"],
+    "guard": ["vote.options={window: 2, risk_ratio: 0.05, hold_bonus: true}"],
+    "gated": ["vote.options={threshold: 0.25}"],
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_trains_and_resumes_to_the_same_bytes(
+    name: str, cold: str, own: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    config = load_config(tiny_yaml, [*SETTINGS, cold, f"vote.strategy={name}", *STRATEGIES[name]])
+    train.run(config, tmp_path / "whole")
+    for step in (1, 3):
+        with pytest.raises(Interrupted):
+            train.run(config, tmp_path / "stopped", resume="auto", progress=StopAfter(step))
+    train.run(config, tmp_path / "stopped", resume="auto")
+    for file in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "checkpoints/rl-000006/model.safetensors"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes(), file
+    figures, votes = rows(tmp_path / "whole"), rows(tmp_path / "whole", "votes.jsonl")
+    assert len(figures) == 6 and len(votes) == 18
+    for row in figures:
+        assert {
+            "majority_ratio",
+            "majority_voting_reward",
+            "label_accuracy",
+            "pass@8",
+            "collapse_warning",
+        } <= row.keys()
+    effect: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "confidence": lambda vote: vote["scores"],
+        "soft": lambda vote: 0 < max(vote["rewards"]) < 1,
+        "harmonic": lambda vote: vote["answer"],
+        "restrain": lambda vote: len(vote["label_weights"]) > 1 or vote["penalty"] == 0.5,
+        "guard": lambda vote: vote["skipped"] or vote["weight"] < 1 or any(vote["bonus"]),
+        "gated": lambda vote: vote["skipped"],
+    }
+    assert sum(bool(effect[name](vote)) for vote in votes) >= 2
+
+
+def test_the_run_was_shaped_by_its_votes(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    """The first step samples alike; what is learned from it differs between strategies, and between weights of the labels."""
+    asked = {
+        "majority": ["vote.strategy=majority"],
+        "soft": ["vote.strategy=soft"],
+        "narrow": ["vote.strategy=restrain", "vote.options={prompt_weight: false, kappa: 0, sigma: 0.2}"],
+        "wide": ["vote.strategy=restrain", "vote.options={prompt_weight: false, kappa: 0, sigma: 2}"],
+    }
+    weights, samples, rewards = {}, {}, {}
+    for name, settings in asked.items():
+        train.run(load_config(tiny_yaml, [*SETTINGS, cold, "rl.steps=1", *settings]), tmp_path / name)
+        weights[name] = (tmp_path / name / "checkpoints/rl-000001/model.safetensors").read_bytes()
+        tries = rows(tmp_path / name, "trajectories.jsonl")
+        samples[name], rewards[name] = [[row[key] for row in tries] for key in ("answer", "reward")]
+    assert len({str(found) for found in samples.values()}) == 1 and any(samples["majority"])
+    assert rewards["narrow"] == rewards["wide"] == rewards["majority"], "only the advantages tell them apart"
+    assert len(set(weights.values())) == 4
+
+
+def test_where_votes_are_not_rewarded_they_shape_nothing(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    settings = [*SETTINGS, cold, "rl.steps=2", "rl.reward=random"]
+    for name in ("majority", "gated"):
+        options = ["vote.options={threshold: 1}"] if name == "gated" else []
+        train.run(load_config(tiny_yaml, [*settings, f"vote.strategy={name}", *options]), tmp_path / name)
+    files = [tmp_path / name / "checkpoints/rl-000002/model.safetensors" for name in ("majority", "gated")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert all(row["vote_skipped"] == 1 for row in rows(tmp_path / "gated"))
+
+
+def test_a_step_whose_prompts_are_all_skipped_is_recorded_and_changes_nothing(
+    cold: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    options = ["vote.strategy=gated", "vote.options={threshold: 1}", "rl.kl_coef=0.01", "rl.steps=2"]
+    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
+    figures = rows(tmp_path / "run")
+    assert [(row["vote_skipped"], row["vote_gated"], row["updates"], row["sequences"]) for row in figures] == [
+        (1, 1, 0, 0)
+    ] * 2
+    assert all("reward_accuracy" in row and "post_reward_accuracy" not in row for row in figures)
+    assert all("entropy" not in row and "learning_rate" not in row for row in figures)
+    from safetensors.numpy import load_file
+
+    before = load_file(Path(cold.removeprefix("model.path=")) / "model.safetensors")
+    after = load_file(tmp_path / "run" / "checkpoints" / "rl-000002" / "model.safetensors")
+    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
+
+
+def test_half_of_the_votes_answer_a_paraphrase(cold: str, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:say", "rl.steps=1"]
+    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
+    tries = rows(tmp_path / "run", "trajectories.jsonl")
+    assert [row["view"] for row in tries] == ([0] * 4 + [1] * 4) * 3
+    for row in tries:
+        said = row["task"]["options"]["question"]
+        assert said.startswith(("Compute ", "Find ")[row["view"]]) and row["steps"][0]["observation"] == said
+    assert len({row["task"]["id"] for row in tries}) == 3, "both wordings are tries at the same task"
+    (row,) = rows(tmp_path / "run")
+    assert row["sequences"] == 12 and row["failed_rollouts"] == 0  # 4 of the 8 tries at each of 3 tasks
+
+
+def test_a_paraphrase_that_is_empty_leaves_the_question_as_it_is(
+    cold: str, own: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:silent", "rl.steps=1"]
+    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
+    tries = rows(tmp_path / "run", "trajectories.jsonl")
+    assert {row["view"] for row in tries} == {0, 1}
+    assert all(row["task"]["options"]["question"].startswith("Compute ") for row in tries)
+
+
+def test_the_policy_itself_can_be_asked_for_the_paraphrase(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    """Here its answer to the template is nonsense of its own; a template that does not fit is not asked."""
+    prompts = tmp_path / "prompts"
+    prompts.mkdir()
+    (prompts / "paraphrase.md").write_text("$question")
+    options = ["vote.strategy=harmonic", "rl.steps=1", "agent.template=plain"]
+    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options, f"agent.prompts={prompts}"]), tmp_path / "asked")
+    tries = rows(tmp_path / "asked", "trajectories.jsonl")
+    questions = [{row["task"]["options"]["question"] for row in tries if row["view"] == view} for view in (0, 1)]
+    assert len(questions[0]) == 3 and questions[0] != questions[1]
+    (prompts / "paraphrase.md").write_text("word " * 60 + "$question")
+    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options, f"agent.prompts={prompts}"]), tmp_path / "long")
+    tries = rows(tmp_path / "long", "trajectories.jsonl")
+    assert {row["task"]["options"]["question"][:8] for row in tries} == {"Compute "}
+
+
+def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    config = load_config(tiny_yaml, [*SETTINGS, cold, "vote.strategy=restrain", "vote.options={sigma: 0.3}"])
+    train.run(config, tmp_path / "run")
+    states = [
+        json.loads((tmp_path / "run" / "checkpoints" / f"rl-00000{step}" / "state.json").read_text())["state"]
+        for step in (2, 6)
+    ]
+    shares = states[0]["base_shares"]
+    assert shares == states[1]["base_shares"] and len(shares) == 6 and all(0 <= share <= 1 for share in shares.values())
+    votes = rows(tmp_path / "run", "votes.jsonl")
+    weights = {
+        vote["task_id"]: {other["weight"] for other in votes if other["task_id"] == vote["task_id"]} for vote in votes
+    }
+    assert all(len(found) == 1 for found in weights.values()), "u_x never changes"
+    plain = load_config(tiny_yaml, [*SETTINGS, cold, "rl.steps=2"])
+    train.run(plain, tmp_path / "plain")
+    state = json.loads((tmp_path / "plain/checkpoints/rl-000002/state.json").read_text())["state"]
+    assert "base_shares" not in state
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["vote.strategy=majorty"], "Did you mean 'majority'"),
+        (["vote.strategy=soft", "vote.options={temprature: 1}"], "Did you mean 'temperature'"),
+        (["vote.strategy=gated", "vote.options={threshold: 7}"], "at most 1; found 7"),
+        (["vote.strategy=harmonic", "rollout.n_votes_per_prompt=7"], "n_votes_per_prompt is 7. Make it even"),
+        (["vote.strategy=harmonic", "vote.paraphrase=no_such_module_here:f"], "no such module"),
+        (["vote.strategy=harmonic", "vote.paraphrase=os:sep"], "is no function from a question"),
+    ],
+)
+def test_what_cannot_be_voted_is_refused_before_anything_is_loaded(
+    settings: list[str], message: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    config = load_config(tiny_yaml, ["model.path=/nowhere/at/all", "rl.steps=1", *settings])
+    with pytest.raises(ConfigError, match=message):
+        train.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_paraphrase_that_is_no_text_is_refused(cold: str, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:nothing", "rl.steps=1"]
+    with pytest.raises(ConfigError, match="must give a text; it gave None"):
+        train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")

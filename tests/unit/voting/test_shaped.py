@@ -1,0 +1,79 @@
+"""What votes make of advantages, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.stages.ballots import reworded, shaped
+from skill_ttrl.stages.rl import trained_on
+from skill_ttrl.types import Group, Task, Trajectory, VoteResult
+from skill_ttrl.voting import Ballot, vote
+
+CONFIG = load_config({})
+
+
+def test_a_plain_vote_changes_nothing() -> None:
+    found = vote("majority", Ballot(("1", "2")))
+    values = [0.1, -0.30000001192092896]
+    assert shaped(found, values, CONFIG) == values
+
+
+def test_weight_penalty_and_bonus_in_their_order() -> None:
+    """0.5 (1 - 0.2) = 0.4 and 0.5 (-1 - 0.2) = -0.6; mean |A| = 0.5, so a bonus of 0.3 adds 0.15."""
+    found = VoteResult("1", 0.5, (True, False), weight=0.5, penalty=0.2, bonus=(0.0, 0.3))
+    assert shaped(found, [1.0, -1.0], CONFIG) == pytest.approx([0.4, -0.45])
+
+
+def test_restrain_adds_up_the_advantages_of_every_label() -> None:
+    """Three samples a, one b: for label a the rewards 1 1 1 0 have mean 3/4 and deviation 1/2, so A = 1/2 and -3/2; for b the
+    other way round. With w = (w_a, w_b): (w_a - w_b) / 2 for an a, -3 (w_a - w_b) / 2 for the b; all times u_x.
+    """
+    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_share=0.5))
+    g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
+    gap = (g[0] - g[1]) / sum(g)
+    u = math.exp(-0.5)
+    assert shaped(found, [0.0] * 4, CONFIG) == pytest.approx(
+        [u * gap / 2, u * gap / 2, -3 * u * gap / 2, u * gap / 2], abs=1e-5
+    )
+
+
+def test_restrain_labels_that_were_not_kept_for_training_say_nothing() -> None:
+    found = vote("restrain", Ballot(("a", "a", "b", "c"), base_share=1.0)).select([0, 2])
+    gap = found.label_weights[0] - found.label_weights[1]
+    assert shaped(found, [0.0] * 2, CONFIG) == pytest.approx([gap / math.sqrt(2), -gap / math.sqrt(2)], abs=1e-5)
+
+
+def test_restrains_penalty_is_all_there_is_of_a_weak_prompt() -> None:
+    found = vote("restrain", Ballot(("a", "b", "c", None), base_share=0.5), {"kappa": 0.5, "delta": 2})
+    assert shaped(found, [0.0] * 4, CONFIG) == pytest.approx([-2 * math.exp(-0.5)] * 4)
+
+
+@pytest.mark.parametrize(("samples", "of_each"), [(4, [2, 2]), (3, [1, 2]), (8, [4, 3])])
+def test_of_two_wordings_half_are_learned_from_each(samples: int, of_each: list[int]) -> None:
+    """Five tries at the question, three at its paraphrase; what one wording lacks the other does not make up for."""
+    task = Task("t", "Env-v0")
+    tries = tuple(Trajectory(task, (), str(place), "terminated", 1.0, view=place // 5) for place in range(8))
+    config = load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": samples}})
+    held = vote("majority", Ballot(tuple(str(place) for place in range(8))))
+    ((kept, cast),) = trained_on([Group(task, tries)], [held], config, step=0)
+    views = [trajectory.view for trajectory in kept.trajectories]
+    assert [views.count(0), views.count(1)] == of_each
+    assert list(cast.matches) == [answer == held.answer for answer in kept.answers]
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("<question> Find 1+1. </question>", "Find 1+1."),
+        ("Sure! <question>a</question> or <question>b</question> bye", "b"),
+        ("  Find 1+1.\n", "Find 1+1."),
+        ("<question>never closed", "<question>never closed"),
+        ("<question> </question>", ""),
+        ("", ""),
+    ],
+)
+def test_the_question_in_a_paraphrase(text: str, question: str) -> None:
+    assert reworded(text) == question
