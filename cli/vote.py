@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")
 """Figures whose difference from the majority is shown."""
-NARROWEST = 9
-"""Of a column of figures, in characters: an interval such as .812–.930 stays on one line."""
+NARROWEST, WIDEST = 9, 12
+"""Columns of figures, in characters: an interval such as .812–.930 stays on one line."""
 MAX_NAME = 24
 """Longest name in a table in characters."""
 
@@ -203,7 +203,8 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequenc
         if place == 0:
             table.add_column(head, overflow="fold", min_width=NARROWEST + 1)
         else:
-            table.add_column(head, justify="right", overflow="fold", min_width=NARROWEST)
+            width = max(NARROWEST, *(min(len(word), WIDEST) for word in head.plain.split() or [""]))
+            table.add_column(head, justify="right", overflow="fold", width=width)
     for name, cells in rows:
         table.add_row(Text(visible(name)), *cells)
     return table

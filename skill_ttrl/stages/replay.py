@@ -20,7 +20,7 @@ from skill_ttrl.answers import canonical, canonicals
 from skill_ttrl.runs.statistics import bootstrap_interval, paired_bootstrap_difference, wilson_interval
 from skill_ttrl.stages.samples import Drawn
 from skill_ttrl.types import VoteResult, derive_seed
-from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs
+from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
 from skill_ttrl.voting.ballot import HOW_TO_GIVE
 
 Problem = tuple[str, str]
@@ -222,9 +222,7 @@ def half_flips(
     for split in range(settings.splits):
         halves = [_halves(ballot, derive_seed(settings.seed, "halves", ballot.prompt, split)) for ballot in ballots]
         one, other = (
-            batch_vote(
-                name, [_part(ballot, places[side]) for ballot, places in zip(ballots, halves, strict=True)], options
-            )
+            [vote(name, _part(ballot, places[side]), options) for ballot, places in zip(ballots, halves, strict=True)]
             for side in (0, 1)
         )
         for row, first, second in zip(rows, one, other, strict=True):

@@ -1,0 +1,141 @@
+"""What is kept of a try, and an evaluation as a function of what is kept: figures counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from skill_ttrl.config import EvalConfig
+from skill_ttrl.errors import EnvError
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.stages.draw import Chunk, chunks, draw_plan
+from skill_ttrl.stages.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
+from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, Sample, drawn, sample_of
+from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
+
+TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
+OPEN = Task("o", "E-v0", {"question": "?"})
+
+
+def trajectory(task: Task = TASK, answer: str | None = "42", reward: float = 1.0, **more: object) -> Trajectory:
+    done = Completion("a b", (1, 2, 3), (-0.5, -0.25, 0.0), "length", mask=(True, True, False), inserted=((1, 2),))
+    step = Step("q", "ab", reward, True, False, (9,), done)
+    return Trajectory(task, (step, step), answer, "terminated", **more)  # type: ignore[arg-type]
+
+
+def test_what_is_kept_of_a_try() -> None:
+    found = sample_of(trajectory(view=1))
+    assert found == Sample("ab\nab", "42", -1.5, 4, cut_off=True, view=1)  # inserted tokens are not the model's own
+    assert sample_of(trajectory(OPEN)).right is True and sample_of(trajectory(OPEN, reward=0.0)).right is False
+    failed = Trajectory(OPEN, (), None, "error", error="broken")
+    assert sample_of(failed) == Sample("", None, right=False, error="broken")
+    told = sample_of(trajectory(ops=SkillOps(retrieve=("q",), errors=("e",)), retrieved=("parity",)))
+    assert told.skills == {
+        "retrieve_rate": 1,
+        "generate_rate": 0,
+        "evolve_rate": 0,
+        "answered_rate": 1,
+        "ops_errors": 1,
+        "inserted_tokens": 2,
+    }
+
+
+def test_a_line_comes_back_as_it_was() -> None:
+    row = drawn(Group(TASK, (trajectory(), trajectory(answer=None))), source="a.jsonl", draw=GREEDY)
+    line = to_json(row)
+    assert from_json(Drawn, line) == row and "\n" not in line and row.answers == ("42", None)
+
+
+def test_true_answers_decide_before_the_environment() -> None:
+    assert is_correct(trajectory(reward=0.0)) is True and is_correct(trajectory(answer="41", reward=1.0)) is False
+    assert verdicts(drawn(Group(OPEN, (trajectory(OPEN, "x"), trajectory(OPEN, "x", 0.0))))) == [True, False]
+    ungraded = Trajectory(OPEN, (Step("q", "a", 0.0, True, False, info={"graded": False}),), "x", "terminated")
+    assert is_correct(ungraded) is None
+
+
+def answered(name: str, answers: Sequence[str | None], draw: str = SAMPLE) -> Drawn:
+    return Drawn("", draw, Task(name, "E-v0", reference="42"), tuple(Sample("", answer) for answer in answers))
+
+
+ROWS = [
+    answered("most", ["42", "42.0", "7", "42"]),
+    answered("few", ["7", "42", "7", None]),
+    answered("most", ["42"], GREEDY),
+    answered("few", ["7"], GREEDY),
+]
+CONFIG = EvalConfig(samples=4, bootstrap_samples=200)
+
+
+def test_figures_counted_by_hand() -> None:
+    found = evaluate_samples(ROWS, label="x", config=CONFIG, seed=0, source="f.json", transductive=True)
+    assert found.accuracy == (3 / 4 + 1 / 4) / 2
+    # pass@2 = 1 - C(4-c, 2) / C(4, 2): with 3 right 1 - 0/6, with 1 right 1 - 3/6.
+    assert found.pass_at_k == {"1": 0.5, "2": (1 + 0.5) / 2, "4": 1.0}
+    assert found.majority == 0.5 and found.majority_interval == wilson_interval(1, 2, 0.95)
+    assert found.greedy == 0.5 and found.agreement == (3 / 4 + 2 / 4) / 2
+    assert [(result.correct, result.majority_answer, result.greedy_correct) for result in found.results] == [
+        (3, "42", True),
+        (1, "7", False),
+    ]
+    assert (found.source, found.transductive, found.problems, found.samples) == ("f.json", True, 2, 4)
+    assert found.pass_at_k_intervals["2"] == (0.5, 1.0) and found.pass_at_k_intervals["4"] == (1.0, 1.0)
+    assert evaluate_samples(ROWS, label="x", config=CONFIG, seed=0, source="f.json", transductive=True) == found
+
+
+def test_extra_temperatures_are_other_samples() -> None:
+    config = CONFIG.model_copy(update={"extra_temperatures": [0.3, CONFIG.temperature], "greedy": False})
+    names = [draw.name for draw in evaluation_draws(config, max_new_tokens=8, seed=0)]
+    assert names == [SAMPLE, "sample at 0.3"]  # the main temperature is drawn once
+    rows = [*ROWS[:2], answered("most", ["42"] * 4, "sample at 0.3"), answered("few", ["7"] * 4, "sample at 0.3")]
+    found = evaluate_samples(rows, label="x", config=config, seed=0)
+    assert found.by_temperature == {"0.3": 0.5, "0.6": 0.5} and found.greedy is None
+
+
+def test_every_try_failed() -> None:
+    broken = Drawn("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
+    with pytest.raises(EnvError, match=r"Every one of 4 tries failed in E-v0\. The first: the board fell over"):
+        evaluate_samples([broken], label="x", config=CONFIG, seed=0)
+    half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}), seed=0)
+    assert half.failed == 0.5 and half.accuracy == 3 / 8
+
+
+PROBLEMS = {"a": [Task(str(n), "E-v0") for n in range(5)], "b": [Task("x", "E-v0")]}
+DRAWS = [Draw(SAMPLE, 4, Sampling(), 7), Draw(GREEDY, 1, Sampling(temperature=0.0), 8)]
+
+
+def test_chunks_hold_each_problem_once_in_order() -> None:
+    plan = list(chunks(PROBLEMS, DRAWS, 2, 1024))
+    assert [(c.source, c.draw.name, [task.id for task in c.tasks]) for c in plan] == [
+        ("a", SAMPLE, ["0", "1"]),
+        ("a", SAMPLE, ["2", "3"]),
+        ("a", SAMPLE, ["4"]),
+        ("a", GREEDY, ["0", "1"]),
+        ("a", GREEDY, ["2", "3"]),
+        ("a", GREEDY, ["4"]),
+        ("b", SAMPLE, ["x"]),
+        ("b", GREEDY, ["x"]),
+    ]
+    assert plan[0].seed == 7 and plan[3].seed == 8  # the first chunk is drawn as it would be in one go
+    assert len({chunk.seed for chunk in plan[:6]}) == 6
+    assert [len(c.tasks) for c in chunks(PROBLEMS, DRAWS, 0, 1024)] == [5, 5, 1, 1]
+    # As many as the backend decodes at once: 8 rows are 2 problems of 4 samples, and 5 of 1.
+    assert [len(c.tasks) for c in chunks(PROBLEMS, DRAWS, None, 8)] == [2, 2, 1, 5, 1, 1]
+
+
+def test_nothing_is_asked_twice() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def play(tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
+        asked.extend((task.id, tries) for task in tasks)
+        return [Group(task, (trajectory(task),) * tries) for task in tasks]
+
+    from skill_ttrl.runs.progress import SilentProgress
+
+    plan: list[Chunk] = list(chunks(PROBLEMS, DRAWS, 2, 1024))
+    rows = draw_plan(plan, play, None, SilentProgress())
+    assert len(asked) == len(set(asked)) + 0 == 12
+    assert [(row.source, row.draw, row.task.id) for row in rows] == [
+        (chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks
+    ]
