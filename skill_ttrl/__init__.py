@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.stages.trainer import SkillTTRLTrainer
     from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
-    from skill_ttrl.voting import batch_majority_vote, compute_voting_rewards, majority_vote
+    from skill_ttrl.voting import (
+        apply_pseudo_labels,
+        batch_majority_vote,
+        compute_voting_rewards,
+        majority_vote,
+        restore_labels,
+    )
 
 __version__ = "0.1.0"
 
@@ -59,6 +65,7 @@ __all__ = [
     "Trajectory",
     "VoteResult",
     "__version__",
+    "apply_pseudo_labels",
     "batch_majority_vote",
     "compute_entropy_bonus",
     "compute_gae_advantage",
@@ -71,6 +78,7 @@ __all__ = [
     "load_config",
     "majority_vote",
     "read_run",
+    "restore_labels",
     "whiten_advantages",
 ]
 
@@ -92,6 +100,7 @@ _HOME = {
     "Task": "types",
     "Trajectory": "types",
     "VoteResult": "types",
+    "apply_pseudo_labels": "voting",
     "batch_majority_vote": "voting",
     "compute_entropy_bonus": "rl.losses",
     "compute_gae_advantage": "rl.advantages",
@@ -104,6 +113,7 @@ _HOME = {
     "load_config": "config",
     "majority_vote": "voting",
     "read_run": "runs.read",
+    "restore_labels": "voting",
     "whiten_advantages": "rl.advantages",
 }
 """The module of each public name, below `skill_ttrl`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
+import random
 
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting.ballot import Ballot, in_range, strategy
@@ -87,8 +86,8 @@ def guard(
     skipped = False
     if now.flips and long_enough and sure > risk_ratio:
         flags.append(HIGH_RISK)
-        drawn = np.random.default_rng(derive_seed(ballot.seed, "guard-skip", ballot.prompt)).random() < skip_probability
-        skipped = bool(drawn) and ballot.skipped < max(1, math.floor(skip_share * ballot.prompts))
+        drawn = random.Random(derive_seed(ballot.seed, "guard-skip", ballot.prompt)).random() < skip_probability
+        skipped = drawn and ballot.skipped < max(1, math.floor(skip_share * ballot.prompts))
 
     if now.flips and now.quiet < quiet_steps:
         flags.append(MINORITY)

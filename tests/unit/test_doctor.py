@@ -108,3 +108,10 @@ def test_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPa
     found = next(each for each in machine.check_machine() if each.name == "output")
     assert found.status == "fail"
     assert "--output" in found.advice
+
+
+def test_a_vote_that_cannot_be_held_is_said() -> None:
+    good = diagnose(load_config(EMBEDDED, ["vote.strategy=restrain"]))
+    assert check(good, "vote").found == "restrain, which needs base_share"
+    wrong = check(diagnose(load_config(EMBEDDED, ["vote.strategy=majorty"])), "vote")
+    assert wrong.status == "fail" and "Did you mean 'majority'" in f"{wrong.found} {wrong.advice}"
