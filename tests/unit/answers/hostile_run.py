@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from skill_ttrl.answers import canonical, counters, equivalent, grade_answer
+from skill_ttrl.answers import canonical, counters, equivalent, extract, grade_answer
 
 WATCHED = (
     "os.system",
@@ -54,6 +54,22 @@ def expand(parts: Sequence[Any]) -> str:
             text, first, last, joiner = part
             texts.append(joiner.join(text.replace("#", str(number)) for number in range(first, last + 1)))
     return "".join(texts)
+
+
+def slowest_extraction(text: str) -> float:
+    """Longest time to find the answer in a text that has it in one of the places where answers are looked for."""
+    seconds = []
+    for whole in (
+        text,
+        f"so \\boxed{{{text}}}.",
+        f"<answer>{text}</answer>",
+        f"The final answer is {text}",
+        f"{text} \\boxed{{1}}",
+    ):
+        began = time.perf_counter()
+        extract(whole, last_number=True)
+        seconds.append(time.perf_counter() - began)
+    return max(seconds)
 
 
 class Memory(threading.Thread):
@@ -103,6 +119,7 @@ def main() -> None:
             row |= {"missing": key is None, "one": equivalent(text, "1"), "near": key is not None and key == other}
             row |= {"itself": equivalent(text, text), "read": any(character.isalnum() for character in text)}
             row |= {"again_seconds": time.perf_counter() - times[2], "one_by_key": key == one}
+            row["extract_seconds"] = slowest_extraction(text)
             rows.append(row)
     evaluated = [event for event in events if not event.startswith("open") or "CANARY" in event]
     after = [grade_answer(f"{a}+17", f"17+{b}") for a, b in ORDINARY]
