@@ -27,12 +27,15 @@ from skill_ttrl.runs.statistics import vote_entropy
 from skill_ttrl.stages.ballots import Poll, shaped
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import label_metrics, trained_metrics, vote_metrics
 
 PHASE = "GRPO"
 VOTED = "majority"
 """The reward that the votes decide, as `vote.strategy` says."""
+PLAIN = "majority"
+"""The strategy that does no more than reward its winner's class."""
 MODEL_REWARD = "model:"
 BANK_OFF = "after, bank off"
 """Label of the evaluation that says what the skills are worth: the trained policy without them."""
@@ -61,6 +64,8 @@ def reinforce(run: Run, reward: Reward) -> None:
     run.progress.start(PHASE, config.rl.steps, "step", done)
 
     for step in range(done, config.rl.steps):
+        if stopped_by(run.folder.path, config.rl, step) is not None:  # a resumed run may have been stopped already
+            break
         clock = Clock(run)
         tasks = tasks_of(step)
         clock.enter("sample")
@@ -86,6 +91,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         figures |= poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
         figures |= trained_figures(kept, bench.references, config)
+        figures |= vote_metrics(votes, shaping=config.vote.strategy != PLAIN)
         record(run, step, groups, votes, figures, clock)
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
             for warning in poll.history.warnings():
@@ -189,7 +195,7 @@ def refuse_ungraded(bench: Workbench) -> None:
 
 
 def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
-    """What a step's samples and votes look like, without labels (see `vote_metrics` for those of the votes)."""
+    """What a step's samples look like, without labels."""
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     completions = [step.completion for trajectory in tries for step in trajectory.steps if step.completion is not None]
     rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
@@ -200,7 +206,6 @@ def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
-        **vote_metrics(votes),
     }
 
 
@@ -252,7 +257,10 @@ def record(
 def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
     """Validate and save where the config says so, and leave where a signal asked for it."""
     config = run.config.rl
-    last = finished == config.steps
+    stopped = stopped_by(run.folder.path, config, finished)
+    if stopped is not None:
+        run.progress.notice(stopped)
+    last = finished == config.steps or stopped is not None
     if config.validate_every and finished % config.validate_every == 0 and not last:
         run.evaluate(f"step {finished}")
     if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None:

@@ -56,24 +56,29 @@ def trained_metrics(
     }
 
 
-def vote_metrics(votes: Sequence[VoteResult]) -> dict[str, float]:
+def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[str, float]:
     """What the votes of a step did to training, without labels, as means over prompts.
 
-    `majority_voting_reward` (TTRL): mean vote reward. Where a strategy makes use of them: `vote_weight`, `vote_penalty`,
-    `vote_bonus` (share of samples that get one), `vote_skipped` (share of prompts), and the share of prompts with each flag, as
-    `vote_<flag>`.
+    `majority_voting_reward` (TTRL): mean vote reward. With `shaping` also `vote_weight`, `vote_penalty`, `vote_bonus` (share of
+    samples that get one), `vote_skipped` (share of prompts), and as `vote_<flag>` the share of prompts with each flag that any
+    of them has.
+
+    Args:
+        votes: One for each prompt.
+        shaping: Whether the strategy may do more than reward its winner's class.
     """
     figures = {"majority_voting_reward": mean([mean(vote.earned) for vote in votes])}
-    if any(vote.weight != 1.0 for vote in votes):
-        figures["vote_weight"] = mean([vote.weight for vote in votes])
-    if any(vote.penalty for vote in votes):
-        figures["vote_penalty"] = mean([vote.penalty for vote in votes])
-    if any(any(vote.bonus) for vote in votes):
-        figures["vote_bonus"] = mean([mean([float(extra > 0) for extra in vote.bonus]) for vote in votes])
-    if any(vote.skipped for vote in votes):
-        figures["vote_skipped"] = mean([float(vote.skipped) for vote in votes])
+    if not shaping:
+        return figures
     flags = sorted({flag for vote in votes for flag in vote.flags})
-    return figures | {f"vote_{flag}": mean([float(flag in vote.flags) for vote in votes]) for flag in flags}
+    return {
+        **figures,
+        "vote_weight": mean([vote.weight for vote in votes]),
+        "vote_penalty": mean([vote.penalty for vote in votes]),
+        "vote_bonus": mean([mean([float(extra > 0) for extra in vote.bonus]) for vote in votes]),
+        "vote_skipped": mean([float(vote.skipped) for vote in votes]),
+        **{f"vote_{flag}": mean([float(flag in vote.flags) for vote in votes]) for flag in flags},
+    }
 
 
 def mean(values: Sequence[float]) -> float:
