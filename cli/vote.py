@@ -56,6 +56,10 @@ def vote(
         int | None,
         typer.Option("--samples", "-n", min=1, help="Samples to draw of each problem. Default: as training does."),
     ] = None,
+    paraphrase: Annotated[
+        bool,
+        typer.Option("--paraphrase", help="Half of the samples answer a paraphrase (vote.paraphrase says by whom)."),
+    ] = False,
     overrides: Overrides = None,
     config: Recipe = None,
     output: Annotated[
@@ -89,6 +93,7 @@ def vote(
             config=config,
             chunk=chunk,
             use_bank=not no_bank,
+            both_wordings=paraphrase,
             progress=view,
         )
     if as_json:

@@ -84,13 +84,7 @@ class Poll:
         votes = self.bench.config.rollout.n_votes_per_prompt
         if self._reword is None:
             return self.bench.play(tasks, votes, self.bench.sampling, seed)
-        questions = self._reword([task.options["question"] for task in tasks])
-        reworded = [
-            replace(task, options={**task.options, "question": question})
-            for task, question in zip(tasks, questions, strict=True)
-        ]
-        groups = self.bench.play([*tasks, *reworded], votes // 2, self.bench.sampling, seed)
-        return [joined(*pair) for pair in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)]
+        return play_both(self.bench, self._reword, tasks, votes, self.bench.sampling, seed)
 
     def hold(self, groups: Sequence[Group], step: int) -> list[VoteResult]:
         """The votes of one step. `history` is told of them apart, when the step is recorded."""
@@ -132,6 +126,19 @@ class Poll:
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
         return {"votes": self.history.state_dict()} | ({"base_shares": self.base_shares} if self.base_shares else {})
+
+
+def play_both(
+    bench: Workbench, reword: Rewording, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int
+) -> list[Group]:
+    """Each task in two wordings, half of the `tries` each; one group a task, in order. Every task states its question."""
+    questions = reword([task.options["question"] for task in tasks])
+    others = [
+        replace(task, options={**task.options, "question": question})
+        for task, question in zip(tasks, questions, strict=True)
+    ]
+    groups = bench.play([*tasks, *others], tries // 2, sampling, seed)
+    return [joined(*pair) for pair in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)]
 
 
 def joined(group: Group, paraphrased: Group) -> Group:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
+from skill_ttrl.stages.ballots import make_rewording, play_both
 from skill_ttrl.stages.build import build_to_measure, source_tasks, task_content
+from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
 from skill_ttrl.stages.subject import Problems, Subject
 from skill_ttrl.types import Group, Task, derive_seed, from_json, to_json
@@ -62,6 +65,7 @@ def draw_samples(
     chunk: int | None,
     use_bank: bool,
     progress: Progress,
+    both_wordings: bool = False,
 ) -> DrawnSamples:
     """Every problem under every way of sampling; what the folder holds already is not drawn again.
 
@@ -73,6 +77,7 @@ def draw_samples(
         chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all where nothing is kept.
         use_bank: False asks without the skill bank.
         progress: told of what is drawn and of what is left out.
+        both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
 
     Raises:
         SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
@@ -93,7 +98,7 @@ def draw_samples(
         stack.callback(bench.envs.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
-        rows = draw_plan(plan, bench.play, folder, progress)
+        rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress)
     return DrawnSamples(tuple(rows), known, why)
 
 
@@ -148,8 +153,10 @@ def open_samples(
     subject: Subject,
     problems: Sequence[Problems],
     draws: Sequence[Draw],
+    *,
     chunk: int | None,
-    bank: bool,
+    use_bank: bool,
+    both_wordings: bool = False,
 ) -> SampleFolder:
     """The folder that keeps these samples, begun or gone on with.
 
@@ -165,9 +172,26 @@ def open_samples(
         ],
         "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},
         "chunk": "as many as the backend takes at once" if chunk is None else chunk or "all",
-        "skill_bank": bank and subject.config.skills is not None,
+        "skill_bank": use_bank and subject.config.skills is not None,
+        "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
     return SampleFolder.open(output, made_with)
+
+
+def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks:
+    """Each problem in two wordings.
+
+    Raises:
+        ConfigError: a task does not state its question, or there is no such paraphrase.
+    """
+    silent = [
+        task.id for tasks in problems.values() for task in tasks if not isinstance(task.options.get("question"), str)
+    ]
+    if silent:
+        raise ConfigError(
+            f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
+        )
+    return partial(play_both, bench, make_rewording(bench))
 
 
 def _made_with(config: SkillTTRLConfig) -> dict[str, Any]:

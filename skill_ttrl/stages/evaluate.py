@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from skill_ttrl.answers import journal
@@ -79,9 +79,13 @@ def run_all(
     problems = subject.problems(data)
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
-    opened = open_samples(output, subject, problems, draws, chunk, use_bank) if output is not None else nullcontext()
     progress = progress or SilentProgress()
-    with opened as folder, journal(folder.path / VERDICTS) if folder is not None else nullcontext():
+    folder = None
+    with ExitStack() as stack:
+        if output is not None:
+            opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
+            folder = stack.enter_context(opened)
+            stack.enter_context(journal(folder.path / VERDICTS))
         samples = draw_samples(
             subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ def run(
     config: str | None = None,
     chunk: int | None = None,
     use_bank: bool = True,
+    both_wordings: bool = False,
     progress: Progress | None = None,
 ) -> VoteLab:
     """Put samples to the vote under one strategy or several.
@@ -84,6 +85,7 @@ def run(
         config: a plain model's recipe or config file.
         chunk: as in `evaluate.run_all`.
         use_bank: False asks without the skill bank.
+        both_wordings: half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says.
         progress: told of what is drawn and of what was left out.
 
     Raises:
@@ -95,10 +97,12 @@ def run(
     progress = progress or SilentProgress()
     with nullcontext() if output is None else journal(Path(output) / VERDICTS):
         if is_stored(source):
-            _refuse_draw(source, data=data, samples=samples, config=config, chunk=chunk)
+            _refuse_draw(
+                source, data=data, samples=samples, config=config, chunk=chunk, paraphrase=both_wordings or None
+            )
             found = _stored(source, output, overrides, progress)
         else:
-            found = _drawn(source, data, samples, overrides, config, output, chunk, use_bank, progress)
+            found = _drawn(source, data, samples, overrides, config, output, chunk, use_bank, both_wordings, progress)
         level = found.config.eval
         judged = Settings(threshold, splits, found.config.seed, level.confidence, level.bootstrap_samples)
         lab, votes = _lab(str(source), found, asked, judged)
@@ -188,17 +192,37 @@ def _drawn(
     output: str | Path | None,
     chunk: int | None,
     use_bank: bool,
+    both_wordings: bool,
     progress: Progress,
 ) -> _Found:
     """Samples as a training step would draw them, from the same sampling settings."""
     subject = find_subject(source, overrides, config=config)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
-    draws = [Draw(SAMPLE, how.n_votes_per_prompt if samples is None else samples, sampling, seed)]
+    count = how.n_votes_per_prompt if samples is None else samples
+    if both_wordings and count % 2:
+        raise ConfigError(
+            f"Half of the samples answer a paraphrase, but there are {count} of each problem. Make it even."
+        )
+    draws = [Draw(SAMPLE, count, sampling, seed)]
     problems = subject.problems(data)
-    opened = open_samples(output, subject, problems, draws, chunk, use_bank) if output is not None else nullcontext()
-    with opened as folder:
-        found = draw_samples(subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress)
+    folder = None
+    with ExitStack() as stack:
+        if output is not None:
+            opened = open_samples(
+                output, subject, problems, draws, chunk=chunk, use_bank=use_bank, both_wordings=both_wordings
+            )
+            folder = stack.enter_context(opened)
+        found = draw_samples(
+            subject,
+            problems,
+            draws,
+            folder=folder,
+            chunk=chunk,
+            use_bank=use_bank,
+            progress=progress,
+            both_wordings=both_wordings,
+        )
     known = found.known
     trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
     return _Found([found.rows], subject.config, trained_on)

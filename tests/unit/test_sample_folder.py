@@ -50,7 +50,7 @@ def test_a_torn_line_is_cut(tmp_path: Path, torn: bytes) -> None:
 
 def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_path: Path) -> None:
     before = (filled(tmp_path / "s", 2) / SAMPLES).read_bytes()
-    others = {
+    others: dict[str, dict[str, Any]] = {
         r'model "sha256:1" there, "sha256:2" here': {"model": "sha256:2"},
         r'data\.0\.name "a\.jsonl" there, "b\.jsonl" here': {"data": [{"name": "b.jsonl", "limit": None}]},
         r"data\.0\.limit null there, 3 here": {"data": [{"name": "a.jsonl", "limit": 3}]},

@@ -1,0 +1,288 @@
+"""`skillttrl evaluate` on runs, checkpoints and plain models: the same figures wherever the samples come from, whatever stops it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.stages import evaluate
+from skill_ttrl.stages.subject import find_subject
+from tests.integration.test_cli_commands import refused, skillttrl
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that all tests here look at and none changes."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    done = skillttrl("train", tiny_yaml, "-o", folder)
+    assert done.code == 0, done
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's policy as a plain model."""
+    folder = tmp_path_factory.mktemp("models") / "plain"
+    assert skillttrl("export", run, "-o", folder).code == 0
+    return folder
+
+
+def problems(path: Path, *questions: str) -> Path:
+    """A file of sums with their true answers."""
+    rows = [
+        {"id": n, "prompt": f"Compute {q}.", "answer": sum(map(int, q.split("+")))} for n, q in enumerate(questions)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def trained_on(run: Path) -> list[str]:
+    """Questions of the run's training problems, without their words."""
+    from skill_ttrl.envs.math.tasks import load_tasks
+
+    source = load_config(run / "config.yaml").data.train
+    assert source is not None
+    return [task.options["question"].removeprefix("Compute ").rstrip(".") for task in load_tasks(source)]
+
+
+def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml: Path) -> None:
+    own = skillttrl("evaluate", run, "--json").json
+    assert own["transductive"] is False and own["source"] == ""
+    plain = skillttrl("evaluate", model, "--config", tiny_yaml, "--json")
+    assert plain.code == 0 and plain.json["transductive"] is None and plain.json["label"] == "plain"
+    assert "is not said" in plain.err
+    assert {**plain.json, "label": own["label"], "transductive": False} == own
+    shown = skillttrl("evaluate", model, "--config", tiny_yaml).out
+    assert "plain: 4 problems (test), of unknown exposure" in shown and "pass@2" in shown
+
+
+def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) -> None:
+    seen, new = trained_on(run)[:2], ["11+11", "90+9", "13+80"]
+    mixed = problems(tmp_path / "mixed.jsonl", seen[0], new[0], seen[1], *new[1:])
+    found = skillttrl("evaluate", run, "--data", mixed, "--json").json
+    assert [(each["transductive"], each["problems"]) for each in found] == [(True, 2), (False, 3)]
+    assert [[result["task"] for result in each["results"]] for each in found] == [["0", "2"], ["1", "3", "4"]]
+    shown = skillttrl("evaluate", run, "--data", mixed).out
+    assert "2 problems" in shown and "transductive" in shown and "3 problems" in shown and "held-out" in shown
+    only = skillttrl("evaluate", run, "--data", problems(tmp_path / "seen.jsonl", *seen), "--json").json
+    assert only["transductive"] is True and only["problems"] == 2
+    itself = skillttrl(
+        "evaluate", run, "--set", "data.eval=null", "--json"
+    ).json  # the training problems, as TTRL measures
+    assert itself["transductive"] is True and itself["problems"] == 6 and itself["split"] == "train"
+    with pytest.raises(ConfigError, match="2 transductive and 3 held-out ones"):
+        evaluate.run(run, [f"data.eval={{path: {mixed}}}"])
+
+
+def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
+    from skill_ttrl.envs.math.tasks import load_demonstrations
+
+    config = load_config(run / "config.yaml")
+    assert config.sft.data is not None
+    shown = load_demonstrations(config.sft.data)[0].prompt
+    file = problems(tmp_path / "demo.jsonl", shown.removeprefix("Compute ").rstrip("."))
+    assert skillttrl("evaluate", run, "--data", file, "--json").json["transductive"] is True
+
+
+def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
+    one, two = problems(tmp_path / "one.jsonl", "11+11", "12+13"), problems(tmp_path / "two.jsonl", "20+30")
+    found = skillttrl("evaluate", run, "--data", one, "--data", two, "--json")
+    assert found.code == 0 and [(each["source"], each["problems"]) for each in found.json] == [
+        (str(one), 2),
+        (str(two), 1),
+    ]
+    # A file's figures do not depend on the others'.
+    assert skillttrl("evaluate", run, "--data", two, "--json").json == found.json[1]
+    limited = skillttrl("evaluate", run, "--data", one, "--data", two, "--set", "data.eval.limit=1", "--json").json
+    assert [each["problems"] for each in limited] == [1, 1]
+    refused(skillttrl("evaluate", run, "--data", one, "--data", one), 2, "twice")
+    parquet = tmp_path / "three.parquet"
+    import pandas
+
+    pandas.DataFrame([{"prompt": "Compute 11+11.", "answer": "22"}]).to_parquet(parquet)
+    assert skillttrl("evaluate", run, "--data", parquet, "--json").json["problems"] == 1
+
+
+def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
+    asked = ("evaluate", run, "--output", tmp_path / "kept")
+    first = skillttrl(*asked, "--json")
+    assert first.code == 0 and first.json == skillttrl("evaluate", run, "--json").json  # 4 problems are one chunk
+    lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
+    assert [line["draw"] for line in lines] == ["sample"] * 4 + ["greedy"] * 4
+    assert [len(line["samples"]) for line in lines] == [2] * 4 + [1] * 4
+    assert json.loads((tmp_path / "kept" / "evaluation.json").read_text()) == [first.json]
+    before = (tmp_path / "kept" / "samples.jsonl").read_bytes()
+    again = skillttrl(*asked, "--json", "--set", "eval.confidence=0.5")
+    assert "nothing is drawn" in again.err and again.json["accuracy"] == first.json["accuracy"]
+    narrow, wide = again.json["majority_interval"], first.json["majority_interval"]
+    assert narrow[1] - narrow[0] < wide[1] - wide[0]
+    assert (tmp_path / "kept" / "samples.jsonl").read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    assert skillttrl("evaluate", run, "-o", kept).code == 0
+    before = {entry.name: entry.read_bytes() for entry in kept.iterdir()}
+    other = problems(tmp_path / "other.jsonl", "11+11")
+    into = ("-o", kept)
+    something = "holds samples of something else"
+    refused(
+        skillttrl("evaluate", run, "--set", "eval.samples=3", *into), 4, something, "draws.sample.tries 2 there, 3 here"
+    )
+    refused(skillttrl("evaluate", run, "--set", "seed=1", *into), 4, something, "config.seed 0 there, 1 here")
+    refused(skillttrl("evaluate", run, "--set", "agent.template=boxed", *into), 4, something, "config.agent.template")
+    refused(skillttrl("evaluate", run, "--data", other, *into), 4, something, "data.0.name")
+    refused(skillttrl("evaluate", run, "--chunk", 1, *into), 4, something, "chunk")
+    refused(skillttrl("evaluate", run / "checkpoints" / "sft-000012", *into), 4, something, "model")
+    refused(skillttrl("evaluate", model, "--config", tiny_yaml, *into), 4, something, "model")
+    refused(skillttrl("vote", run, *into), 4, something, "draws.")
+    refused(skillttrl("evaluate", run, "-o", run), 4, "not empty and no folder of samples")
+    assert {entry.name: entry.read_bytes() for entry in kept.iterdir()} == before
+    measured = tmp_path / "measured"
+    assert skillttrl("evaluate", run, "--data", other, "-o", measured).code == 0
+    problems(other, "11+12")
+    refused(skillttrl("evaluate", run, "--data", other, "-o", measured), 4, something, "data.0.revision")
+
+
+def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
+    refused(skillttrl("evaluate", model), 2, "has no problems of its own", "--data FILE")
+    refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for a plain model")
+    refused(skillttrl("evaluate", tmp_path), 4, "neither a run folder nor a checkpoint of one, nor a model")
+    refused(skillttrl("evaluate", tmp_path / "none"), 4, "(there is nothing)")
+    refused(skillttrl("evaluate", f"{run.parent}/rnu"), 4, "(there is nothing)")
+    refused(skillttrl("evaluate", "nobody/nothing", "--config", "quickstart"), 5, "nobody/nothing")
+    refused(skillttrl("evaluate", model, "--config", "quikstart"), 2, "Did you mean 'quickstart'")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("[]")
+    with pytest.raises(RunFolderError, match=r"Cannot read .*adapter_config\.json"):
+        find_subject(tmp_path / "adapter")
+
+
+def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_say(
+    tiny_yaml: Path, tmp_path: Path
+) -> None:
+    train, test = (
+        problems(tmp_path / "train.jsonl", "11+11", "12+12", "13+13"),
+        problems(tmp_path / "test.jsonl", "20+30"),
+    )
+    sources = ("--set", f"data.train={{path: {train}}}", "--set", f"data.eval={{path: {test}}}", "--set", "rl.steps=1")
+    assert skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *sources).code == 0
+    assert skillttrl("evaluate", tmp_path / "run", "--json").json["transductive"] is False
+    train.unlink()
+    found = skillttrl("evaluate", tmp_path / "run", "--json")
+    assert found.code == 0 and found.json["transductive"] is None and "cannot be read any more" in found.err
+    problems(test, "20+31")
+    refused(skillttrl("evaluate", tmp_path / "run"), 3, "is not the file this run was made with")
+
+
+@needs_data
+def test_the_real_problem_sets(run: Path, tmp_path: Path) -> None:
+    """The tiny model has no room for a real problem: the end of each is put to it, which is enough to count with."""
+    files = [word for name in ("aime", "amc", "math") for word in ("--data", DATA / f"{name}.json")]
+    settings = ("--set", "data.eval.limit=3", "--set", "data.overlong=truncate")
+    found = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--chunk", 2, "--json")
+    assert found.code == 0, found
+    assert [(Path(each["source"]).stem, each["problems"]) for each in found.json] == [
+        ("aime", 3),
+        ("amc", 3),
+        ("math", 3),
+    ]
+    assert all(each["accuracy"] is not None and each["transductive"] is False for each in found.json)
+    lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
+    assert len(lines) == 18 and all(line["task"]["reference"] for line in lines)
+    shown = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--chunk", 2).out
+    assert shown.count("held-out") == 3 and "maj@2" in shown
+
+
+HARNESS = '''
+import json, os, random, signal, sys, time
+import skill_ttrl.stages.evaluate, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+from skill_ttrl.cli.main import main
+
+run, data, folder, chunks = sys.argv[1:]
+
+
+def start(output):
+    child = os.fork()
+    if child:
+        return child
+    with open(output + ".log", "a") as log:
+        os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
+    sys.argv = ["skillttrl", "evaluate", run, "--data", data, "--chunk", "2", "--output", output]
+    code = 0
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code
+    finally:
+        sys.stdout.flush()
+        os._exit(code or 0)
+
+
+def size(output):
+    try:
+        return os.path.getsize(output + "/samples.jsonl")
+    except FileNotFoundError:
+        return 0
+
+
+def stop_after(output, grown, delay, signum):
+    """Signal a new attempt `delay` seconds after its samples have grown so many times; its exit status, and the size."""
+    child, times, before = start(output), 0, size(output)
+    while times < grown:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            raise SystemExit("an attempt ended by itself")
+        now = size(output)
+        times += now > before
+        before = now
+        time.sleep(0.0005)
+    time.sleep(delay)
+    os.kill(child, signum)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), size(output)
+
+
+def finish(output):
+    return os.waitstatus_to_exitcode(os.waitpid(start(output), 0)[1])
+
+
+rng = random.Random(5)
+found = {"whole": finish(folder + "-whole"), "kills": [], "signals": []}
+for attempt in range(4):
+    found["kills"].append(stop_after(folder, 2, rng.uniform(0.0, 0.01), signal.SIGKILL))
+found["signals"].append(stop_after(folder, 1, 0.0, signal.SIGINT))
+with open(folder + "/samples.jsonl", "rb+") as samples:  # a kill in the middle of a write
+    samples.truncate(os.path.getsize(folder + "/samples.jsonl") - 10)
+found["end"] = finish(folder)
+print(json.dumps(found))
+'''
+
+
+def test_killed_and_stopped_it_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    data = problems(tmp_path / "data.jsonl", *(f"{n}+{n + 3}" for n in range(10, 50)))
+    command = [sys.executable, "-c", HARNESS, str(run), str(data), str(tmp_path / "kept"), "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    log = tmp_path / "kept.log"
+    told = log.read_text() if log.exists() else ""
+    assert done.returncode == 0, done.stderr + told
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["whole"] == 0 and found["end"] == 0
+    assert [status for status, _ in found["kills"]] == [-9] * 4
+    sizes = [size for _, size in found["kills"]]
+    whole = (tmp_path / "kept-whole" / "samples.jsonl").read_bytes()
+    assert sizes == sorted(sizes) and 0 < sizes[0] < sizes[-1] < len(whole)  # each went on where the last had been
+    assert [status for status, _ in found["signals"]] == [128 + 2]
+    assert "Stopped with" in told and "Go on with the same command." in told and told.count("Going on after") == 5
+    assert "Traceback" not in told
+    for name in ("samples.jsonl", "samples.json", "evaluation.json"):
+        assert (tmp_path / "kept" / name).read_bytes() == (tmp_path / "kept-whole" / name).read_bytes(), name
+    assert len(whole.splitlines()) == 80

@@ -1,0 +1,187 @@
+"""`skillttrl vote` on what a run has sampled, on a run, on a model and on files of texts."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.answers import canonical
+from skill_ttrl.stages import vote
+from skill_ttrl.voting import STRATEGIES
+from tests.integration.test_cli_commands import refused, skillttrl
+
+ALL = ("--strategies", "all")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which every problem comes round again: three problems, three a step."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    settings = ("data.train.limit=3", "rl.steps=3", "sft.steps=80", "sft.checkpoint_every=80")
+    done = skillttrl("train", tiny_yaml, "-o", folder, *[word for each in settings for word in ("--set", each)])
+    assert done.code == 0, done
+    return folder
+
+
+def lines(folder: Path, name: str = "votes.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def strategies(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["strategy"]: each for each in found["strategies"]}
+
+
+def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: Path) -> None:
+    found = skillttrl("vote", run / "trajectories.jsonl", *ALL, "-o", tmp_path / "lab", "--json")
+    assert found.code == 0, found
+    assert (found.json["problems"], found.json["visits"], found.json["labelled"]) == (3, 3, 3)
+    each = strategies(found.json)
+    assert set(each) == set(STRATEGIES) and next(iter(each)) == "majority"
+    assert [name for name in each if each[name]["needs"]] == ["harmonic"]  # a run has a history, and no paraphrase here
+    # The majority of the laboratory is the run's own: winner by winner, and whether it was true.
+    held = [(row["task_id"], row["answer"], row["agreement"], row["correct"]) for row in lines(run)]
+    mine = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
+    assert [(row["task_id"], row["answer"], row["agreement"], row["correct"]) for row in mine] == held
+    winners: dict[str, list[str]] = defaultdict(list)
+    for row in held:
+        if (key := canonical(row[1])) is not None:
+            winners[row[0]].append(key)
+    flips = [
+        sum(one != two for one, two in pairwise(keys)) / (len(keys) - 1) for keys in winners.values() if len(keys) > 1
+    ]
+    assert flips and each["majority"]["figures"]["flip_rate"]["value"] == pytest.approx(sum(flips) / len(flips))
+    assert len(lines(tmp_path / "lab")) == 9 * (len(each) - 1)
+
+
+def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) -> None:
+    asked = ("vote", run, "-n", 6, "-o", tmp_path / "lab")
+    first = skillttrl(*asked, "--json")
+    assert first.code == 0 and (first.json["problems"], first.json["samples"], first.json["trained_on"]) == (
+        4,
+        [6, 6],
+        0,
+    )
+    rows = lines(tmp_path / "lab", "samples.jsonl")
+    assert [len(row["samples"]) for row in rows] == [6] * 4 and {row["draw"] for row in rows} == {"sample"}
+    samples = (tmp_path / "lab" / "samples.jsonl").read_bytes()
+    every = skillttrl(*asked, *ALL, "--json", "--plot", tmp_path / "lab.html")
+    assert "nothing is drawn" in every.err and (tmp_path / "lab" / "samples.jsonl").read_bytes() == samples
+    stored = skillttrl("vote", tmp_path / "lab", *ALL, "--json").json
+    assert strategies(stored) == strategies(every.json)
+    assert (
+        skillttrl("vote", tmp_path / "lab" / "samples.jsonl", *ALL, "--json").json["strategies"] == stored["strategies"]
+    )
+    assert strategies(stored)["majority"]["figures"] == strategies(first.json)["majority"]["figures"]
+    assert json.loads((tmp_path / "lab" / "vote.json").read_text())["strategies"] == stored["strategies"]
+    page = (tmp_path / "lab.html").read_text()
+    assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
+    shown = skillttrl("vote", tmp_path / "lab", *ALL).out
+    assert "guard needs history" in shown and "noise" in shown and "by type of problem" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_an_evaluation_s_samples_are_voted_on(run: Path, tmp_path: Path) -> None:
+    measured = skillttrl("evaluate", run, "--set", "eval.samples=4", "-o", tmp_path / "kept", "--json").json
+    found = strategies(skillttrl("vote", tmp_path / "kept", "--json").json)["majority"]["figures"]
+    assert found["majority_ratio"]["value"] == pytest.approx(measured["agreement"])
+    assert found["label_accuracy"]["value"] == pytest.approx(measured["majority"])
+
+
+def test_a_model_is_asked_in_two_wordings(
+    run: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    assert skillttrl("export", run, "-o", model).code == 0
+    (tmp_path / "wordings.py").write_text("def again(question): return question.replace('Compute', 'Compute now')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = ("vote", model, "--config", tiny_yaml, "-n", 4, "--set", "vote.paraphrase=wordings:again", "--paraphrase")
+    found = skillttrl(*asked, *ALL, "-o", "lab", "--json")
+    assert found.code == 0, found
+    assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["needs"] is None
+    rows = lines(tmp_path / "lab", "samples.jsonl")
+    assert all([sample["view"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
+    assert all("now" not in row["task"]["options"]["question"] for row in rows)
+    refused(skillttrl(*asked, "-n", 3), 2, "Make it even")
+    plain = tuple(word for word in asked if word != "--paraphrase")
+    refused(skillttrl(*plain, "-o", "lab"), 4, "paraphrase")
+
+
+HOSTILE = "[red]\x1b[2J</title><script>x</script>"
+
+
+def test_texts_of_one_s_own(tmp_path: Path) -> None:
+    rows = [
+        {
+            "problem": "6 times 7?",
+            "answer": "42",
+            "task_type": HOSTILE,
+            "responses": [r"\boxed{42}", "answer is 41", "42!"],
+        },
+        {"problem": "open", "answer": None, "responses": [rf"\boxed{{{HOSTILE}}}"] * 3},
+    ]
+    file = tmp_path / f"{HOSTILE.replace('/', '')}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = skillttrl("vote", file, *ALL, "-o", tmp_path / "lab", "--plot", tmp_path / "p.html")
+    assert done.code == 0 and "\x1b" not in done.out and "[red]" in done.out and "confidence needs logprobs" in done.out
+    assert "1 of them with a true answer" in " ".join(done.out.split())
+    assert "<script>" not in (tmp_path / "p.html").read_text()
+    found = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
+    assert next((row["answer"], row["correct"], row["abstained"]) for row in found) == ("42", True, 1)
+    unlabelled = tmp_path / "open.json"
+    unlabelled.write_text(json.dumps([{"problem": "a", "responses": ["answer is 1"] * 4}]))
+    found_open = skillttrl("vote", unlabelled)
+    assert "label accuracy" not in found_open.out and "false" not in found_open.out and "flip rate" in found_open.out
+
+
+def test_a_strategy_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_votes.py").write_text(
+        "from skill_ttrl.voting import majority_vote\n"
+        "def last(ballot, *, count=1):\n    return majority_vote([None] * (len(ballot.answers) - count) + list(ballot.answers[-count:]))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("s.jsonl").write_text(
+        json.dumps({"problem": "a", "answer": "2", "responses": ["answer is 1"] * 3 + ["answer is 2"]}) + "\n"
+    )
+    asked = ("vote", "s.jsonl", "--strategies", "my_votes:last", "--json")
+    found = strategies(skillttrl(*asked).json)
+    assert list(found) == ["majority", "my_votes:last"]
+    assert [found[name]["figures"]["label_accuracy"]["value"] for name in found] == [0.0, 1.0]
+    wider = strategies(skillttrl(*asked, "--option", "my_votes:last.count=4").json)
+    assert wider["my_votes:last"]["figures"]["label_accuracy"]["value"] == 0.0
+
+
+def test_mistakes(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text(json.dumps({"problem": "a", "responses": ["answer is 1"]}) + "\n")
+    refused(skillttrl("vote", file, "--strategies", "majorty"), 2, "Did you mean 'majority'")
+    refused(skillttrl("vote", file, "--strategies", ","), 2, "No voting strategy was named")
+    refused(skillttrl("vote", file, "--option", "gated.threshold=0.6"), 2, "not among the strategies")
+    refused(skillttrl("vote", file, *ALL, "--option", "gated.treshold=0.6"), 2, "Did you mean 'threshold'")
+    refused(skillttrl("vote", file, *ALL, "--option", "gated.threshold=7"), 2, "threshold")
+    refused(skillttrl("vote", file, *ALL, "--option", "threshold"), 2, "NAME.KEY=VALUE")
+    refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is drawn: --data, --samples")
+    refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
+    refused(skillttrl("vote", tmp_path / "none"), 4, "(there is nothing)")
+    refused(skillttrl("vote", run / "metrics.jsonl"), 3, "holds no samples")
+    before = (run / "votes.jsonl").read_bytes()
+    refused(skillttrl("vote", run / "trajectories.jsonl", "-o", run), 4, "holds something else than votes")
+    assert (run / "votes.jsonl").read_bytes() == before
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
+    refused(skillttrl("vote", file, "-o", tmp_path / "photos"), 4, "holds something else than votes")
+    assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+    assert skillttrl("vote", file, "--threshold", 2).code == 2
+
+
+def test_from_python(run: Path) -> None:
+    lab = vote.run(run / "trajectories.jsonl", strategies=["all"], options={"gated": {"threshold": 0.9}}, splits=3)
+    gated = next(each for each in lab.strategies if each.strategy == "gated")
+    assert gated.options == {"threshold": 0.9} and gated.figures["abstained"].value > 0
+    assert lab.strategies[0].strategy == "majority" and not lab.strategies[0].differences
