@@ -236,20 +236,19 @@ def judgement(rule: str, pairs: list[Pair]) -> str:
         return "never fires"
     reached = [0 if rule == "no training" else pair.stopping.reached(rule) for pair in pairs]
     pair_steps = list(zip(pairs, reached, strict=True))
-    return judged([pair.between(step, pair.stopping.steps) for pair, step in pair_steps])
+    differences = [pair.between(step, pair.stopping.steps) for pair, step in pair_steps]
+    return f"{spread([difference for difference, *_ in differences], sign=True)}, {judged(differences)}"
 
 
 def judged(differences: list[Difference]) -> str:
-    """Intervals over problems of all seeds in a word, and the mean difference."""
+    """What the intervals over problems say, seed by seed; noise is an interval that holds 0."""
     better = sum(low > 0 for _, low, _ in differences)
     worse = sum(high < 0 for *_, high in differences)
-    mean = f"{fmean(difference for difference, *_ in differences):+.3f}"
     seeds = len(differences)
-    if better == seeds or worse == seeds:
-        return f"{mean}, {'better' if better else 'worse'} on every seed"
-    if not better and not worse:
-        return f"{mean}, noise on every seed"
-    return f"{mean}, better on {better}, worse on {worse}, noise on {seeds - better - worse} of {seeds} seeds"
+    for word, count in (("better", better), ("worse", worse), ("noise", seeds - better - worse)):
+        if count == seeds:
+            return f"{word} on every seed"
+    return f"better on {better}, worse on {worse}, noise on {seeds - better - worse} of {seeds} seeds"
 
 
 def regret(pair: Pair, step: int) -> float:

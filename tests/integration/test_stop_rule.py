@@ -1,0 +1,72 @@
+"""A run that ends itself by a label-free rule: at a checkpoint, told to the user, and the same after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.stages import train
+
+RULE = ["rl.stop_rule=agreement", "rl.checkpoint_every=100"]
+
+
+class Listener(SilentProgress):
+    """Keeps what the user would read."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.notices.append(text)
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Six steps from a base on which no answer has 30 % of the votes: the rule fires after three."""
+    folder = tmp_path_factory.mktemp("base") / "run"
+    train.run(load_config(tiny_yaml, ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]), folder)
+    return ["phases=[rl]", f"model.path={folder}/checkpoints/sft-000150", "rl.steps=6", "rl.learning_rate=1e-4"]
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    return read_jsonl(run / name)[0]
+
+
+def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
+    heard = Listener()
+    summary = train.run(load_config(tiny_yaml, [*settings, *RULE]), tmp_path / "ended", progress=heard)
+    told = "The stopping rule agreement ended the reinforcement after 3 of 6 steps."
+    assert summary.steps == {"rl": 3} and summary.stopped == told and told in heard.notices
+    assert told in (tmp_path / "ended" / "summary.md").read_text()
+    assert [path.name for path in (tmp_path / "ended" / "checkpoints").iterdir()] == ["rl-000003"]
+
+    whole = train.run(load_config(tiny_yaml, [*settings, "rl.validate_every=3"]), tmp_path / "whole")
+    assert whole.steps == {"rl": 6} and whole.stopped is None
+    assert rows(tmp_path / "whole", "metrics.jsonl")[:3] == rows(tmp_path / "ended", "metrics.jsonl")
+    middle, after = rows(tmp_path / "whole", "evaluations.jsonl")[1], rows(tmp_path / "ended", "evaluations.jsonl")[1]
+    assert (middle.pop("label"), after.pop("label")) == ("step 3", "after") and middle == after
+
+
+def test_a_resumed_run_does_not_go_on_behind_its_rule(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
+    config = load_config(tiny_yaml, [*settings, *RULE])
+    first = train.run(config, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    (tmp_path / "run" / "summary.json").unlink()
+    again = train.run(config, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert (again.stopped, again.accuracy_after, again.steps) == (first.stopped, first.accuracy_after, {"rl": 3})
+
+
+def test_options_reach_the_rule_and_a_healthy_vote_is_left_alone(
+    settings: list[str], tiny_yaml: Path, tmp_path: Path
+) -> None:
+    early = load_config(tiny_yaml, [*settings, *RULE, "rl.stop_options={window: 1}"])
+    assert train.run(early, tmp_path / "early").steps == {"rl": 1}
+    never = load_config(tiny_yaml, [*settings, *RULE, "rl.stop_options={threshold: 0.01}"])
+    summary = train.run(never, tmp_path / "never")
+    assert summary.steps == {"rl": 6} and summary.stopped is None
