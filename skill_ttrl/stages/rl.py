@@ -144,7 +144,7 @@ def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig
     rewards = [trajectory.reward or 0.0 for group, _ in kept for trajectory in group.trajectories]
     owners = [place for place, (group, _) in enumerate(kept) for _ in group.trajectories]
     estimate = ADVANTAGES.get(config.rl.advantage)
-    advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist())
+    advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist() if rewards else [])
     rows = [[next(advantages) for _ in group.trajectories] for group, _ in kept]
     if config.rl.reward == VOTED:
         rows = [shaped(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]

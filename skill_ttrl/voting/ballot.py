@@ -8,6 +8,7 @@ beside `majority.py`, put `@strategy("name")` above it, naming what it needs of 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -134,8 +135,9 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     """Hold the vote that `name` names.
 
     Raises:
-        ConfigError: no strategy has this name, an option is not one of its own or out of its range, or the ballot lacks what
-            it needs.
+        ConfigError: no strategy has this name, an option is not one of its own or out of its range, the ballot lacks what it
+            needs, or a strategy of one's own gives no sound result.
+        ValueError: the ballot has not one entry of a kind for each answer.
     """
     function = STRATEGIES.get(name)
     parameters = inspect.signature(function).parameters.values()
@@ -148,10 +150,30 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     if missing:
         asked = "; ".join(f"{field}: {HOW_TO_GIVE.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs what this ballot does not have. {asked}.")
+    for field in ("logprobs", "lengths", "views", "keys"):
+        given = getattr(ballot, field)
+        if given is not None and len(given) != len(ballot.answers):
+            raise ValueError(
+                f"The ballot of {ballot.prompt!r} has {len(given)} {field} for {len(ballot.answers)} answers. Give one each."
+            )
     found = function(ballot, **(options or {}))
-    if not isinstance(found, VoteResult) or len(found.matches) != len(ballot.answers):
-        raise ConfigError(f"The voting strategy {name!r} must give a VoteResult over all samples; it gave {found!r}.")
+    if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
+        raise ConfigError(
+            f"The voting strategy {name!r} must give a VoteResult with one finite entry for each of {len(ballot.answers)} "
+            f"samples; it gave {found!r}."
+        )
     return found
+
+
+def _sound(found: VoteResult, samples: int) -> bool:
+    """Whether a result is one that training can use; a strategy may be the user's."""
+    by_sample = (found.rewards, found.bonus, found.membership)
+    sizes = len(found.matches) == samples and all(len(entries) in (0, samples) for entries in by_sample)
+    labels = not found.label_weights or (
+        len(found.label_weights) == len(found.classes) and len(found.membership) == samples
+    )
+    numbers = (*found.rewards, *found.bonus, *found.label_weights, found.weight, found.penalty)
+    return sizes and labels and all(map(math.isfinite, numbers)) and found.weight >= 0
 
 
 def batch_vote(name: str, ballots: Sequence[Ballot], options: Mapping[str, Any] | None = None) -> list[VoteResult]:
@@ -162,10 +184,11 @@ def batch_vote(name: str, ballots: Sequence[Ballot], options: Mapping[str, Any] 
     """
     keys = iter(canonicals([answer for ballot in ballots if ballot.keys is None for answer in ballot.answers]))
     votes: list[VoteResult] = []
+    skipped = 0
     for ballot in ballots:
         known = tuple(next(keys) for _ in ballot.answers) if ballot.keys is None else ballot.keys
-        skipped = sum(held.skipped for held in votes)
         votes.append(vote(name, replace(ballot, keys=known, prompts=len(ballots), skipped=skipped), options))
+        skipped += votes[-1].skipped
     return votes
 
 

@@ -10,7 +10,7 @@ from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.ballot import Ballot, in_range, strategy
 
 
-@strategy("confidence", "logprobs", "lengths")
+@strategy("confidence", "logprobs", lengths="per_token")
 def confidence(ballot: Ballot, *, per_token: bool = True, temperature: float = 1.0) -> VoteResult:
     """Each sample's vote weighs what the policy thought of it; the class with the largest sum of weights wins.
 
@@ -20,7 +20,7 @@ def confidence(ballot: Ballot, *, per_token: bool = True, temperature: float = 1
     CISC (arXiv 2502.06233). Rewards are 1 for the winner's class.
 
     Args:
-        ballot: With `logprobs` and `lengths`.
+        ballot: With `logprobs`, and `lengths` where `per_token` is true.
         per_token: Divide a sample's log-prob by its tokens.
         temperature: T, above 0. A large one gives back the majority.
 
@@ -28,9 +28,9 @@ def confidence(ballot: Ballot, *, per_token: bool = True, temperature: float = 1
         ConfigError: the temperature is not above 0, or a log-prob is not finite.
     """
     in_range(temperature, "temperature", 0, above=True)
-    assert ballot.logprobs is not None and ballot.lengths is not None  # `vote` has looked
+    assert ballot.logprobs is not None  # `vote` has looked
     counted = ballot.tally()
-    lengths = ballot.lengths if per_token else (1,) * len(ballot.lengths)
+    lengths = ballot.lengths if per_token and ballot.lengths is not None else (1,) * len(ballot.answers)
     pairs = zip(counted.keys, ballot.logprobs, lengths, strict=True)
     heats = [(key, logprob / max(1, length) / temperature) for key, logprob, length in pairs if key is not None]
     if not all(math.isfinite(heat) for _, heat in heats):

@@ -147,11 +147,18 @@ def test_every_strategy_passes_its_own_check() -> None:
         check_strategy(name)
     assert {"majority", "confidence", "soft", "harmonic", "restrain", "guard", "gated"} <= set(STRATEGIES)
     assert needs("restrain", {"prompt_weight": False}) == ()
+    assert needs("confidence", {"per_token": False}) == ("logprobs",) and needs("confidence") == ("logprobs", "lengths")
+    assert vote("confidence", Ballot(("1", "2"), logprobs=(-2.0, -1.0)), {"per_token": False}).answer == "2"
 
 
 def test_a_log_prob_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="'p' have a log-prob that is not finite"):
         vote("confidence", Ballot(("1", "2"), "p", (-math.inf, -1.0), (1, 1)))
+
+
+def test_a_ballot_has_one_entry_for_each_answer() -> None:
+    with pytest.raises(ValueError, match="The ballot of 'p' has 1 logprobs for 2 answers"):
+        vote("majority", Ballot(("1", "2"), "p", logprobs=(-1.0,)))
 
 
 def test_a_step_is_compared_in_one_go_and_each_prompt_knows_of_the_others() -> None:
@@ -166,6 +173,10 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
         "    return ballot.tally().result({key: place * strength for place, key in enumerate(ballot.tally().words)})\n"
         "last.needs = ('views',)\n"
         "def nothing(ballot): return None\n"
+        "def short(ballot): return ballot.tally().result(rewards=(1.0,))\n"
+        "def nan(ballot): return ballot.tally().result(bonus=(float('nan'),) * len(ballot.answers))\n"
+        "def unplaced(ballot): return ballot.tally().result(label_weights=(0.5, 0.5))\n"
+        "def negative(ballot): return ballot.tally().result(weight=-1.0)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -178,8 +189,13 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
         check_strategy(own, {"strenght": 2})
     with pytest.raises(ConfigError, match="cannot work with its options"):
         check_strategy(own, {"strength": None})
-    with pytest.raises(ConfigError, match="must give a VoteResult over all samples; it gave None"):
+    with pytest.raises(
+        ConfigError, match="must give a VoteResult with one finite entry for each of 4 samples; it gave None"
+    ):
         check_strategy("own_votes_under_test:nothing")
+    for wrong in ("short", "nan", "unplaced", "negative"):
+        with pytest.raises(ConfigError, match="must give a VoteResult with one finite entry"):
+            check_strategy(f"own_votes_under_test:{wrong}")
 
 
 def completion(logprobs: tuple[float, ...], mask: tuple[bool, ...] | None = None) -> Completion:
