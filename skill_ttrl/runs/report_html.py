@@ -27,8 +27,7 @@ _STYLE = (
 )
 
 FIRST = tuple(
-    f"rl: {name}"
-    for name in ("majority_ratio", "agreement", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
+    f"rl: {name}" for name in ("majority_ratio", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
 )
 """Curves that say how the votes fare: they stand first."""
 

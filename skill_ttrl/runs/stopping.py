@@ -59,7 +59,7 @@ def weak_agreement(rows: Rows, *, window: int = 3, threshold: float = 0.3) -> bo
     the same doubt about the mean prompt ends the run. Agreement that *rises* is no sign of anything: it rises in a
     collapse too.
     """
-    shares = [share for row in rows if (share := majority_ratio(row)) is not None][-window:]
+    shares = _figures(rows, "majority_ratio")[-window:]
     return len(shares) == window and _mean(shares) < threshold
 
 
@@ -85,12 +85,6 @@ def spent_entropy(rows: Rows, *, window: int = 3, share: float = 0.25) -> bool:
     """
     entropies = _figures(rows, "answer_entropy")
     return len(entropies) > window and _mean(entropies[-window:]) < share * _mean(entropies[:window])
-
-
-def majority_ratio(row: Mapping[str, Any]) -> float | None:
-    """Mean share of the winners in a step; None where it held no vote. Older runs call it `agreement`."""
-    value = row.get("majority_ratio", row.get("agreement"))
-    return None if value is None else float(value)
 
 
 def _figures(rows: Rows, name: str) -> list[float]:

@@ -25,7 +25,7 @@ from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
-from skill_ttrl.runs.stopping import find_rule, majority_ratio
+from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.stages.ballots import check_vote
@@ -184,7 +184,7 @@ def summarise(run: Run) -> Summary:
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
     rows = _rows(path / "metrics.jsonl")
-    voted = [row for row in rows if majority_ratio(row) is not None]
+    voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
     flips = [row["flip_rate"] for row in voted if row.get("flip_rate") is not None]
     return Summary(
@@ -213,7 +213,7 @@ def summarise(run: Run) -> Summary:
         intervals=_intervals(config, before, after),
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
-        agreement=majority_ratio(last),
+        agreement=last.get("majority_ratio"),
         entropy_before=before.entropy if before else None,
         entropy_after=after.entropy if after else None,
         flip_rate=sum(flips) / len(flips) if flips else None,

@@ -68,10 +68,6 @@ def test_where_a_rule_fires(rule: str, changes: Figures, options: dict[str, Any]
     assert stop_step(rows({name: [] for name in HEALTHY} | changes), rule, options) == stop
 
 
-def test_runs_of_before_the_majority_ratio_had_its_name_are_read() -> None:
-    assert stop_step([{"agreement": 0.1}] * 3, "agreement") == 3
-
-
 @given(
     shares=st.lists(st.floats(0, 1), max_size=12),
     entropies=st.lists(st.floats(0, 4), max_size=12),
