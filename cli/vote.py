@@ -153,7 +153,7 @@ def differences_table(judged: Sequence[Replayed], confidence: float) -> Table:
     """Each strategy less the majority, over the same problems."""
     names = [name for name in _titles(judged) if name in COMPARED]
     rows = [
-        (_name(each.strategy), [_difference(each.differences.get(name)) for name in names])
+        (_name(each.strategy), [_difference(each.differences.get(name), _most(each.figures)) for name in names])
         for each in judged
         if each.differences
     ]
@@ -180,7 +180,9 @@ def types_table(judged: Sequence[Replayed]) -> Table:
         for kind in kinds
     ]
     rows.append((_typed("all", judged[0].figures), [_figure(each.figures.get(main)) for each in judged]))
-    return _table(f"{titles[main]} by type of problem", ["type", *(_name(each.strategy) for each in judged)], rows)
+    return _table(
+        f"{titles[main].capitalize()} by type of problem", ["type", *(_name(each.strategy) for each in judged)], rows
+    )
 
 
 def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
@@ -222,14 +224,16 @@ def _figure(figure: Figure | None) -> Text:
     return Text(f"{figure.value:.3f}\n").append(f"{_short(low)}–{_short(high)}", "dim")
 
 
-def _difference(difference: Difference | None) -> Text:
+def _difference(difference: Difference | None, problems: int) -> Text:
     if difference is None:
         return Text("-")
     if difference.value == 0 and difference.interval == (0, 0):
         return Text("0\n").append("noise", "yellow")
     low, high = difference.interval
     text = Text(f"{difference.value:+.3f}\n").append(f"{low:+.3f}\n{high:+.3f}", "dim")
-    return text.append("\nnoise", "yellow") if difference.noise else text
+    if difference.noise:
+        text.append("\nnoise", "yellow")
+    return text.append(f"\nn = {difference.problems}", "dim") if difference.problems < problems else text
 
 
 def _short(value: float) -> str:
@@ -238,8 +242,11 @@ def _short(value: float) -> str:
 
 
 def _typed(kind: str, figures: Mapping[str, Figure]) -> str:
-    count = max(figure.problems for figure in figures.values())
-    return f"{_name(kind or 'other')} ({count})"
+    return f"{_name(kind or 'other')} ({_most(figures)})"
+
+
+def _most(figures: Mapping[str, Figure]) -> int:
+    return max(figure.problems for figure in figures.values())
 
 
 def _name(text: str) -> str:

@@ -90,8 +90,17 @@ class SampleFolder:
         file = self.path / SAMPLES
         return file.read_bytes().splitlines(keepends=True) if file.is_file() else []
 
-    def begin(self, chunks: Sequence[int]) -> list[bytes]:
+    @property
+    def facts(self) -> Any:
+        """What was noted of the samples when they were begun (`begin`); None before."""
+        return self._identity.get("facts")
+
+    def begin(self, chunks: Sequence[int], facts: Any = None) -> list[bytes]:
         """Say how many lines each chunk has, cut what is no whole chunk, and give the lines that stay.
+
+        Args:
+            chunks: Lines of each chunk, in order.
+            facts: Noted in `samples.json`: what is known of the samples and decides nothing.
 
         Raises:
             RunFolderError: there are more lines than there can be.
@@ -102,8 +111,9 @@ class SampleFolder:
                 f"{self.path / SAMPLES} has {len(lines)} lines, at most {sum(chunks)} belong there. The file was changed; "
                 "remove the folder and draw again."
             )
-        if self._identity.get("lines") != sum(chunks):
-            self._identity["lines"] = sum(chunks)
+        found = {"lines": sum(chunks), "facts": facts}
+        if any(self._identity.get(name) != value for name, value in found.items()):
+            self._identity |= found
             self._write_identity()
         whole = 0
         for count in chunks:
@@ -169,6 +179,15 @@ class SampleFolder:
                 if whole < file.stat().st_size:
                     os.truncate(file, whole)
                     fsync(file)
+
+
+def read_facts(path: str | Path) -> Any:
+    """What was noted of the samples in a folder; None where nothing was.
+
+    Raises:
+        RunFolderError: its `samples.json` cannot be read.
+    """
+    return _read_identity(Path(path)).get("facts") if SampleFolder.exists(path) else None
 
 
 def _ours(name: str) -> bool:

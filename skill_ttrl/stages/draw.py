@@ -98,7 +98,7 @@ def draw_samples(
         stack.callback(bench.envs.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
-        rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress)
+        rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known))
     return DrawnSamples(tuple(rows), known, why)
 
 
@@ -123,9 +123,11 @@ def chunks(
                 yield Chunk(source, draw, tuple(tasks[start : start + count]), seed)
 
 
-def draw_plan(plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress) -> list[Drawn]:
-    """Draw what the folder does not hold yet; all samples in the order of the plan."""
-    rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan])) if folder is not None else []
+def draw_plan(
+    plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress, facts: Any = None
+) -> list[Drawn]:
+    """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder."""
+    rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan], facts)) if folder is not None else []
     _check_order(rows, plan, folder)
     total = sum(len(chunk.tasks) for chunk in plan)
     if rows:
@@ -209,6 +211,11 @@ def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[
     if contents is None:
         return None, why
     return {(name, task.id): task_content(task) in contents for name, own in tasks.items() for task in own}, ""
+
+
+def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:
+    """Which problems were trained on, for those who read the samples later."""
+    return {"trained_on": None if known is None else [list(problem) for problem, seen in known.items() if seen]}
 
 
 def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:

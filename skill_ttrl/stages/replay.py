@@ -83,6 +83,8 @@ class Difference:
     interval: tuple[float, float]
     noise: bool
     """Whether the interval contains 0."""
+    problems: int
+    """Those that both have a value for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,7 @@ def _differences(
             samples=settings.bootstrap_samples,
             seed=settings.seed,
         )
-        found[name] = Difference(value, (low, high), low <= 0 <= high)
+        found[name] = Difference(value, (low, high), low <= 0 <= high, len(both))
     return found
 
 

@@ -21,7 +21,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.math.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
+from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.build import source_tasks
 from skill_ttrl.stages.pin import data_revision
@@ -42,6 +42,8 @@ class Stored:
     """Problems that are voted on together: one for samples drawn once, one for each step of a run."""
     notes: tuple[str, ...] = ()
     """What was left out or could not be had."""
+    trained_on: int | None = None
+    """Problems that the policy was trained on; None where that is not known."""
 
 
 def is_stored(source: str | Path) -> bool:
@@ -92,7 +94,10 @@ def _from_samples(path: Path) -> Stored:
         raise DataError(
             f"{path} holds no samples at a temperature, only {', '.join(sorted({row.draw for row in rows}))}."
         )
-    return Stored((main,), tuple(notes))
+    facts = read_facts(path.parent)
+    seen = facts.get("trained_on") if isinstance(facts, dict) else None
+    trained_on = sum([row.source, row.task.id] in seen for row in main) if isinstance(seen, list) else None
+    return Stored((main,), tuple(notes), trained_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,8 @@ def _from_trajectories(path: Path) -> Stored:
             task = replace(task, reference=task.reference or references.get(name))
             rows.append(Drawn("", SAMPLE, task, tuple(sample for _, sample in group)))
         visits.append(tuple(rows))
-    return Stored(tuple(visits), tuple(notes))
+    problems = {name for tasks in tries.values() for name in tasks}
+    return Stored(tuple(visits), tuple(notes), len(problems))  # a run writes down what it is trained on
 
 
 def _references(run: Path, notes: list[str]) -> dict[str, str]:

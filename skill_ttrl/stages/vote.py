@@ -180,7 +180,7 @@ def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[s
     if output is not None:
         with explaining("make", Path(output)):
             Path(output).mkdir(parents=True, exist_ok=True)
-    return _Found(stored.visits, config, notes=stored.notes)
+    return _Found(stored.visits, config, stored.trained_on, stored.notes)
 
 
 def _drawn(

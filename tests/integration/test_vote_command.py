@@ -39,7 +39,7 @@ def strategies(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: Path) -> None:
     found = skillttrl("vote", run / "trajectories.jsonl", *ALL, "-o", tmp_path / "lab", "--json")
     assert found.code == 0, found
-    assert (found.json["problems"], found.json["visits"], found.json["labelled"]) == (3, 3, 3)
+    assert [found.json[name] for name in ("problems", "visits", "labelled", "trained_on")] == [3, 3, 3, 3]
     each = strategies(found.json)
     assert set(each) == set(STRATEGIES) and next(iter(each)) == "majority"
     assert [name for name in each if each[name]["needs"]] == ["harmonic"]  # a run has a history, and no paraphrase here
@@ -72,7 +72,7 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     every = skillttrl(*asked, *ALL, "--json", "--plot", tmp_path / "lab.html")
     assert "nothing is drawn" in every.err and (tmp_path / "lab" / "samples.jsonl").read_bytes() == samples
     stored = skillttrl("vote", tmp_path / "lab", *ALL, "--json").json
-    assert strategies(stored) == strategies(every.json)
+    assert strategies(stored) == strategies(every.json) and stored["trained_on"] == 0
     assert (
         skillttrl("vote", tmp_path / "lab" / "samples.jsonl", *ALL, "--json").json["strategies"] == stored["strategies"]
     )

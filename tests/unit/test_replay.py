@@ -114,7 +114,7 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     gain = found["confidence"].differences["label_accuracy"]
     assert found["majority"].figures["label_accuracy"].value == 0.5
     assert found["confidence"].figures["label_accuracy"].value == 1.0
-    assert gain.value == 0.5 and gain.interval[0] > 0.25 and not gain.noise
+    assert gain.value == 0.5 and gain.interval[0] > 0.25 and not gain.noise and gain.problems == 24
     # A false consensus of 2/3 on half of the problems, and none with confidence.
     assert found["confidence"].differences["false_consensus"].value == -0.5
     assert found["soft"].differences["label_accuracy"].noise  # the same winners everywhere

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder
+from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_facts
 
 MADE: dict[str, Any] = {
     "model": "sha256:1",
@@ -69,6 +69,16 @@ def test_tuples_are_lists_once_they_are_written(tmp_path: Path) -> None:
     for _ in range(2):
         with SampleFolder.open(tmp_path / "s", {"stop": ("a", "b"), "none": ()}):
             pass
+
+
+def test_facts_are_noted_and_decide_nothing(tmp_path: Path) -> None:
+    with SampleFolder.open(tmp_path / "s", MADE) as folder:
+        assert folder.facts is None
+        folder.begin(CHUNKS, {"trained_on": ["a"]})
+    with SampleFolder.open(tmp_path / "s", MADE) as folder:
+        assert folder.facts == {"trained_on": ["a"]}
+        folder.begin(CHUNKS, {"trained_on": None})
+    assert read_facts(tmp_path / "s") == {"trained_on": None} and read_facts(tmp_path) is None
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
