@@ -304,6 +304,7 @@ class VoteSFTConfig(Section):
     batch_size: int = Field(default=64, ge=1)
     """Samples a step."""
     learning_rate: float = Field(default=1e-5, gt=0, le=10)
+    """Peak rate of AdamW; small models take more."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
     """Share of the optimiser's steps."""
     schedule: Literal["constant", "cosine"] = "cosine"

@@ -29,7 +29,7 @@ from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.rl import BANK_OFF, group_figures, label_figures, step_tasks
 from skill_ttrl.stages.sft import batch_indices
 from skill_ttrl.types import Group, VoteResult, derive_seed
-from skill_ttrl.voting import VoteHistory, batch_majority_vote
+from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 
 PHASE = "vote_sft"
 SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
@@ -66,7 +66,7 @@ def draw(run: Run) -> None:
         votes = batch_majority_vote(group.answers for group in groups)
         groups = [g.with_rewards([float(match) for match in v.matches]) for g, v in zip(groups, votes, strict=True)]
         figures = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-        figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
+        figures |= group_figures(groups, votes) | vote_metrics(votes) | label_figures(groups, votes, bench.references)
         record(run, step, groups, votes, figures)
         now = time.perf_counter()
         run.log.time(PHASE, step, {"seconds": now - began, "sample_seconds": sampled - began})
