@@ -40,6 +40,7 @@ SWEEP = {
 }  # fmt: skip
 """Settings by phase. 4 prompts a mini-batch are 8 (quickstart) or 4 (collapse) optimiser steps a step in place of one."""
 SETTINGS = ("runtime.threads=1", "eval.extra_temperatures=[]")
+NEVER = "never fires"
 Difference = tuple[float, float, float]
 """(difference, low, high), paired over problems."""
 
@@ -182,6 +183,9 @@ def baseline_means(pairs: list[Pair]) -> str:
     sides = (("vote_sft after", [p.baseline.accuracy_after or 0.0 for p in pairs]),
              ("rl after", [p.rl.accuracy_after or 0.0 for p in pairs]))  # fmt: skip
     lines = [f"- {name}: {spread(values)}" for name, values in sides]
+    sides = (("of a policy that does not change (the rounds of vote_sft)", [p.baseline.flip_rate or 0.0 for p in pairs]),
+             ("of the reinforcement", [p.rl.flip_rate or 0.0 for p in pairs]))  # fmt: skip
+    lines += [f"- flip rate {name}: {spread(values)}" for name, values in sides]
     return "\n".join(
         [*lines, f"- rl less vote_sft: {spread(gains, sign=True)}: {judged([pair.gain for pair in pairs])}"]
     )
@@ -208,16 +212,18 @@ def rule_table(pairs: list[Pair]) -> str:
 
 
 def rule_means(pairs: list[Pair]) -> str:
-    """Each rule over seeds: where it stops, what it loses, whether it is better than none."""
+    """Each rule over seeds: where it stops, what it loses, whether it is better than none and than no training."""
     lines = []
     for rule in (*pairs[0].stopping.stops, "no rule", "no training"):
         steps = [{"no rule": p.stopping.steps, "no training": 0}.get(rule) for p in pairs]
         reached = [p.stopping.reached(rule) if step is None else step for p, step in zip(pairs, steps, strict=True)]
         lost = [regret(pair, step) for pair, step in zip(pairs, reached, strict=True)]
-        told = f"- {rule}: ends after {min(reached)} to {max(reached)} steps, lost to the best step {spread(lost)}"
+        line = f"- {rule}: ends after {min(reached)} to {max(reached)} steps, lost to the best step {spread(lost)}"
         if rule != "no rule":
-            told += f"; against no rule {judgement(rule, pairs)}"
-        lines.append(told)
+            line += f"; against no rule {judgement(rule, pairs)}"
+        if rule == "no rule" or (rule != "no training" and judgement(rule, pairs) != NEVER):
+            line += f"; against no training {told([pair.between(step, 0) for pair, step in zip(pairs, reached, strict=True)])}"
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -233,10 +239,13 @@ def verdicts(found: dict[str, list[Pair]]) -> str:
 def judgement(rule: str, pairs: list[Pair]) -> str:
     """Whether ending by a rule is better or worse than ending after all steps."""
     if rule in pairs[0].stopping.stops and all(pair.stopping.stops[rule] is None for pair in pairs):
-        return "never fires"
+        return NEVER
     reached = [0 if rule == "no training" else pair.stopping.reached(rule) for pair in pairs]
-    pair_steps = list(zip(pairs, reached, strict=True))
-    differences = [pair.between(step, pair.stopping.steps) for pair, step in pair_steps]
+    return told([pair.between(step, pair.stopping.steps) for pair, step in zip(pairs, reached, strict=True)])
+
+
+def told(differences: list[Difference]) -> str:
+    """Mean and range over seeds, and what the intervals say."""
     return f"{spread([difference for difference, *_ in differences], sign=True)}, {judged(differences)}"
 
 
