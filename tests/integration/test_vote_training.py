@@ -62,13 +62,13 @@ def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 class StopAfter(SilentProgress):
-    """Asks the run to stop when so many steps are done."""
+    """Asks the run to stop when so many steps of a phase are done."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, phase: str = "GRPO") -> None:
+        self.step, self.phase = step, phase
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
-        if phase == "GRPO" and done == self.step:
+        if phase == self.phase and done == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -210,6 +210,10 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
     ]
     shares = states[0]["base_shares"]
     assert shares == states[1]["base_shares"] and len(shares) == 6 and all(0 <= share <= 1 for share in shares.values())
+    with pytest.raises(Interrupted, match="Stopped during the votes of the base"):
+        train.run(config, tmp_path / "stopped", progress=StopAfter(3, "votes of the base"))
+    train.run(config, tmp_path / "stopped", resume="auto")
+    assert (tmp_path / "stopped" / "votes.jsonl").read_bytes() == (tmp_path / "run" / "votes.jsonl").read_bytes()
     votes = rows(tmp_path / "run", "votes.jsonl")
     weights = {
         vote["task_id"]: {other["weight"] for other in votes if other["task_id"] == vote["task_id"]} for vote in votes
