@@ -29,13 +29,12 @@ SWEEP = {
     "vote_sft": [
         (f"vote_sft.learning_rate={rate}", f"vote_sft.batch_size={size}", f"vote_sft.passes={passes}")
         for size, rate, passes in (
-            (64, "1e-4", 1), (64, "3e-4", 1), (64, "3e-4", 2), (64, "1e-3", 1),
-            (256, "1e-4", 1), (256, "3e-4", 1), (256, "1e-3", 1),
+            (64, "1e-4", 1), (64, "3e-4", 1), (64, "1e-3", 1), (64, "3e-4", 2), (256, "3e-4", 1),
         )
     ],
     "rl": [
         (f"rl.learning_rate={rate}", f"rl.mini_batch_prompts={prompts}")
-        for rate, prompts in (("1e-4", "null"), ("3e-4", "null"), ("1e-3", "null"), ("1e-4", "4"), ("3e-4", "4"))
+        for rate, prompts in (("3e-4", "null"), ("1e-3", "null"), ("1e-4", "4"), ("3e-4", "4"))
     ],
 }  # fmt: skip
 """Settings by phase. 4 prompts a mini-batch are 8 (quickstart) or 4 (collapse) optimiser steps a step in place of one."""

@@ -76,8 +76,8 @@ def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
     }
     if config.model.path != "embedded" and not Path(config.model.path).is_dir():  # a name of the hub
         front["base_model"] = config.model.path
-    own = ["ttrl"] if config.rl.reward == "majority" else []
-    front["tags"] = ["skill-ttrl", "reinforcement-learning", "grpo", *own]
+    own = ["reinforcement-learning", "grpo", *(["ttrl"] if config.rl.reward == "majority" else [])]
+    front["tags"] = ["skill-ttrl", *(["self-training"] if "vote_sft" in config.phases else own)]
     return front
 
 
