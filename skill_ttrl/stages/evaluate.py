@@ -75,7 +75,7 @@ def run_all(
         SkillTTRLError: there is no such policy, or problems cannot be read.
         Interrupted: a signal came.
     """
-    subject = find_subject(source, overrides, config=config)
+    subject = find_subject(source, overrides, config=config, data=data)
     problems = subject.problems(data)
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)

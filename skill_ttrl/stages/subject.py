@@ -75,8 +75,7 @@ class Subject:
             raise ConfigError(f"--data names the same problems twice: {', '.join(data)}.")
         found = []
         for name in data:
-            # A whole source in place of the config's: its split and revision are not those of other data.
-            config = load_config(self.origin, [f"data.eval={json.dumps({'path': name})}", *self.overrides])
+            config = load_config(self.origin, [*_measured_on(name), *self.overrides])
             found.append(Problems(name, _pinned(config.data.eval), "test"))
         return found
 
@@ -121,7 +120,9 @@ class Subject:
         return f"blocks:{_folder_digest(self.weights)}"
 
 
-def find_subject(source: str | Path, overrides: Sequence[str] = (), *, config: str | None = None) -> Subject:
+def find_subject(
+    source: str | Path, overrides: Sequence[str] = (), *, config: str | None = None, data: Sequence[str] = ()
+) -> Subject:
     """The run, checkpoint or model that `source` names.
 
     Args:
@@ -129,24 +130,25 @@ def find_subject(source: str | Path, overrides: Sequence[str] = (), *, config: s
             the hub (`owner/name`).
         overrides: changes to the config.
         config: recipe or file with a plain model's template and lengths; None: the defaults. A run has its own.
+        data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
 
     Raises:
         ConfigError: a run is given another config.
         RunFolderError: `source` is none of these, or the run has no checkpoint yet.
         ModelError: there is no such model on the hub.
     """
-    path = Path(source)
+    path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if RunFolder.exists(path) or (path.is_dir() and (path / MANIFEST).is_file()):
         if config is not None:
             raise ConfigError(
                 f"{path} has the config of its run; --config is for a plain model. Change keys with --set."
             )
-        trained = find_trained(path, overrides)
+        trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
         own = _with_model_pinned(trained.config)
         return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
-    asked = load_config(base, overrides)
+    asked = load_config(base, now)
     asked.waits_for = None  # what a recipe still needs, it needs to train
     asked.model.lora = None
     if path.is_dir():
@@ -160,6 +162,11 @@ def find_subject(source: str | Path, overrides: Sequence[str] = (), *, config: s
         asked.model.revision = None  # a recipe's is of its own model
     asked.model.path = str(source)
     return Subject(str(source), _with_model_pinned(asked), None, None, base, tuple(overrides))
+
+
+def _measured_on(*path: str) -> list[str]:
+    """The override that puts a whole source in place of the config's: split and revision are not those of other data."""
+    return [f"data.eval={json.dumps({'path': each})}" for each in path]
 
 
 def _is_meant_as_path(path: Path) -> bool:

@@ -196,7 +196,7 @@ def _drawn(
     progress: Progress,
 ) -> _Found:
     """Samples as a training step would draw them, from the same sampling settings."""
-    subject = find_subject(source, overrides, config=config)
+    subject = find_subject(source, overrides, config=config, data=data)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
     count = how.n_votes_per_prompt if samples is None else samples

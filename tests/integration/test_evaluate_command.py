@@ -113,6 +113,13 @@ def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
     assert skillttrl("evaluate", run, "--data", parquet, "--json").json["problems"] == 1
 
 
+def test_a_limit_holds_for_a_model_without_problems_of_its_own(model: Path, tmp_path: Path) -> None:
+    file = problems(tmp_path / "two.jsonl", "11+11", "12+13")
+    short = [word for each in ("data.eval.limit=1", "rollout.max_new_tokens=10", "data.max_prompt_tokens=48", "eval.samples=2", "agent.template=plain") for word in ("--set", each)]  # fmt: skip
+    found = skillttrl("evaluate", model, "--data", file, *short, "--json")
+    assert found.code == 0 and found.json["problems"] == 1, found
+
+
 def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
     asked = ("evaluate", run, "--output", tmp_path / "kept")
     first = skillttrl(*asked, "--json")
