@@ -20,7 +20,7 @@ from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.bank import starting_skills
 from skill_ttrl.stages.train import Resume, run
 from skill_ttrl.types import Group, Step, Task, Trajectory
-from skill_ttrl.voting import batch_majority_vote
+from skill_ttrl.voting import ballot_of, batch_vote
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -80,6 +80,9 @@ class SkillTTRLTrainer:
     def train_offline(self, problems: Sequence[str], all_responses: Sequence[Sequence[str]]) -> dict[str, Any]:
         """One step on responses that are there already: extract, vote, reward, advantages, merge. Needs no model.
 
+        Votes are held as the config's `vote` section says, where texts alone suffice for it; a prompt that is skipped has
+        advantages of 0.
+
         Where the config has skills (and `skills.update: merge`), the operations of the winners change `skill_bank`; texts
         are fused by their words alone, `skills.fuse_above` is for runs.
 
@@ -93,6 +96,7 @@ class SkillTTRLTrainer:
 
         Raises:
             ValueError: the two differ in length, or a problem has no response.
+            ConfigError: the voting strategy needs more than texts (log-probs, a history).
         """
         if len(problems) != len(all_responses) or not all(all_responses):
             raise ValueError(
@@ -100,15 +104,23 @@ class SkillTTRLTrainer:
                 f"of lengths {[len(responses) for responses in all_responses]}."
             )
         from skill_ttrl.rl.advantages import ADVANTAGES
+        from skill_ttrl.stages.ballots import shaped
 
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
-        votes = batch_majority_vote(group.answers for group in groups)
-        rewards = [[float(match) for match in vote.matches] for vote in votes]
+        chosen = self.config.vote
+        votes = batch_vote(
+            chosen.strategy, [ballot_of(group, seed=self.config.seed) for group in groups], chosen.options
+        )
+        rewards = [list(vote.earned) for vote in votes]
         owners = [place for place, group in enumerate(rewards) for _ in group]
         estimate = ADVANTAGES.get(self.config.rl.advantage)
         flat = estimate([value for group in rewards for value in group], owners, self.config.rl.advantage_epsilon)
         in_order = iter(flat.tolist())
         advantages = [list(islice(in_order, len(group))) for group in rewards]
+        advantages = [
+            [0.0] * len(row) if vote.skipped else shaped(vote, row, self.config)
+            for vote, row in zip(votes, advantages, strict=True)
+        ]
         found: dict[str, Any] = {
             "rewards": rewards,
             "advantages": advantages,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl import RolloutEngine, SkillTTRLConfig, SkillTTRLTrainer, load_config
-from skill_ttrl.errors import DataError, ModelError
+from skill_ttrl.config_sections import VoteConfig
+from skill_ttrl.errors import ConfigError, DataError, ModelError
 
 
 def test_a_step_on_responses_that_are_there() -> None:
@@ -24,6 +25,16 @@ def test_a_step_on_responses_that_are_there() -> None:
     spread = math.sqrt(4 * 0.25 / 3)  # of 1, 1, 0, 0: unbiased
     assert found["advantages"][0] == pytest.approx([0.5 / spread] * 2 + [-0.5 / spread] * 2, abs=1e-4)
     assert found["advantages"][1] == [0.0, 0.0]  # all agree: nothing to learn
+
+
+def test_a_step_votes_as_the_config_says() -> None:
+    texts = [[r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"], [r"\boxed{1}", r"\boxed{2}", r"\boxed{3}"]]
+    gated = SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="gated"))).train_offline(["p", "q"], texts)
+    assert gated["majority_answers"] == ["4", None] and gated["advantages"][1] == [0.0] * 3
+    soft = SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="soft"))).train_offline(["p", "q"], texts)
+    assert soft["rewards"][0] == pytest.approx([2 / 3, 2 / 3, 1 / 3])
+    with pytest.raises(ConfigError, match="needs what this ballot does not have"):
+        SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="confidence"))).train_offline(["p"], texts[:1])
 
 
 def test_a_step_on_nothing() -> None:
