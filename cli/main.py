@@ -158,7 +158,10 @@ def ask(
 @app.command()
 def inspect(
     path: Annotated[
-        Path, typer.Argument(help="A run, a checkpoint, a skill bank, a trajectories or votes file, or a config.")
+        Path,
+        typer.Argument(
+            help="A run, a checkpoint, kept samples, a skill bank, a trajectories or votes file, or a config."
+        ),
     ],
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,
     search: Annotated[str | None, typer.Option(help="A bank's skills that this query finds, with scores.")] = None,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from skill_ttrl.runs.beside import Beside, beside_lines, find_beside
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.html import html_page
 from skill_ttrl.runs.read import Run, read_run
 from skill_ttrl.runs.report import Summary, learned_by, sentence, summary_rows
 
@@ -19,12 +20,6 @@ Point = tuple[float, float]
 """(step, value), both finite."""
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 52, 26, 22  # of one chart, in pixels
-_STYLE = (
-    "body{font:15px system-ui,sans-serif;max-width:1160px;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}"
-    "td:first-child,th:first-child{text-align:left}svg{margin:4px}text{font:11px system-ui,sans-serif;fill:#555}"
-    ".warning{background:#fff3cd;padding:.6em 1em}"
-)
 
 FIRST = tuple(
     f"rl: {name}" for name in ("majority_ratio", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
@@ -44,16 +39,12 @@ def write_report_html(folder: RunFolder) -> Path:
 def report_html(run: Run) -> str:
     """The report of a run as one HTML document."""
     charts = [line_chart(title, points) for title, points in curves(run)]
-    title = escape(f"{run.config.name}, seed {run.config.seed}")
-    body = [f"<h1>{title}</h1>"]
+    body = []
     if run.summary is not None:
         body.append(_summary_html(run.summary, find_beside(run.path), beside_lines(run.path)))
     body += ["<h2>Curves by step</h2>", *(charts or ["<p>No figure has two steps yet.</p>"])]
     body.append(f"<h2>Config</h2><pre>{escape(run.config.to_yaml(sparse=True))}</pre>")
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
-    )
+    return html_page(f"{run.config.name}, seed {run.config.seed}", body)
 
 
 def curves(run: Run) -> list[tuple[str, list[Point]]]:

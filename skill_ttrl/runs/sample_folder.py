@@ -70,7 +70,7 @@ class SampleFolder:
         folder = cls(path, acquire_lock(path), {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)})
         try:
             if cls.exists(path):
-                folder._identity = _read_identity(path)
+                folder._identity = read_identity(path)
                 _refuse_another(path, folder._identity["made_with"], made_with)
             else:
                 folder._write_identity()
@@ -187,14 +187,19 @@ def read_facts(path: str | Path) -> Any:
     Raises:
         RunFolderError: its `samples.json` cannot be read.
     """
-    return _read_identity(Path(path)).get("facts") if SampleFolder.exists(path) else None
+    return read_identity(Path(path)).get("facts") if SampleFolder.exists(path) else None
 
 
 def _ours(name: str) -> bool:
     return name == LOCK_FILE or (name.startswith(".") and ".tmp-" in name)
 
 
-def _read_identity(path: Path) -> dict[str, Any]:
+def read_identity(path: Path) -> dict[str, Any]:
+    """The content of `samples.json`: `made_with`, and once it is known `lines` and `facts`.
+
+    Raises:
+        RunFolderError: it cannot be read, or is of another schema.
+    """
     file = path / IDENTITY
     try:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

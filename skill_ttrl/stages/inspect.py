@@ -15,15 +15,29 @@ from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.report import learned_by, summary_rows
+from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
-COLUMNS = ("phase", "step", "task", "task_id", "answer", "reward", "agreement", "correct", "tie", "stop_reason", "text")
+COLUMNS = (
+    "strategy",
+    "phase",
+    "step",
+    "task",
+    "task_id",
+    "answer",
+    "reward",
+    "agreement",
+    "correct",
+    "tie",
+    "stop_reason",
+    "text",
+)
 """Fields of trajectories and votes worth a column, in this order."""
 
-OBJECTS = {"run.json", "summary.json", STATE, MANIFEST}
-"""JSON files of runs and checkpoints, which are no configs."""
+OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
+"""JSON files of runs, checkpoints, kept samples and votes, which are no configs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +45,7 @@ class Inspection:
     """What was found at a path."""
 
     kind: str
-    """run, stopping, checkpoint, records, object, config; of a skill bank: bank, history or search."""
+    """run, stopping, checkpoint, samples, records, object, config; of a skill bank: bank, history or search."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
@@ -40,7 +54,7 @@ class Inspection:
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, a checkpoint, a skill bank, a JSONL file or a config.
+    """Look at a run, a checkpoint, kept samples, a skill bank, a JSONL file or a config.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.
@@ -54,6 +68,8 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return _run(path)
         if (path / MANIFEST).is_file():
             return _checkpoint(path)
+        if SampleFolder.exists(path):
+            return _kept(path)
         if is_bank(path):
             from skill_ttrl.stages.skills import inspect_bank
 
@@ -65,7 +81,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     elif path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
     raise RunFolderError(
-        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), a skill bank (with {BANK_FILE}), "
+        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with {IDENTITY}), a skill bank (with {BANK_FILE}), "
         f"a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
     )
 
@@ -112,6 +128,26 @@ def _checkpoint(path: Path) -> Inspection:
     facts = {"phase": state["phase"], "step": state["step"], "whole": "yes, every file matches its SHA-256"}
     rows = [(name, f"{entry['bytes']:,}", entry["sha256"][:12]) for name, entry in sorted(manifest.items())]
     return Inspection("checkpoint", str(path), facts, ("file", "bytes", "sha256"), rows)
+
+
+def _kept(path: Path) -> Inspection:
+    """Samples that an evaluation or a vote keeps as it draws them."""
+    found = read_identity(path)
+    made_with, wanted = found["made_with"], found.get("lines")
+    lines = read_jsonl(path / SAMPLES)[0] if (path / SAMPLES).is_file() else []
+    facts = {
+        "samples": f"{len(lines)} of {wanted or 'a number not known yet'} lines",
+        "complete": "yes" if len(lines) == wanted else "no; go on with the command that began it",
+        "model": made_with["model"],
+        "data": ", ".join(each["name"] or "the policy's own problems" for each in made_with["data"]),
+    }
+    rows = [
+        (name, draw["tries"], draw["temperature"], draw["max_new_tokens"]) for name, draw in made_with["draws"].items()
+    ]
+    columns = ("way of sampling", "samples of each", "temperature", "longest")
+    return Inspection(
+        "samples", str(path), facts, columns, rows, [f"vote on them: skillttrl vote {path} --strategies all"]
+    )
 
 
 def _records(path: Path, limit: int) -> Inspection:

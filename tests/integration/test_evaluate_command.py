@@ -66,6 +66,16 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     assert "plain: 4 problems (test), of unknown exposure" in shown and "pass@2" in shown
 
 
+def test_adapters_stand_on_the_model_that_they_name(model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    settings = ("rl.reward=random", "rl.learning_rate=0.01", "model.lora={r: 2, alpha: 8}")
+    changes = [word for each in settings for word in ("--set", each)]
+    assert skillttrl("rl", tiny_yaml, "--model", model, *changes, "-o", tmp_path / "lora").code == 0
+    assert skillttrl("export", tmp_path / "lora", "-o", tmp_path / "adapters").code == 0
+    own = skillttrl("evaluate", tmp_path / "lora", "--json").json
+    plain = skillttrl("evaluate", tmp_path / "adapters", "--config", tiny_yaml, "--json")
+    assert plain.code == 0 and plain.json["results"] == own["results"]
+
+
 def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) -> None:
     seen, new = trained_on(run)[:2], ["11+11", "90+9", "13+80"]
     mixed = problems(tmp_path / "mixed.jsonl", seen[0], new[0], seen[1], *new[1:])

@@ -78,6 +78,12 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     )
     assert strategies(stored)["majority"]["figures"] == strategies(first.json)["majority"]["figures"]
     assert json.loads((tmp_path / "lab" / "vote.json").read_text())["strategies"] == stored["strategies"]
+    looked = skillttrl("inspect", tmp_path / "lab", "--json").json
+    assert (
+        looked["kind"] == "samples" and looked["facts"]["complete"] == "yes" and looked["rows"][0][:2] == ["sample", 6]
+    )
+    assert "strategy" in skillttrl("inspect", tmp_path / "lab" / "votes.jsonl", "--json").json["columns"]
+    assert ["problems", "4"] in skillttrl("inspect", tmp_path / "lab" / "vote.json", "--json").json["rows"]
     page = (tmp_path / "lab.html").read_text()
     assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
     shown = skillttrl("vote", tmp_path / "lab", *ALL).out
