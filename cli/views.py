@@ -79,7 +79,7 @@ class RunView:
 
     def __rich__(self) -> Panel:
         if not self._with_loop:
-            return Panel(self._bars, title=Text(self._title))
+            return Panel(self._bars, title=Text(visible(self._title)))
         return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim")), title=self._title)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:

@@ -97,18 +97,10 @@ class Subject:
         """
         if self.trained is None:
             return None, "what a plain model was trained on is not known here"
-        config = load_config(self.trained.run / "config.yaml")
         try:
-            env_id = resolve_env(config.env.id)
-            tasks = source_tasks(config, env_id, _pinned(config.data.train), "train")
-            shown = set()
-            if "sft" in config.phases and config.sft.data is not None:
-                seed = derive_seed(config.seed, "demonstrations")
-                for demonstration in load_demonstrations(_pinned(config.sft.data) or config.sft.data, seed=seed):
-                    shown.add(task_content(Task("", MATH_ENV_ID, {"question": demonstration.prompt})))
+            return frozenset(_contents(load_config(self.trained.run / "config.yaml"))), ""
         except (DataError, EnvError) as error:
             return None, f"what the run was trained on cannot be read any more ({error})"
-        return frozenset(task_content(task) for task in tasks) | shown, ""
 
     def fingerprint(self) -> str:
         """Text that is the same for the same weights and no others."""
@@ -167,6 +159,21 @@ def find_subject(
 def _measured_on(*path: str) -> list[str]:
     """The override that puts a whole source in place of the config's: split and revision are not those of other data."""
     return [f"data.eval={json.dumps({'path': each})}" for each in path]
+
+
+def _contents(config: SkillTTRLConfig) -> set[str]:
+    """Contents of what a run was trained on, and of what the checkpoint that it began with was."""
+    tasks = source_tasks(config, resolve_env(config.env.id), _pinned(config.data.train), "train")
+    found = {task_content(task) for task in tasks}
+    shown = _pinned(config.sft.data) if "sft" in config.phases else None
+    if shown is not None:
+        for demonstration in load_demonstrations(shown, seed=derive_seed(config.seed, "demonstrations")):
+            found.add(task_content(Task("", MATH_ENV_ID, {"question": demonstration.prompt})))
+    began = Path(config.model.path)
+    run = began.resolve().parent.parent
+    if (began / MANIFEST).is_file() and RunFolder.exists(run):
+        found |= _contents(load_config(run / "config.yaml"))
+    return found
 
 
 def _is_meant_as_path(path: Path) -> bool:

@@ -104,6 +104,19 @@ def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
     assert skillttrl("evaluate", run, "--data", file, "--json").json["transductive"] is True
 
 
+def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Path) -> None:
+    """`rl --model RUN` goes on from another run's weights, which have seen that run's demonstrations."""
+    demos = tmp_path / "demos.jsonl"
+    demos.write_text('{"prompt": "Compute 48+49.", "response": "<answer>97</answer>"}\n')
+    first = ("--set", f"sft.data={{path: {demos}}}", "--set", "sft.steps=1")
+    assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "first", *first).code == 0
+    again = ("rl", tiny_yaml, "--model", tmp_path / "first", "-o", tmp_path / "second", "--set", "rl.steps=1")
+    assert skillttrl(*again).code == 0
+    file = problems(tmp_path / "two.jsonl", "48+49", "97+98")
+    found = skillttrl("evaluate", tmp_path / "second", "--data", file, "--json").json
+    assert [(each["transductive"], each["problems"]) for each in found] == [(True, 1), (False, 1)]
+
+
 def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
     one, two = problems(tmp_path / "one.jsonl", "11+11", "12+13"), problems(tmp_path / "two.jsonl", "20+30")
     found = skillttrl("evaluate", run, "--data", one, "--data", two, "--json")
