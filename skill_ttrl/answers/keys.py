@@ -217,11 +217,22 @@ def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> st
     elif len(sides) == 2 and sides[1][0] == "sym" and not _has_symbols(sides[0]):
         sides, signs = [*sides, INFINITY], [*signs, "<"]
     if len(sides) == 3 and sides[1][0] == "sym" and not _has_symbols(sides[0]) and not _has_symbols(sides[2]):
+        if _is_empty(signs, sides[0], sides[2]):
+            return _set(())
         opened, closed = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
         return key_of(("tuple", opened, closed, sides[0], sides[2]), algebra)
     if len(sides) == 2:
         return f"inequality {signs[0]} {algebra.equation(sides[0], sides[1], signed=True)}"
     return _refuse()
+
+
+def _is_empty(signs: Sequence[str], low: Tree, high: Tree) -> bool:
+    """Whether nothing lies between two fractions."""
+    try:
+        below, above = fold(low), fold(high)
+    except Hard:
+        return False
+    return below > above or (below == above and "<" in signs)
 
 
 def _is_name(tree: Tree) -> bool:

@@ -288,6 +288,8 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
     if name == "root" and len(values) == 2:
         return _root(*values)
     if name == "log" and len(values) in (1, 2):
+        if len(values) == 2 and values[1].is_number and not (values[1].is_positive and values[1] != 1):
+            raise Undecided("a logarithm to a base that has none")
         return sympy.log(values[0], values[1] if len(values) == 2 else 10)
     if name in ("factorial", "binom"):
         return _counted(name, values)

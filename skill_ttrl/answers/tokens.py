@@ -25,12 +25,14 @@ _OPERATORS = {
 }  # fmt: skip
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<num>\d+(?:\.\d*)?|\.\d+)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
+    r"(?P<space>\s+)|(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3}(?!\d))?)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
     r"|\\(?:text(?:rm|bf|it)?|mathrm|mbox|operatorname|mathbf|boldsymbol|mathit)\s?\{(?P<text>[^{}]*)\}"
     r"|\\(?:mathbb|mathbf)\s?(?:\{R\}|R(?![a-zA-Z]))(?P<reals>)"
     r"|\\(?P<command>[a-zA-Z]+|[{}%\\|])|(?P<word>[a-zA-Z]+)|(?P<op>\*\*|<=|>=|!=|==|[-+*/^_=<>()\[\]{},;|!%&])",
     re.ASCII,
 )
+_EXPONENT = re.compile(r"[eE][-+]?\d")
+"""What would be read as `e` times something behind a number, and is meant otherwise."""
 
 
 class Refused(ValueError):
@@ -48,6 +50,8 @@ def tokens(text: str) -> list[tuple[str, str]]:
         place = match.end()
         kind = match.lastgroup
         if kind == "num":
+            if _EXPONENT.match(text, place):
+                raise Refused("an exponent that is too long")
             found.append(("num", match["num"]))
         elif kind == "envname":
             found.append((match["env"], match["envname"]))
