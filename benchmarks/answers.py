@@ -2,6 +2,7 @@ r"""The grader beside math-verify: how often they agree, where they do not, and 
 
     python benchmarks/answers.py agreement                        # the first tables of docs/answers-results.md
     python benchmarks/answers.py speed                            # the others
+    python benchmarks/answers.py hostile                          # what tests/data/hostile_answers.json does to it
     python benchmarks/answers.py agreement --all --data FILE      # every disagreement, however many, on another file
 
 `agreement` puts every answer of the file beside itself, beside generated other ways to write it (`answers_rewrites.py`), beside
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ from answers_rewrites import REWRITES
 from skill_ttrl.answers import equivalent
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data" / "math" / "math.json"
+TESTS = Path(__file__).parents[1] / "tests"
 ANOTHER = "another problem's answer"
 OTHERS = 10
 """Answers of other problems that each is compared with."""
@@ -81,12 +85,16 @@ def main() -> None:
     speed.add_argument("--samples", type=int, default=64)
     speed.add_argument("--pairwise", type=int, default=20, help="problems of the full pairwise loop")
     speed.add_argument("--chunks", type=int, default=20, help="the methods take turns so often")
+    hostile = commands.add_parser("hostile", help="answers that want to hang, exhaust or enter it")
     for command in (agreement, speed):
         command.add_argument("--seed", type=int, default=0)
+    for command in (agreement, speed, hostile):
         command.add_argument("--markdown", type=Path, help="write the tables here as well")
     options = parser.parse_args()
     if options.command == "agreement":
         lines = agree(options.data, options.seed, everything=options.all)
+    elif options.command == "hostile":
+        lines = withstand()
     else:
         from answers_speed import measure
 
@@ -122,6 +130,35 @@ def agree(data: Path, seed: int, *, everything: bool) -> list[str]:
     lines += disagreements(negative, same=False, everything=everything)
     lines += ["| named difference | in truth | pairs | we are right | math-verify is right | why it is not followed |"]
     lines += ["|---|---|---|---|---|---|", *(named_row(kind) for kind in named if kind.pairs)]
+    return lines
+
+
+def withstand() -> list[str]:
+    """A line for each family of hostile answers; each family has a process of its own."""
+    cases = TESTS / "data" / "hostile_answers.json"
+    lines = [
+        "| family | cases | decided | as text | given up | slowest s | MB above the start | wrong |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    data = json.loads(cases.read_text(encoding="utf-8"))
+    for family, texts in data["cases"].items():
+        command = [sys.executable, str(TESTS / "unit" / "answers" / "hostile_run.py"), str(cases), family]
+        with tempfile.TemporaryDirectory() as folder:
+            report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout)
+        rows = report["rows"]
+        wrong = sum(
+            row["near"] or row["itself"] == row["missing"] or (row["one"] and row["name"] not in data["worth one"])
+            for row in rows
+        )
+        said = Counter(row["given_up"] or row["rule"] for row in rows)
+        decided = said.pop("number", 0) + said.pop("symbolic", 0)
+        plain = said.pop("text", 0) + said.pop(None, 0)
+        given_up = ", ".join(f"{reason} {times}" for reason, times in sorted(said.items())) or "-"
+        slowest = max(row[key] for row in rows for key in row if key.endswith("seconds"))
+        memory = report["memory_peak"] - report["memory_before"]
+        lines.append(
+            f"| {family} | {len(texts)} | {decided} | {plain} | {given_up} | {slowest:.2f} | {memory:.0f} | {wrong} |"
+        )
     return lines
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from skill_ttrl.answers import canonical, counters, equivalent, extract, grade_answer
+from skill_ttrl.answers import canonical, counters, equivalent, extract, grade_answer, verdict
 
 WATCHED = (
     "os.system",
@@ -119,6 +119,8 @@ def main() -> None:
             row |= {"missing": key is None, "one": equivalent(text, "1"), "near": key is not None and key == other}
             row |= {"itself": equivalent(text, text), "read": any(character.isalnum() for character in text)}
             row |= {"again_seconds": time.perf_counter() - times[2], "one_by_key": key == one}
+            said = verdict(text)
+            row |= {"rule": said and said.rule, "given_up": said and said.gave_up}
             row["extract_seconds"] = slowest_extraction(text)
             rows.append(row)
     evaluated = [event for event in events if not event.startswith("open") or "CANARY" in event]
