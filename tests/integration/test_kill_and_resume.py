@@ -167,7 +167,7 @@ def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Pat
     rows = (tmp_path / "never-stopped" / "metrics.jsonl").read_text().splitlines()
     steps = len(rows)
     assert steps >= 12 + 9 and '"loss"' in rows[12] and '"loss"' not in rows[11]
-    *kills, end = harness(tiny_yaml, tmp_path / "killed", "kill", steps, 6, settings=settings)
-    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
+    *kills, end = harness(tiny_yaml, tmp_path / "killed", "kill", steps, 4, settings=settings)
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 6
     kept = [f"vote_sft-{step:06d}" for step in (12 + (steps - 13) // 3 * 3, steps)]
     assert_same(tmp_path / "killed", tmp_path / "never-stopped", steps=steps, kept=kept)
