@@ -19,7 +19,9 @@ def main(path: str) -> None:
             print("warning:", warning)
 
     steps = run.metrics[run.metrics["phase"] == "rl"]
-    columns = [name for name in ("step", "majority_ratio", "label_accuracy", "answer_entropy", "flip_rate") if name in steps]
+    columns = [
+        name for name in ("step", "majority_ratio", "label_accuracy", "answer_entropy", "flip_rate") if name in steps
+    ]
     print(steps[columns].tail(3).to_string(index=False))
 
     votes = run.votes  # one row a vote; `classes` has every answer with its count

@@ -38,6 +38,8 @@ class Summary:
     """Samples of each (the k of avg@k and maj@k)."""
     temperature: float
     """Temperature of those samples."""
+    vote: str = "majority"
+    """Voting strategy (`vote.strategy`)."""
     accuracy_before: float | None = None
     """avg@k: mean accuracy of single samples, before the reinforcement phase."""
     accuracy_after: float | None = None
@@ -99,7 +101,8 @@ def write_summary(folder: RunFolder, summary: Summary, beside: Sequence[str] = (
 def learned_by(summary: Summary) -> str:
     """How the policy learned, in a few words for a title."""
     if "rl" in summary.steps:
-        return f"reward {summary.reward}"
+        voted = f" by {summary.vote}" if summary.vote != summary.reward == "majority" else ""
+        return f"reward {summary.reward}{voted}"
     return "SFT on the majority answers" if "vote_sft" in summary.steps else "cold start only"
 
 

@@ -191,6 +191,7 @@ def summarise(run: Run) -> Summary:
         name=config.name,
         seed=config.seed,
         reward=config.rl.reward,
+        vote=config.vote.strategy,
         transductive=run.bench.transductive,
         problems=measured.problems,
         samples=measured.samples,
