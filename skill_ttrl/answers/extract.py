@@ -9,7 +9,13 @@ from typing import Literal
 
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "last_number"]
 
-_SENTENCE = re.compile(r"(?:answer is|答案是)[\s:：]*|(?:^|\n)[ *#]*(?:final )?answer *\**:\**[ \t]*", re.IGNORECASE)
+_SENTENCE = re.compile(
+    r"answer is[\s:：*]*|答案(?:是|[:：])\s*|(?:^|\n)[ *#]*(?:final )?answer *\**[:：]\**\s*"
+    r"|(?:^|\n) *(?:#+ *|\*\*)(?:final )?answer *(?:\*\*)? *\n\s*|(?:^|\n)#### *",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r",?\s(?:because|since|as|which|so)\b|\.\s+(?=[A-Z\[])")
+_LETTER = re.compile(r"\([A-E]\)(?=\s)")
 _LONGEST_SENTENCE = 200
 _CHOICE = re.compile(r"\b(?:option|choice)(?: is)?:? *\(?([A-E])\b\)?|(?:^|\n)[ *]*\(([A-E])\)[ .*]*(?=\n|$)")
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
@@ -34,8 +40,8 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
     r"""The final answer of `text` and the rule that found it.
 
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
-    missing), the rest of the line after the last "answer is" or of a line that begins "Answer:" (`sentence`), a multiple-choice
-    letter A to E after "option" or "choice" or alone in parentheses on a line (`choice`), and, only with `last_number`, the last
+    missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the
+    end of the line or of the clause (`sentence`), a multiple-choice letter A to E after "option" or "choice" or alone in parentheses on a line (`choice`), and, only with `last_number`, the last
     number (`last_number`). A rule that finds nothing but white space has spoken: there is no answer.
     """
     tagged = last_tagged(text, "answer")
@@ -46,9 +52,7 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
         return _found(boxed, "boxed")
     sentences = [match.end() for match in _SENTENCE.finditer(text)]
     if sentences:
-        rest = text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE].partition("\n")[0].strip().strip("*").strip()
-        closed = re.match(r"\$([^$]+)\$(?=[.\s]|$)", rest)  # "$5$. I hope it is correct."
-        return _found(closed[1] if closed else rest.strip("$").rstrip(".").strip("$"), "sentence")
+        return _found(_said(text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE]), "sentence")
     letters = [match[1] or match[2] for match in _CHOICE.finditer(text)]
     if letters:
         return Extraction(letters[-1], "choice")
@@ -57,6 +61,18 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
         if numbers:
             return _found(numbers[-1].rstrip(","), "last_number")
     return None
+
+
+def _said(rest: str) -> str:
+    """The answer in what follows its announcement: the first line, without what explains it."""
+    line = rest.partition("\n")[0].replace("**", "").strip()
+    letter = _LETTER.match(line)
+    if letter:  # "(D) 5": the letter stands for what follows it
+        return letter[0]
+    closed = re.match(r"\$([^$]+)\$(?=[.,\s]|$)", line)  # "$5$. I hope it is correct."
+    if closed:
+        return closed[1]
+    return _CLAUSE.split(line, maxsplit=1)[0].strip("$").rstrip(".").strip("$")
 
 
 def last_tagged(text: str, name: str) -> str | None:
