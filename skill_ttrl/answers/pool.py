@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers.grammar import Tree
@@ -23,10 +24,20 @@ Judged = dict[str, Any]
 TIME_LIMIT = 0.8
 """Seconds of wall time for one answer."""
 MEMORY_LIMIT = 512 * 2**20
-"""Bytes that one batch may take beyond what SymPy takes itself."""
+"""Bytes that the process at work may take beyond what SymPy takes itself."""
 START_LIMIT = 120.0
 """Seconds in which the worker must have imported SymPy, on a machine however loaded."""
-_PATIENCE = 30.0  # beyond the time limit before the worker itself is held to be stuck
+_PATIENCE = 10.0  # beyond the time limit before the worker itself is held to be stuck
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A forked process has no threads that could free a lock which was held at that moment."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class WorkerError(SkillTTRLError, RuntimeError):
@@ -39,10 +50,10 @@ class Pool:
     def __init__(self, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self.time_limit = time_limit
         self.memory_limit = memory_limit
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._left = b""
+        self._broken: WorkerError | None = None
         atexit.register(self.close)
 
     def judge(self, trees: Sequence[Tree]) -> list[Judged]:
@@ -51,42 +62,54 @@ class Pool:
         Raises:
             WorkerError: the worker process does not start.
         """
-        with self._lock:
+        with _lock:
             verdicts: list[Judged] = []
+            died_at = -1
             while len(verdicts) < len(trees):
                 verdicts += self._ask(trees[len(verdicts) :])
+                if len(verdicts) < len(trees):
+                    # The worker died. Perhaps somebody killed it: the answer is asked about once more.
+                    if len(verdicts) == died_at:
+                        verdicts.append({"gave_up": "crashed", "why": "the worker died"})
+                        died_at = -1
+                    else:
+                        died_at = len(verdicts)
             return verdicts
 
     def start(self) -> None:
         """Start the worker now, so that the first comparison does not wait for it."""
-        with self._lock:
+        with _lock:
             self._running()
 
     def close(self) -> None:
         """End the worker. The next comparison starts another."""
-        with self._lock:
+        with _lock:
             self._stop()
 
     def _ask(self, trees: Sequence[Tree]) -> list[Judged]:
-        """Judgeds until all are there or the worker died; then one more that says so."""
-        process = self._running()
-        assert process.stdin is not None
+        """The verdicts that come before the worker dies: all of them, as a rule."""
+        verdicts: list[Judged] = []
         try:
+            process = self._running()
+            assert process.stdin is not None
             process.stdin.write(json.dumps(trees).encode() + b"\n")
             process.stdin.flush()
+            while len(verdicts) < len(trees):
+                line = self._line(self.time_limit + _PATIENCE)
+                if line is None:
+                    self._stop()
+                    break
+                verdicts.append(json.loads(line))
         except BrokenPipeError:
             self._stop()
-            return []  # it died before it was asked: nobody's fault, the next one is
-        verdicts: list[Judged] = []
-        while len(verdicts) < len(trees):
-            line = self._line(self.time_limit + _PATIENCE)
-            if line is None:
-                self._stop()
-                return [*verdicts, {"gave_up": "crashed", "why": "the worker died"}]
-            verdicts.append(json.loads(line))
+        except BaseException:  # interrupted: a reply that nobody read would be taken for the next one's
+            self._stop()
+            raise
         return verdicts
 
     def _running(self) -> subprocess.Popen[bytes]:
+        if self._broken is not None:
+            raise self._broken
         if self._owner != os.getpid():  # after a fork the pipes are the parent's
             self._process, self._owner, self._left = None, os.getpid(), b""
         if self._process is not None and self._process.poll() is not None:
@@ -102,16 +125,17 @@ class Pool:
             ]
             try:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), process_group=0
                 )
             except OSError as error:
                 raise WorkerError(f"Cannot start the process that compares expressions: {error}.") from error
             if self._line(START_LIMIT) is None:
                 self._stop()
-                raise WorkerError(
+                self._broken = WorkerError(
                     f"The process that compares expressions did not start within {START_LIMIT:g} s or ended at once; its own "
                     "message is above. `python -m skill_ttrl.answers.worker 1 1000000000` shows it alone."
                 )
+                raise self._broken
         return self._process
 
     def _line(self, patience: float) -> bytes | None:
@@ -148,7 +172,13 @@ def readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def _environment() -> dict[str, Any]:
-    """The parent's import path: a package that runs from its sources is found by the worker too."""
-    paths = [path for path in sys.path if path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+def _environment() -> dict[str, str]:
+    """The environment, with this package on the import path where it is not installed.
+
+    Nothing else of `sys.path` is handed on: a folder called `sympy` beside a user's script is not SymPy.
+    """
+    home = Path(__file__).parents[2]
+    if home.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    paths = [str(home), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}

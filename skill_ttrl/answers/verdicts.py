@@ -32,6 +32,17 @@ MAX_REMEMBERED = 500_000
 """Answers that are remembered; then all are forgotten but those of the journal."""
 
 LONGEST_KEY = 500
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """See `pool`."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 _LETTER = re.compile(r"\(?([a-z])\)?[.)]*")
 _LETTERS = re.compile(r"[a-z][a-z ]+")
 _NAMED = ("pi", "infinity", "inf", "oo")
@@ -61,7 +72,6 @@ class Verdicts:
         self._known: dict[str, Verdict] = {}
         self._journalled: dict[str, Verdict] = {} if path is None else _read_journal(path)
         self._known.update(self._journalled)
-        self._lock = threading.Lock()
 
     def keys(self, answers: Sequence[str | None]) -> list[str | None]:
         """The class of each answer; None for one that is missing or empty."""
@@ -74,7 +84,7 @@ class Verdicts:
         distinct = {answer for answer in answers if answer is not None}
         found = {answer: known[answer] for answer in distinct if answer in known}
         if len(found) < len(distinct):
-            with self._lock:
+            with _lock:
                 # In an order of their own: the journal is the same whatever came first.
                 found |= self._decide(sorted(answer for answer in distinct if answer not in found))
         return found
@@ -178,6 +188,8 @@ def counters() -> dict[str, int]:
 @contextmanager
 def journal(path: Path) -> Iterator[None]:
     """Keep the worker's verdicts in `path` while this lasts, beginning with those it holds (JSON lines, append only).
+
+    It holds for the whole process, all its threads included.
 
     Raises:
         RunFolderError: the file cannot be read or written.

@@ -25,6 +25,9 @@ from skill_ttrl.answers.pool import Judged, readable
 _RECURSION = 3000
 _MOST_TREES = 2000
 """A child works on so many answers, then another takes over: what SymPy remembers does not pile up."""
+_NO_MEMORY = b'{"gave_up": "memory"'
+_MOST_TIMEOUTS = 10
+"""So many answers of one batch may take the whole time limit; those after them have a quarter of it."""
 
 
 def main() -> None:
@@ -32,7 +35,6 @@ def main() -> None:
     from skill_ttrl.answers.symbolic import Expressions
 
     time_limit, memory_limit = float(sys.argv[1]), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     sys.setrecursionlimit(_RECURSION)
     Expressions().value(("add", ("sym", "x"), ("fn", "sqrt", ("num", "2"))))  # what SymPy imports late, it imports now
     gc.freeze()
@@ -40,12 +42,14 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a child that runs out of memory says so there, for nobody
     child: Child | None = None
     for line in sys.stdin:
+        timeouts = 0
         for tree in json.loads(line):
             child = child if child is not None and child.fit else Child(memory_limit)
-            with contextlib.suppress(BrokenPipeError):
-                sys.stdout.buffer.write(child.judge(tree, time_limit))
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.buffer.flush()
+            found = child.judge(tree, time_limit if timeouts < _MOST_TIMEOUTS else time_limit / 4)
+            timeouts += b'"timeout"' in found
+            with contextlib.suppress(BrokenPipeError):  # the parent has gone: standard input ends
+                sys.stdout.buffer.write(found)
+                sys.stdout.buffer.flush()  # at once: the parent waits for each verdict
     if child is not None:
         child.kill()
 
@@ -71,7 +75,7 @@ class Child:
         deadline = time.monotonic() + time_limit
         why = "crashed"
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._asking, json.dumps(tree).encode() + b"\n")
+            os.write(self._asking, json.dumps([time_limit, tree]).encode() + b"\n")
             found = b""
             while not found.endswith(b"\n"):
                 if not readable(self._hearing, deadline - time.monotonic()):
@@ -83,7 +87,7 @@ class Child:
                 found += chunk
             else:
                 self._judged += 1
-                if self._judged >= _MOST_TREES:
+                if self._judged >= _MOST_TREES or found.startswith(_NO_MEMORY):
                     self.kill()
                 return found
         self.kill()
@@ -112,7 +116,11 @@ def _serve(asked: int, said: int, memory_limit: int) -> NoReturn:
     algebra = Expressions()
     with os.fdopen(asked, "rb") as stream:
         for line in stream:
-            os.write(said, json.dumps(_judge(json.loads(line), algebra)).encode() + b"\n")
+            time_limit, tree = json.loads(line)
+            # The worker kills a child in time, but not when it was killed itself: then the alarm does.
+            signal.setitimer(signal.ITIMER_REAL, 2 * time_limit)
+            os.write(said, json.dumps(_judge(tree, algebra)).encode() + b"\n")
+            signal.setitimer(signal.ITIMER_REAL, 0)
     os._exit(0)
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,7 @@ import pytest
 from skill_ttrl.answers import canonical, equivalent, journal, verdict
 from skill_ttrl.answers.grammar import Tree, parse
 from skill_ttrl.answers.normalise import clean
-from skill_ttrl.answers.pool import Pool
+from skill_ttrl.answers.pool import Pool, WorkerError
 from skill_ttrl.answers.verdicts import Verdicts
 from skill_ttrl.errors import RunFolderError
 
@@ -41,7 +43,7 @@ def test_a_comparison_that_takes_too_long_is_killed_and_the_next_one_goes_on(has
 
 
 def test_memory_is_bounded() -> None:
-    pool = Pool(time_limit=20.0, memory_limit=2**16)
+    pool = Pool(time_limit=20.0, memory_limit=2**18)
     found, after = pool.judge([HUNGRY, EASY])
     assert found["gave_up"] in ("memory", "crashed") and after == {"key": ROOT}
     pool.close()
@@ -56,6 +58,83 @@ def test_a_worker_that_was_killed_is_replaced(hasty: Pool) -> None:
     assert hasty.judge([EASY]) == [{"key": ROOT}]
     assert canonical(r"\sqrt{8}") == ROOT  # the one behind `canonical` was among them
     hasty.close()
+
+
+def test_an_interrupted_comparison_leaves_no_reply_behind() -> None:
+    assert canonical(r"\sqrt{8}") == ROOT
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            canonical(SLOW.replace("x", "z"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert equivalent(r"\sqrt{28}", r"2\sqrt{7}") and not equivalent(r"\sqrt{99}", r"\sqrt{98}")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_many_slow_answers_do_not_take_the_worker_or_each_other_down() -> None:
+    """The output of the worker is not buffered, whatever the environment says; the later slow ones have less time."""
+    code = (
+        "from skill_ttrl.answers.pool import Pool; from skill_ttrl.answers.grammar import parse;"
+        "slow = [parse(chr(92) + f'sin^{{{200 + 2 * n}}} x + ' + chr(92) + f'cos^{{{200 + 2 * n}}} x') for n in range(14)];"
+        "found = Pool(time_limit=0.2).judge([*slow, parse('(x+1)^2')]);"
+        "print(*[each.get('gave_up') for each in found])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["timeout"] * 14 + ["None"]
+
+
+def test_a_child_does_not_outlive_its_worker(hasty: Pool) -> None:
+    hasty.judge([EASY])
+    worker = next(each for each in psutil.Process().children() if each.cmdline()[-2:-1] == ["0.3"])
+    (child,) = worker.children()
+    asking = threading.Thread(target=hasty.judge, args=([parse(clean(SLOW))],))
+    asking.start()
+    time.sleep(0.1)
+    worker.kill()
+    _, alive = psutil.wait_procs([child], timeout=5)
+    assert not alive
+    asking.join()
+    hasty.close()
+
+
+def test_a_fork_while_another_thread_compares() -> None:
+    assert canonical(r"\sqrt{8}") == ROOT
+    asking = threading.Thread(target=canonical, args=(SLOW.replace("x", "w"),))
+    asking.start()
+    time.sleep(0.1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if equivalent(r"\sqrt{44}", r"2\sqrt{11}") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    asking.join()
+
+
+def test_a_folder_called_sympy_is_not_sympy(tmp_path: Path) -> None:
+    (tmp_path / "sympy").mkdir()
+    (tmp_path / "sympy" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "mine.py").write_text("from skill_ttrl.answers import equivalent; print(equivalent('x+1', '1+x'))")
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_a_worker_that_cannot_start_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pool = Pool()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    for _ in range(3):
+        with pytest.raises(WorkerError, match="did not start"):
+            pool.judge([EASY])
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerError, match="Cannot start"):
+        Pool().judge([EASY])
 
 
 def test_a_forked_process_has_a_worker_of_its_own() -> None:
