@@ -6,7 +6,6 @@ They are read as visits (see `replay`). Everything in them is untrusted text.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,10 @@ T = TypeVar("T")
 
 FILES = (".json", ".jsonl", ".parquet")
 """Endings of files with samples."""
+LARGEST = 10**12
+"""Size above which a log-probability or a length is a slip: no sample has it, and not every sum could hold it."""
+VIEWS = (0, 1)
+"""The question as given, and its paraphrase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Stored:
 
 def is_stored(source: str | Path) -> bool:
     """Whether `source` names a file, or is a folder that samples are kept in; anything else is to be sampled."""
+    if not str(source).strip():  # as a path it would be the working directory
+        return False
     path = Path(source)
     return path.is_file() or path.suffix in FILES or SampleFolder.exists(path)
 
@@ -90,6 +95,9 @@ def _from_samples(path: Path) -> Stored:
     notes: list[str] = []
     rows = [_parsed(Drawn, line, where) for where, line in _lines(path, notes)]
     main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
+    for row in main:
+        for number, sample in enumerate(row.samples):
+            _refuse_unsound(sample, f"{path}, sample {number} of problem {row.task.id!r}")
     if not main:
         raise DataError(
             f"{path} holds no samples at a temperature, only {', '.join(sorted({row.draw for row in rows}))}."
@@ -114,7 +122,9 @@ def _from_trajectories(path: Path) -> Stored:
     for where, line in _lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
         # Tokens are most of a trajectory; of them only sums are kept.
-        tries[place][trajectory.task.id].append((trajectory.task, sample_of(trajectory)))
+        sample = sample_of(trajectory)
+        _refuse_unsound(sample, where)
+        tries[place][trajectory.task.id].append((trajectory.task, sample))
     if not tries:
         raise DataError(f"{path} holds no samples. At least one is needed.")
     references = _references(path.parent, notes)
@@ -196,16 +206,38 @@ def _beside(records: Records, name: str) -> list[Any]:
 def _numbers(values: Any, name: str, count: int, where: str) -> Sequence[float | None]:
     if values is None:
         return [None] * count
-    numbers = isinstance(values, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
-    )
+    numbers = isinstance(values, list) and all(map(_is_number, values))
     if not numbers or len(values) != count:
-        raise DataError(f"{where}: {name!r} must be a list of {count} numbers, one for each response.")
-    whole = name == "logprobs" or all(float(value).is_integer() and value >= 0 for value in values)
-    if not whole:
-        raise DataError(f"{where}: {name!r} must hold whole numbers from 0, found {values}.")
+        raise DataError(
+            f"{where}: {name!r} must be a list of {count} numbers, one for each response, none beyond {LARGEST:g}."
+        )
+    if name == "lengths" and not all(_is_length(value) for value in values):
+        raise DataError(f"{where}: 'lengths' must hold whole numbers from 0, found {values}.")
+    if name == "views" and not all(value in VIEWS for value in values):
+        raise DataError(
+            f"{where}: 'views' must hold 0 (answers the question) or 1 (answers its paraphrase), found {values}."
+        )
     found: Sequence[float | None] = values
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Also where it has hundreds of digits, of which nothing floating can be made; not a number is within no bounds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def _is_length(value: float) -> bool:
+    return value >= 0 and value == int(value)
+
+
+def _refuse_unsound(sample: Sample, where: str) -> None:
+    """Raise `DataError` where a kept sample has numbers that no sampling gives."""
+    if sample.logprob is not None and not _is_number(sample.logprob):
+        raise DataError(f"{where}: its log-probability must be a number up to {LARGEST:g} in size.")
+    if sample.tokens is not None and not (_is_number(sample.tokens) and _is_length(sample.tokens)):
+        raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
+    if sample.view not in VIEWS:
+        raise DataError(f"{where}: its view must be 0 (answers the question) or 1 (answers its paraphrase).")
 
 
 def _lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:

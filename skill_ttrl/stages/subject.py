@@ -18,6 +18,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
 from skill_ttrl.stages.build import source_tasks, task_content
 from skill_ttrl.stages.pin import data_revision, pin_revisions
+from skill_ttrl.stages.stored import is_stored
 from skill_ttrl.stages.trained import Trained, find_trained
 from skill_ttrl.types import Task, derive_seed
 
@@ -129,6 +130,8 @@ def find_subject(
         RunFolderError: `source` is none of these, or the run has no checkpoint yet.
         ModelError: there is no such model on the hub.
     """
+    if not str(source).strip():
+        raise RunFolderError("No source was named. Give a run folder, a checkpoint, a model's folder or owner/name.")
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if RunFolder.exists(path) or (path.is_dir() and (path / MANIFEST).is_file()):
         if config is not None:
@@ -184,6 +187,11 @@ def _is_meant_as_path(path: Path) -> bool:
 
 
 def _nothing_at(path: Path) -> RunFolderError:
+    if path.exists() and is_stored(path):
+        return RunFolderError(
+            f"{path} is neither a run nor a model. If it holds samples, `skillttrl vote` votes on them; if it holds problems, "
+            "name what is to be measured on them and give it as --data."
+        )
     there = "" if path.exists() else " (there is nothing)"
     return RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "

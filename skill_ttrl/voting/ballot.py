@@ -2,13 +2,16 @@
 
 A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in a file
 beside `majority.py`, put `@strategy("name")` above it, naming what it needs of the ballot, and import it in the package's
-`__init__.py`. One of your own is `module:function`; what it needs is in its attribute `needs`.
+`__init__.py`. One of your own is `module:function`; what it needs is in its attribute `needs`. It is imported and called, so its
+name comes from the command line, a config or a program and never out of data.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -126,7 +129,7 @@ def needs(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...
     Raises:
         ConfigError: no strategy has this name.
     """
-    function = STRATEGIES.get(name)
+    function = _function(name)
     wanted = _NEEDS[name] if name in _NEEDS else dict.fromkeys(getattr(function, "needs", ()), "")
     return tuple(field for field, switch in wanted.items() if not switch or (options or {}).get(switch, True))
 
@@ -135,17 +138,12 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     """Hold the vote that `name` names.
 
     Raises:
-        ConfigError: no strategy has this name, an option is not one of its own or out of its range, the ballot lacks what it
-            needs, or a strategy of one's own gives no sound result.
+        ConfigError: no strategy has this name, what has it is none, an option is not one of its own or out of its range, the
+            ballot lacks what it needs, or a strategy of one's own gives no sound result.
         ValueError: the ballot has not one entry of a kind for each answer.
     """
-    function = STRATEGIES.get(name)
-    parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters][1:]
-    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    for option in options or {}:
-        if option not in known and not open_ended:
-            raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+    function = _function(name)
+    _check_options(name, function, options or {})
     missing = [field for field in needs(name, options) if getattr(ballot, field) is None]
     if missing:
         asked = "; ".join(f"{field}: {HOW_TO_GIVE.get(field, field)}" for field in missing)
@@ -163,6 +161,43 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
             f"samples; it gave {found!r}."
         )
     return found
+
+
+def _function(name: str) -> Strategy:
+    """The strategy of this name. What is named as one of the user's own is looked at before anybody calls it.
+
+    Raises:
+        ConfigError: there is none, or it is no function of a ballot: a slip such as `os:system` runs nothing.
+    """
+    function = STRATEGIES.get(name)
+    if name in STRATEGIES:
+        return function
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    home = str(getattr(inner, "__module__", None) or "").partition(".")[0]
+    if not callable(inner) or inspect.isclass(inner) or inspect.isbuiltin(inner) or home in sys.stdlib_module_names:
+        raise ConfigError(f"{name!r} is no voting strategy: that is a function of yours from a Ballot to a VoteResult.")
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):  # written in C, without a signature
+        first = None
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise ConfigError(f"{name!r} is no voting strategy: its first parameter must take the Ballot.")
+    return function
+
+
+def _check_options(name: str, function: Strategy, options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where an option is not one of the strategy's, or is no yes or no where that is asked."""
+    parameters = inspect.signature(function).parameters
+    known = list(parameters)[1:]
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option, value in options.items():
+        if option not in known and not open_ended:
+            raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+        # A text such as "no" would count as true.
+        if option in known and isinstance(parameters[option].default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"The vote's option {option!r} must be true or false; found {value!r}.")
 
 
 def _sound(found: VoteResult, samples: int) -> bool:
@@ -218,7 +253,9 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
         ) from error
 
 
-def in_range(value: float, option: str, low: float, high: float = float("inf"), *, above: bool = False) -> float:
+def in_range(
+    value: float, option: str, low: float, high: float = float("inf"), *, above: bool = False, whole: bool = False
+) -> float:
     """An option's value, checked.
 
     Args:
@@ -227,14 +264,16 @@ def in_range(value: float, option: str, low: float, high: float = float("inf"), 
         low: Smallest value.
         high: Largest value.
         above: Whether it must be larger than `low`.
+        whole: Whether it must be an integer.
 
     Raises:
         ConfigError: it is no number in the range.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high or (above and value == low):
         bounds = f"{'above' if above else 'at least'} {low:g}" + (
             f" and at most {high:g}" if high != float("inf") else ""
         )
-        raise ConfigError(f"The vote's option {option!r} must be a number {bounds}; found {value!r}.")
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"The vote's option {option!r} must be a {kind} {bounds}; found {value!r}.")
     return value

@@ -61,12 +61,12 @@ def guard(
     Raises:
         ConfigError: an option is out of its range.
     """
-    in_range(window, "window", 1, KEPT_RATIOS)
+    in_range(window, "window", 1, KEPT_RATIOS, whole=True)
     in_range(risk_ratio, "risk_ratio", 0, 1)
     in_range(skip_probability, "skip_probability", 0, 1)
     in_range(skip_share, "skip_share", 0, 1)
     in_range(beta, "beta", 0)
-    in_range(quiet_steps, "quiet_steps", 1)
+    in_range(quiet_steps, "quiet_steps", 1, whole=True)
     assert ballot.history is not None and ballot.seed is not None  # `vote` has looked
     counted = ballot.tally()
     past = ballot.history

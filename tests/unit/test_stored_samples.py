@@ -58,6 +58,14 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
         ({"logprobs": [True, False]}, "'logprobs' must be a list of 2 numbers"),
         ({"lengths": [1.5, 2]}, "'lengths' must hold whole numbers from 0"),
         ({"lengths": [-1, 2]}, "'lengths' must hold whole numbers from 0"),
+        (
+            {"lengths": [1, 10**400]},
+            "'lengths' must be a list of 2 numbers, one for each response, none beyond 1e\\+12",
+        ),
+        ({"logprobs": [-(10**400), -1]}, "'logprobs' must be a list of 2 numbers, .*none beyond"),
+        ({"logprobs": [-1, float("-inf")]}, "'logprobs' must be a list of 2 numbers"),
+        ({"views": [0, 7]}, r"'views' must hold 0 .* or 1 .*, found \[0, 7\]"),
+        ({"views": [0.5, 1]}, "'views' must hold 0"),
         ({"views": 3}, "'views' must be a list of 2 numbers"),
         ({"problem": None}, "'problem' must be str, found NoneType"),
         ({"answer": [1]}, "'answer' must be str or int"),
@@ -91,6 +99,29 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
         read_stored(path)
     path.write_text(f'{to_json(main)}\n{{"draw": 1}}\n')
     with pytest.raises(DataError, match=r"samples\.jsonl:2 cannot be read: source: Field required"):
+        read_stored(path)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (Sample("", "1", float("nan"), 2), "its log-probability must be a number"),
+        (Sample("", "1", float("-inf"), 2), "its log-probability must be a number"),
+        (Sample("", "1", -1.0, 10**400), "its tokens must be a whole number from 0"),
+        (Sample("", "1", -1.0, -2), "its tokens must be a whole number from 0"),
+        (Sample("", "1", -1.0, 2, view=7), "its view must be 0"),
+    ],
+)
+def test_a_kept_sample_with_numbers_that_none_has(tmp_path: Path, sample: Sample, message: str) -> None:
+    path = tmp_path / "samples.jsonl"
+    row = to_json(Drawn("f", SAMPLE, Task("t", "E-v0"), (Sample("", "1"), sample)))
+    named = {"nan": "NaN", "-inf": "-Infinity"}.get(str(sample.logprob), str(sample.logprob))
+    path.write_text(
+        row.replace('"logprob":null,"tokens":' + str(sample.tokens), f'"logprob":{named},"tokens":{sample.tokens}')
+        + "\n"
+    )
+    assert named in path.read_text()
+    with pytest.raises(DataError, match=f"sample 1 of problem 't': {message}"):
         read_stored(path)
 
 

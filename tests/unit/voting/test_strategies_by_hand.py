@@ -122,7 +122,16 @@ WITH_ALL = Ballot(("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptH
         ("gated", {"threshold": 1.5}, "at least 0 and at most 1; found 1.5"),
         ("restrain", {"sigma": 0}, "'sigma' must be a number above 0"),
         ("restrain", {"kappa": True}, "'kappa' must be a number"),
-        ("guard", {"window": 21}, "'window' must be a number at least 1 and at most 20"),
+        ("guard", {"window": 21}, "'window' must be a whole number at least 1 and at most 20"),
+        ("guard", {"window": 1.5}, "'window' must be a whole number .* found 1.5"),
+        ("guard", {"quiet_steps": 2.5}, "'quiet_steps' must be a whole number at least 1; found 2.5"),
+        ("guard", {"hold_bonus": "no"}, "'hold_bonus' must be true or false; found 'no'"),
+        ("confidence", {"per_token": 0}, "'per_token' must be true or false; found 0"),
+        ("os:system", {}, "'os:system' is no voting strategy: that is a function of yours"),
+        ("shutil:rmtree", {}, "'shutil:rmtree' is no voting strategy"),
+        ("builtins:print", {}, "'builtins:print' is no voting strategy"),
+        ("skill_ttrl.voting:Ballot", {}, "'skill_ttrl.voting:Ballot' is no voting strategy"),
+        ("skill_ttrl.voting:__all__", {}, "'skill_ttrl.voting:__all__' is no voting strategy"),
         ("no_such_module_here:f", {}, "no such module"),
     ],
 )
@@ -196,6 +205,37 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     for wrong in ("short", "nan", "unplaced", "negative"):
         with pytest.raises(ConfigError, match="must give a VoteResult with one finite entry"):
             check_strategy(f"own_votes_under_test:{wrong}")
+
+
+def test_what_takes_no_ballot_is_not_called(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_votes_under_test.py").write_text(
+        "from functools import partial\nfrom pathlib import Path\nimport shutil\nfrom skill_ttrl.voting import vote\n"
+        "def called(): Path('called').touch()\n"
+        "def anything(*parts, **more): Path('called').touch()\n"
+        "def named(*, ballot=None): Path('called').touch()\n"
+        "class Voter:\n    def __init__(self, ballot): Path('called').touch()\n"
+        "    @staticmethod\n    def hold(ballot): return vote('majority', ballot)\n"
+        "    def __call__(self, ballot): return vote('majority', ballot)\n"
+        "wrapped = partial(shutil.rmtree, ignore_errors=True)\n"
+        "def weighed(share, ballot): return vote('gated', ballot, {'threshold': share})\n"
+        "sound = partial(weighed, 0.9)\n"
+        "made = Voter.__new__(Voter)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for wrong in ("called", "anything", "named"):
+        with pytest.raises(
+            ConfigError, match=f"under_test:{wrong}' is no voting strategy: its first parameter must take"
+        ):
+            check_strategy(f"no_votes_under_test:{wrong}")
+    for wrong in ("Voter", "wrapped"):
+        with pytest.raises(
+            ConfigError, match=f"under_test:{wrong}' is no voting strategy: that is a function of yours"
+        ):
+            check_strategy(f"no_votes_under_test:{wrong}")
+    assert not (tmp_path / "called").exists()
+    assert vote("no_votes_under_test:sound", Ballot(("1", "1", "2"))).skipped
+    assert vote("no_votes_under_test:made", Ballot(("1", "1", "2"))).answer == "1"
 
 
 def completion(logprobs: tuple[float, ...], mask: tuple[bool, ...] | None = None) -> Completion:
