@@ -40,7 +40,8 @@ def vote(
     strategies: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="`all`, or names with commas between; `module:function` is one of your own."
+            metavar="NAMES",
+            help="`all`, or names with commas between; `module:function` is one of your own, and is called.",
         ),
     ] = "majority",
     option: Annotated[
@@ -76,7 +77,7 @@ def vote(
     """Vote on the same samples under one strategy or all, side by side, with intervals; what is noise is called so."""
     from skill_ttrl.cli.output import print_json
     from skill_ttrl.cli.views import RunView
-    from skill_ttrl.stages.vote import run
+    from skill_ttrl.stages.vote import Drawing, run
 
     with RunView(Console(stderr=True), f"vote {path}", loop=False) as view:
         found = run(
@@ -87,13 +88,8 @@ def vote(
             splits=splits,
             output=output,
             plot=plot,
-            data=data or (),
-            samples=samples,
             overrides=overrides or (),
-            config=config,
-            chunk=chunk,
-            use_bank=not no_bank,
-            both_wordings=paraphrase,
+            drawing=Drawing(data or (), samples, config, chunk, use_bank=not no_bank, both_wordings=paraphrase),
             progress=view,
         )
     if as_json:
@@ -138,6 +134,8 @@ def lab_view(lab: VoteLab) -> RenderableType:
     if len(judged) > 1:
         parts += [Text(), differences_table(judged, lab.settings.confidence)]
     parts += [Text(), types_table(judged)]
+    if lab.answers_given_up.count:
+        parts += [Text(), Text(visible(str(lab.answers_given_up)), "yellow")]
     return Group(*parts)
 
 

@@ -25,7 +25,7 @@ from skill_ttrl.runs.statistics import (
 )
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
-from skill_ttrl.voting import majority_vote
+from skill_ttrl.voting import given_up, majority_vote
 
 Interval = tuple[float, float]
 Play = Callable[[int, Sampling, int], list[Group]]
@@ -85,6 +85,8 @@ class Evaluation:
     """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
     transductive: bool | None = None
     """Whether the policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
+    answers_given_up: int | None = None
+    """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -185,6 +187,7 @@ def evaluate_samples(
         skill_use=_skill_use(main),
         source=source,
         transductive=transductive,
+        answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
     )
 
 

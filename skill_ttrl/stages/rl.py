@@ -29,7 +29,7 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
-from skill_ttrl.voting import label_metrics, trained_metrics, vote_metrics
+from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 
 PHASE = "GRPO"
 VOTED = "majority"
@@ -37,6 +37,8 @@ VOTED = "majority"
 PLAIN = "majority"
 """The strategy that does no more than reward its winner's class."""
 MODEL_REWARD = "model:"
+GIVEN_UP = "Answers that could not be read"
+"""Begins the warning of them, which a run gives once."""
 BANK_OFF = "after, bank off"
 """Label of the evaluation that says what the skills are worth: the trained policy without them."""
 
@@ -93,6 +95,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         figures |= trained_figures(kept, bench.references, config)
         figures |= vote_metrics(votes, shaping=config.vote.strategy != PLAIN)
         record(run, step, groups, votes, figures, clock)
+        warn_of_given_up(run, f"step {step}", groups)
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
             for warning in poll.history.warnings():
                 run.warn(warning)
@@ -206,7 +209,15 @@ def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
+        "answers_given_up": float(given_up(trajectory.answer for trajectory in tries).count),
     }
+
+
+def warn_of_given_up(run: Run, where: str, groups: Sequence[Group]) -> None:
+    """Say once in a run that many answers of a step were given up: votes for them are split although they may be equal."""
+    found = given_up(answer for group in groups for answer in group.answers)
+    if found.many and not any(text.startswith(GIVEN_UP) for text in run.warnings):
+        run.warn(f"{GIVEN_UP} ({where}): {found} The figure is answers_given_up; see docs/answers.md.")
 
 
 def label_figures(

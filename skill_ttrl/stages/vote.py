@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from skill_ttrl.stages.samples import SAMPLE, Draw
 from skill_ttrl.stages.stored import is_stored, read_stored
 from skill_ttrl.stages.subject import find_subject
 from skill_ttrl.types import derive_seed, to_json
-from skill_ttrl.voting import STRATEGIES, check_strategy
+from skill_ttrl.voting import STRATEGIES, GivenUp, check_strategy, given_up
 
 VOTES, LAB = "votes.jsonl", "vote.json"
 ALL = "all"
@@ -48,6 +48,41 @@ class VoteLab:
     """The majority first; the others as they were asked for."""
     notes: tuple[str, ...] = ()
     """What was left out or could not be had."""
+    answers_given_up: GivenUp = field(default_factory=GivenUp)
+    """Of the different answers of all samples, those that are compared as texts only, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How a run, a checkpoint or a model is sampled; stored samples have been."""
+
+    data: Sequence[str] = ()
+    """Files or data sets; empty: the source's own problems."""
+    samples: int | None = None
+    """Samples of each problem; None: the config's `rollout.n_votes_per_prompt`."""
+    config: str | None = None
+    """A plain model's recipe or config file."""
+    chunk: int | None = None
+    """As in `evaluate.run_all`."""
+    use_bank: bool = True
+    """False asks without the skill bank."""
+    both_wordings: bool = False
+    """Half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says."""
+
+    def asked(self) -> list[str]:
+        """What of it was asked for, as the command line writes it."""
+        given = {
+            "--data": self.data,
+            "--samples": self.samples is not None,
+            "--config": self.config is not None,
+            "--chunk": self.chunk is not None,
+            "--no-bank": not self.use_bank,
+            "--paraphrase": self.both_wordings,
+        }
+        return [name for name, value in given.items() if value]
+
+
+AS_IN_TRAINING = Drawing()
 
 
 def run(
@@ -59,13 +94,8 @@ def run(
     splits: int = 10,
     output: str | Path | None = None,
     plot: str | Path | None = None,
-    data: Sequence[str] = (),
-    samples: int | None = None,
     overrides: Sequence[str] = (),
-    config: str | None = None,
-    chunk: int | None = None,
-    use_bank: bool = True,
-    both_wordings: bool = False,
+    drawing: Drawing = AS_IN_TRAINING,
     progress: Progress | None = None,
 ) -> VoteLab:
     """Put samples to the vote under one strategy or several.
@@ -79,13 +109,8 @@ def run(
         splits: random halvings behind the flip rate.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are kept there too, and gone on with.
         plot: HTML file to write the charts to.
-        data: where the source is sampled: files or data sets; empty: its own problems.
-        samples: where the source is sampled: samples of each problem; None: the config's `rollout.n_votes_per_prompt`.
         overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
-        config: a plain model's recipe or config file.
-        chunk: as in `evaluate.run_all`.
-        use_bank: False asks without the skill bank.
-        both_wordings: half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says.
+        drawing: how the source is sampled where it is no stored samples.
         progress: told of what is drawn and of what was left out.
 
     Raises:
@@ -97,12 +122,10 @@ def run(
     progress = progress or SilentProgress()
     with nullcontext() if output is None else journal(Path(output) / VERDICTS):
         if is_stored(source):
-            _refuse_draw(
-                source, data=data, samples=samples, config=config, chunk=chunk, paraphrase=both_wordings or None
-            )
+            _refuse_draw(source, drawing)
             found = _stored(source, output, overrides, progress)
         else:
-            found = _drawn(source, data, samples, overrides, config, output, chunk, use_bank, both_wordings, progress)
+            found = _drawn(source, drawing, output, overrides, progress)
         level = found.config.eval
         judged = Settings(threshold, splits, found.config.seed, level.confidence, level.bootstrap_samples)
         lab, votes = _lab(str(source), found, asked, judged)
@@ -164,9 +187,8 @@ def _asked(
     return {name: options.get(name, {}) for name in names}
 
 
-def _refuse_draw(source: str | Path, **asked: Any) -> None:
-    given = [f"--{name}" for name, value in asked.items() if value not in (None, (), [])]
-    if given:
+def _refuse_draw(source: str | Path, drawing: Drawing) -> None:
+    if given := drawing.asked():
         raise ConfigError(f"{source} holds samples, so nothing is drawn: {', '.join(given)} is for a run or a model.")
 
 
@@ -184,28 +206,20 @@ def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[s
 
 
 def _drawn(
-    source: str | Path,
-    data: Sequence[str],
-    samples: int | None,
-    overrides: Sequence[str],
-    config: str | None,
-    output: str | Path | None,
-    chunk: int | None,
-    use_bank: bool,
-    both_wordings: bool,
-    progress: Progress,
+    source: str | Path, drawing: Drawing, output: str | Path | None, overrides: Sequence[str], progress: Progress
 ) -> _Found:
     """Samples as a training step would draw them, from the same sampling settings."""
-    subject = find_subject(source, overrides, config=config, data=data)
+    subject = find_subject(source, overrides, config=drawing.config, data=drawing.data)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
-    count = how.n_votes_per_prompt if samples is None else samples
-    if both_wordings and count % 2:
+    count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
+    if drawing.both_wordings and count % 2:
         raise ConfigError(
             f"Half of the samples answer a paraphrase, but there are {count} of each problem. Make it even."
         )
     draws = [Draw(SAMPLE, count, sampling, seed)]
-    problems = subject.problems(data)
+    problems = subject.problems(drawing.data)
+    chunk, use_bank, both_wordings = drawing.chunk, drawing.use_bank, drawing.both_wordings
     folder = None
     with ExitStack() as stack:
         if output is not None:
@@ -244,6 +258,7 @@ def _lab(
         settings=settings,
         strategies=tuple(replayed),
         notes=found.notes,
+        answers_given_up=given_up(answer for visit in found.visits for row in visit for answer in row.answers),
     )
     return lab, votes
 

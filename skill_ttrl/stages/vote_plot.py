@@ -46,6 +46,8 @@ def vote_html(lab: VoteLab) -> str:
         )
         body += ["<h2>Reliability</h2>", f"<p>{text}</p>", *curves]
     body += ["<h2>Figures</h2>", figures_table(lab)]
+    if lab.answers_given_up.count:
+        body.append(f"<p>{escape(str(lab.answers_given_up))}</p>")
     lacking = [f"<li>{escape(each.strategy)} needs {escape(each.needs)}</li>" for each in lab.strategies if each.needs]
     if lacking:
         body.append(f"<ul>{''.join(lacking)}</ul>")

@@ -12,6 +12,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.runs.sample_folder import IDENTITY
 from skill_ttrl.stages import evaluate
 from skill_ttrl.stages.subject import find_subject
 from tests.integration.test_cli_commands import refused, skillttrl
@@ -189,6 +190,11 @@ def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for a plain model")
     refused(skillttrl("evaluate", tmp_path), 4, "neither a run folder nor a checkpoint of one, nor a model")
     refused(skillttrl("evaluate", tmp_path / "none"), 4, "(there is nothing)")
+    refused(skillttrl("evaluate", ""), 4, "No source was named")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / IDENTITY).write_text("{}")
+    for stored in (problems(tmp_path / "samples.jsonl", "1+1"), tmp_path / "kept"):
+        refused(skillttrl("evaluate", stored), 4, "neither a run", "`skillttrl vote`", "--data")
     refused(skillttrl("evaluate", f"{run.parent}/rnu"), 4, "(there is nothing)")
     refused(skillttrl("evaluate", "nobody/nothing", "--config", "quickstart"), 5, "nobody/nothing")
     refused(skillttrl("evaluate", model, "--config", "quikstart"), 2, "Did you mean 'quickstart'")

@@ -139,6 +139,15 @@ def test_texts_of_one_s_own(tmp_path: Path) -> None:
     assert "<script>" not in (tmp_path / "p.html").read_text()
     found = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
     assert next((row["answer"], row["correct"], row["abstained"]) for row in found) == ("42", True, 1)
+    assert "given up" not in done.out
+    hard = tmp_path / "hard.json"
+    hard.write_text(
+        json.dumps([{"problem": "a", "responses": ["answer is 1", r"\boxed{9^{9^{9^9}}}", r"\boxed{1.0}"]}])
+    )
+    told = skillttrl("vote", hard, "-o", tmp_path / "hard")
+    assert "1 of 3 different answers were given up (undecided 1)" in " ".join(told.out.split()), told
+    counted = json.loads((tmp_path / "hard" / "vote.json").read_text())["answers_given_up"]
+    assert counted == {"count": 1, "distinct": 3, "reasons": {"undecided": 1}}
     unlabelled = tmp_path / "open.json"
     unlabelled.write_text(json.dumps([{"problem": "a", "responses": ["answer is 1"] * 4}]))
     found_open = skillttrl("vote", unlabelled)
@@ -175,6 +184,13 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is drawn: --data, --samples")
     refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
     refused(skillttrl("vote", tmp_path / "none"), 4, "(there is nothing)")
+    refused(skillttrl("vote", ""), 4, "No source was named")
+    refused(skillttrl("vote", file, "--no-bank"), 2, "nothing is drawn: --no-bank")
+    refused(skillttrl("vote", file, "--strategies", "os:system"), 2, "'os:system' is no voting strategy")
+    refused(skillttrl("vote", file, *ALL, "--option", "guard.window=1.5"), 2, "'window' must be a whole number")
+    huge = tmp_path / "huge.jsonl"
+    huge.write_text(json.dumps({"problem": "a", "responses": ["1"], "lengths": [10**400]}) + "\n")
+    refused(skillttrl("vote", huge), 3, "huge.jsonl:1: 'lengths' must be a list of 1 numbers")
     refused(skillttrl("vote", run / "metrics.jsonl"), 3, "holds no samples")
     before = (run / "votes.jsonl").read_bytes()
     refused(skillttrl("vote", run / "trajectories.jsonl", "-o", run), 4, "holds something else than votes")

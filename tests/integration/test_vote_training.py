@@ -103,6 +103,7 @@ def test_a_strategy_trains_and_resumes_to_the_same_bytes(
             "label_accuracy",
             "pass@8",
             "collapse_warning",
+            "answers_given_up",
         } <= row.keys()
     effect: dict[str, Callable[[dict[str, Any]], Any]] = {
         "confidence": lambda vote: vote["scores"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample
 from skill_ttrl.stages.vote import VoteLab
 from skill_ttrl.stages.vote_plot import said_of, vote_html
 from skill_ttrl.types import Task
+from skill_ttrl.voting import GivenUp
 
 HOSTILE = "</title><script>alert(1)</script>[bold red]\x1b[2J"
 
@@ -50,6 +52,19 @@ def test_the_page_without_true_answers() -> None:
     page = vote_html(lab(None))
     assert len(svgs(page)) == 2 and "majority ratio, 95% intervals" in page
     assert "label accuracy" not in page and "Reliability" not in page
+
+
+def test_answers_that_were_given_up_are_told_where_there_are_some() -> None:
+    some = replace(lab("1"), answers_given_up=GivenUp(2, 40, {"timeout": 2}))
+    text = "2 of 40 different answers were given up (timeout 2)"
+    assert text in vote_html(some) and text in shown(some)
+    assert "given up" not in vote_html(lab("1")) and "given up" not in shown(lab("1"))
+
+
+def shown(found: VoteLab) -> str:
+    written = io.StringIO()
+    Console(file=written, width=200).print(lab_view(found))
+    return written.getvalue()
 
 
 def test_dots_stand_where_their_figures_say() -> None:

@@ -1,0 +1,83 @@
+"""How many answers were given up, counted from the answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.stages.context import Run
+from skill_ttrl.stages.rl import group_figures, warn_of_given_up
+from skill_ttrl.types import Group, Step, Task, Trajectory
+from skill_ttrl.voting import GivenUp, batch_majority_vote, given_up
+
+POWERS = ["9**9**9**9", "8**8**8**8"]
+"""Too large to try: `undecided`."""
+LONG = "7" * 3000
+"""`too_long`."""
+
+
+def test_different_answers_are_counted_with_their_reasons() -> None:
+    answers = ["1", "1", "1.0", None, "", " ", "no idea", *POWERS, POWERS[0], LONG]
+    found = given_up(answers)
+    assert (found.count, found.distinct) == (3, 6), "of 1, 1.0, no idea, two powers and a long one"
+    assert list(found.reasons.items()) == [("undecided", 2), ("too_long", 1)]
+    assert str(found) == (
+        "3 of 6 different answers were given up (undecided 2, too_long 1): each equals its own text only."
+    )
+    random.Random(0).shuffle(answers)
+    assert given_up(answers) == found and given_up([]) == GivenUp()
+
+
+@pytest.mark.parametrize(("plain", "many"), [(18, True), (19, False)])
+def test_many_is_more_than_one_in_twenty(plain: int, many: bool) -> None:
+    assert given_up([*map(str, range(plain)), POWERS[0]]).many is many
+    assert not given_up(map(str, range(plain))).many
+
+
+def group(*answers: str | None) -> Group:
+    task = Task("t", "E-v0")
+    step = Step("q", "a", 0.0, True, False)
+    return Group(task, tuple(Trajectory(task, (step,), answer, "terminated") for answer in answers))
+
+
+class Notices(SilentProgress):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        assert warning
+        self.said.append(text)
+
+
+def a_run(**fields: Any) -> Run:
+    """A run of which nothing is needed but where its warnings go."""
+    unused = cast(Any, None)
+    return Run(bench=unused, folder=unused, log=unused, stop=unused, **fields)
+
+
+def test_a_step_counts_them_and_a_run_warns_once() -> None:
+    groups = [group("1", "1", POWERS[0]), group(POWERS[0], POWERS[1], None)]
+    figures = group_figures(groups, batch_majority_vote([each.answers for each in groups]))
+    assert figures["answers_given_up"] == 2.0, "different answers of the step, not samples"
+    heard = Notices()
+    run = a_run(progress=heard)
+    warn_of_given_up(run, "step 0", [group("1", "2")])
+    assert not heard.said
+    warn_of_given_up(run, "step 1", groups)
+    warn_of_given_up(run, "step 2", [group(LONG)])
+    assert (
+        heard.said
+        == run.warnings
+        == [
+            "Answers that could not be read (step 1): 2 of 3 different answers were given up (undecided 2): each equals its own "
+            "text only. The figure is answers_given_up; see docs/answers.md."
+        ]
+    )
+    resumed = a_run(progress=heard, warnings=list(run.warnings))
+    warn_of_given_up(resumed, "step 3", groups)
+    assert len(heard.said) == 1
