@@ -5,22 +5,28 @@ A tree is a nested tuple whose first item says what it is: `("num", "3/4")`, `("
 what is not one value, `("tuple", "(", ")", a, …)`, `("set", a, …)`, `("matrix", row, …)`, `("rel", "<=", a, b, …)`, `("based", digits, base)`.
 
 LaTeX and plain notation share one grammar. What is not in it is refused, never guessed at: such an answer is compared as a text.
-Letters are single symbols; words of more than three letters are no mathematics. Time and depth are bounded by the number of
-tokens.
+Letters are single symbols; words of more than three letters are no mathematics, and shorter ones are products only beside
+something that is (`2ab`, `ab + 1`): `{HT, TH}` is a set of words. Time is bounded by the number of tokens, depth by `MAX_DEPTH`
+and `MAX_CHAIN`, so that no tree depends on the stack that is left.
 """
 
 from __future__ import annotations
 
 from typing import NoReturn
 
+from skill_ttrl.answers.shapes import Tree, is_called
 from skill_ttrl.answers.tokens import Refused, tokens
 
-Tree = tuple[object, ...]
+__all__ = ["MAX_CHAIN", "MAX_DEPTH", "Tree", "parse"]
 
 MAX_DEPTH = 40
+"""Most brackets, functions and exponents inside of one another."""
+MAX_CHAIN = 40
+"""Most signs, slashes, powers and postfixes of an answer that put what stands before them one level deeper."""
 _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
-_INVERSES = ("sin", "cos", "tan")
+_INVERSES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
+_BRACKETS = ("(", ")", "[", "]", "{", "}")
 _MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
 
 
@@ -44,6 +50,7 @@ class _Parser:
         self._tokens = tokens
         self._place = 0
         self._depth = 0
+        self._chain = 0
         self._bars = 0
 
     def at(self, *kinds: str) -> bool:
@@ -51,6 +58,8 @@ class _Parser:
 
     def take(self) -> tuple[str, str]:
         token = self._tokens[self._place]
+        if token[0] == "end of text":
+            raise Refused("it ends too early")
         self._place += 1
         return token
 
@@ -69,13 +78,13 @@ class _Parser:
 
     def answer(self) -> Tree:
         """`a`, or several things separated by commas, "or" and "and"."""
-        items, joints = [self.union()], set()
+        items, joints = [self.item()], set()
         while self.at(",", "or", "and"):
             joint = self.take()[0]
             while joint == "," and self.at("or", "and"):
                 joint = self.take()[0]
             joints.add(joint)
-            items.append(self.union())
+            items.append(self.item())
         if len(items) == 1:
             return items[0]
         bounds = [item for item in items if item[0] == "rel" and item[1] != "="]
@@ -83,21 +92,49 @@ class _Parser:
             raise Refused("inequalities that may all hold at once")
         return ("list", *items)
 
+    def item(self) -> Tree:
+        """What stands by itself: nothing but letters side by side is a word there."""
+        begin = self._place
+        tree = self.union()
+        self._refuse_words(begin)
+        return tree
+
     def union(self) -> Tree:
         parts = [self.relation()]
         while self.skip("cup"):
             parts.append(self.relation())
-        return parts[0] if len(parts) == 1 else ("set", *parts)
+        return parts[0] if len(parts) == 1 else ("union", *parts)
 
     def relation(self) -> Tree:
+        begin = self._place
         first = self.sum()
         if not self.at(*_RELATIONS):
+            if is_called(first):
+                raise Refused("a function of something, or a product")
             return first
-        signs, sides = [], [first]
+        signs, sides = [], [self._segment(begin) or first]
         while self.at(*_RELATIONS):
             signs.append(self.take()[0])
-            sides.append(self.sum())
+            begin = self._place
+            side = self.sum()
+            sides.append(self._segment(begin) or side)
         return ("rel", " ".join(signs), *sides)
+
+    def _segment(self, begin: int) -> Tree | None:
+        """`AB` beside a relation is one name, of a segment or an area."""
+        names = [value for kind, value in self._tokens[begin : self._place] if kind == "sym"]
+        whole = len(names) == self._place - begin > 1
+        return ("sym", "".join(names)) if whole and all(len(name) == 1 and name.isupper() for name in names) else None
+
+    def _refuse_words(self, begin: int) -> None:
+        letters = 0
+        for kind, value in self._tokens[begin : self._place]:
+            if kind == "sym" and len(value) == 1:
+                letters += 1
+            elif kind not in _BRACKETS:
+                return
+        if letters > 1:
+            raise Refused("a word, or a product of nothing but letters")
 
     # One value.
 
@@ -114,6 +151,7 @@ class _Parser:
             sign = self.take()[0]
             right = self.product()
             if sign in ("pm", "mp"):
+                self._link()
                 tree = (sign, tree, right)
             else:
                 term = ("neg", right) if sign == "-" else right
@@ -128,6 +166,7 @@ class _Parser:
                 right = self.signed()
                 tree = (*tree, right) if tree[0] == "mul" else ("mul", tree, right)
             elif self.skip("/"):
+                self._link()
                 tree = ("div", tree, self.signed())
             elif self._begins_factor():
                 tree = self._beside(tree)
@@ -148,9 +187,12 @@ class _Parser:
         return (*left, right) if left[0] == "mul" else ("mul", left, right)
 
     def signed(self) -> Tree:
-        if self.skip("-"):
-            return ("neg", self.signed())
-        return self.signed() if self.skip("+") else self.factor()
+        negative = False
+        while self.at("-", "+"):
+            self._link()
+            negative ^= self.take()[0] == "-"
+        tree = self.factor()
+        return ("neg", tree) if negative else tree
 
     def factor(self) -> Tree:
         """A power, with its postfix signs."""
@@ -159,6 +201,7 @@ class _Parser:
             self.take()
             return self._based(str(tree[1]))
         while self.skip("^"):
+            self._link()
             if self._degrees():
                 tree = ("deg", tree)
                 continue
@@ -168,11 +211,14 @@ class _Parser:
     def postfix(self, tree: Tree) -> Tree:
         while True:
             if self.skip("!"):
+                if self.at("!"):
+                    raise Refused("a double factorial")
                 tree = ("fn", "factorial", tree)
             elif self.skip("%"):
                 tree = ("div", tree, ("num", "100"))
             else:
                 return tree
+            self._link()
 
     def exponent(self) -> Tree:
         self._enter()
@@ -198,8 +244,10 @@ class _Parser:
             return ("const", value)
         if kind == "fn":
             return self._function(value)
+        if kind == "based":
+            return ("based", *value.split())
         if kind == "frac":
-            return ("div", self.argument(), self.argument())
+            return self._fraction()
         if kind in ("emptyset", "varnothing"):
             return ("set",)
         if kind == "reals":
@@ -218,6 +266,19 @@ class _Parser:
 
     # Parts of an atom.
 
+    def _fraction(self) -> Tree:
+        begin = self._place
+        above = self.argument()
+        below = self._place
+        tree = ("div", above, self.argument())
+        if self._differential(begin) and self._differential(below):
+            raise Refused("a derivative")
+        return tree
+
+    def _differential(self, place: int) -> bool:
+        """Whether `d` or `{d` stands there."""
+        return ("sym", "d") in self._tokens[place : place + (2 if self._tokens[place][0] == "{" else 1)]
+
     def argument(self) -> Tree:
         r"""One argument of a LaTeX command: a group, or one token; `\frac43` takes one digit at a time."""
         if self.skip("{"):
@@ -230,20 +291,26 @@ class _Parser:
                 raise Refused("digits of which it is not clear what they belong to")
             self._tokens[self._place] = ("num", value[1:])
             return ("num", value[0])
-        return self.atom()
+        self._enter()
+        tree = self.atom()
+        self._depth -= 1
+        return tree
 
     def _decimal(self, digits: str) -> Tree:
         """A literal; with a line over its last digits it repeats them for ever."""
         if "." in digits and self.at("overline", "bar"):
             self.take()
-            self.expect("{")
+            braced = self.skip("{")
             kind, period = self.take()
-            self.expect("}")
-            if kind != "num" or "." in period:
-                raise Refused("a line over something else than digits")
             whole, _, fixed = digits.partition(".")
+            if kind != "num" or not (whole + fixed + period).isdigit() or (braced and not self.skip("}")):
+                raise Refused("a line over something else than digits")
+            if not braced and len(period) > 1:
+                raise Refused("digits of which it is not clear how many the line is over")
             nines = (10 ** len(period) - 1) * 10 ** len(fixed)
             return ("num", f"{int(whole + fixed + period) - int(whole + fixed or '0')}/{nines}")
+        if digits == ".":
+            raise Refused("a full stop")
         return ("num", digits)
 
     def _symbol(self, name: str) -> Tree:
@@ -261,13 +328,19 @@ class _Parser:
     def _based(self, digits: str) -> Tree:
         braced = self.skip("{")
         kind, base = self.take()
-        if kind != "num" or "." in base + digits or (braced and not self.skip("}")):
+        if kind != "num" or not (base + digits).isdigit() or (braced and not self.skip("}")):
             raise Refused("a subscript that is no base")
         return ("based", digits, base)
 
     def _function(self, name: str) -> Tree:
+        self._enter()
+        tree = self._applied(name)
+        self._depth -= 1
+        return tree
+
+    def _applied(self, name: str) -> Tree:
         if name == "binom":
-            return ("fn", name, self.argument(), self.argument()) if self.at("{") else self._called(name)
+            return self._called(name) if self.at("(") else ("fn", name, self.argument(), self.argument())
         if name == "sqrt":
             index = None
             if self.skip("["):
@@ -287,7 +360,9 @@ class _Parser:
             raise Refused(f"{name} of what?")
         if base is not None:
             tree = (*tree, base)
-        if power == ("neg", ("num", "1")) and name in _INVERSES:
+        if power == ("neg", ("num", "1")):
+            if name not in _INVERSES:
+                raise Refused(f"the inverse of {name}, or one divided by it")
             return ("fn", f"arc{name}", *tree[2:])
         return tree if power is None else ("pow", tree, power)
 
@@ -320,9 +395,12 @@ class _Parser:
         closers = {"{": ("}",), "\\{": ("\\}",), "<<": (">>",)}.get(kind, (")", "]"))
         items = []
         if not self.at(*closers):
-            items.append(self.union() if kind != "{" else self.relation())
+            begin = self._place
+            items.append(self.union() if kind != "{" else self._over(self.relation()))
+            if kind == "\\{" or self.at(","):
+                self._refuse_words(begin)
             while self.skip(","):
-                items.append(self.union())
+                items.append(self.item())
         close = self.expect(*closers)
         self._depth -= 1
         self._bars = bars
@@ -337,6 +415,12 @@ class _Parser:
             return ("add", items[0]) if items[0][0] in ("num", "sym") else items[0]
         return ("tuple", "(" if kind == "<<" else kind, ")" if close == ">>" else close, *items)
 
+    def _over(self, above: Tree) -> Tree:
+        r"""`{1 \over 2}` and `{5 \choose 2}`."""
+        if self.skip("over"):
+            return ("div", above, self.sum())
+        return ("fn", "binom", above, self.sum()) if self.skip("choose") else above
+
     def _absolute(self) -> Tree:
         self._bars += 1
         inside = self.sum()
@@ -350,7 +434,9 @@ class _Parser:
         rows: list[Tree] = []
         row: list[Tree] = []
         while True:
+            begin = self._place
             row.append(self.sum())
+            self._refuse_words(begin)
             if self.skip("&"):
                 continue
             rows.append(tuple(row))
@@ -377,6 +463,11 @@ class _Parser:
         if self.at("|"):
             return self._bars == 0
         return self.at("num", "sym", "const", "fn", "frac", "(", "[", "{", "\\{", "floor(", "ceil(")
+
+    def _link(self) -> None:
+        self._chain += 1
+        if self._chain > MAX_CHAIN:
+            _too_deep()
 
     def _enter(self) -> None:
         self._depth += 1

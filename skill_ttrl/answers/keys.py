@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
-from skill_ttrl.answers.grammar import Tree
+from skill_ttrl.answers.shapes import Tree, has_symbols, is_called, is_name
 
 MAX_BITS = 4000
 """Largest numerator or denominator of exact arithmetic."""
@@ -67,6 +67,8 @@ def key_of(tree: Tree, algebra: Algebra) -> str:
         return _list(tree[1:], algebra)  # type: ignore[arg-type]  # trees hold trees
     if kind == "set":
         return _set([key for item in tree[1:] for key in _members(item, algebra)])  # type: ignore[arg-type]
+    if kind == "union":
+        return _union(tree[1:], algebra)  # type: ignore[arg-type]
     if kind == "tuple":
         _, opened, closed, *items = tree
         return f"tuple {opened} {'; '.join(key_of(item, algebra) for item in items)} {closed}"  # type: ignore[arg-type]
@@ -120,9 +122,9 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
 
 def _members(tree: Tree, algebra: Algebra) -> list[str]:
     """Keys of all that one item stands for: two values for ±, else itself."""
-    if tree[0] in ("set", "list", "tuple", "matrix", "rel", "based"):
+    if tree[0] in ("set", "union", "list", "tuple", "matrix", "rel", "based"):
         return [key_of(tree, algebra)]
-    return [_value(chosen, algebra) for chosen in _without_signs(tree)]
+    return sorted({_value(chosen, algebra) for chosen in _without_signs(tree)})  # ±0 is one value
 
 
 def _value(tree: Tree, algebra: Algebra) -> str:
@@ -165,13 +167,23 @@ def _decided(tree: Tree, choices: Iterator[bool]) -> Tree:
 
 
 def _set(keys: Sequence[str]) -> str:
-    """A set has no order and no repetition; one of a single element is that element."""
-    different = sorted(set(keys))
-    return different[0] if len(different) == 1 else f"set {{{'; '.join(different)}}}"
+    r"""No order, but each as often as it is named: `5, 5, 8` is not `5, 8`. A set of one value is that value; `\{\emptyset\}` is none."""
+    if len(keys) == 1 and not keys[0].startswith("set "):
+        return keys[0]
+    return f"set {{{'; '.join(sorted(keys))}}}"
+
+
+def _union(parts: Sequence[Tree], algebra: Algebra) -> str:
+    """The parts without order or repetition; those of a union of sets are their elements."""
+    if all(part[0] == "set" for part in parts):
+        parts = [item for part in parts for item in part[1:]]  # type: ignore[misc]  # trees hold trees
+    return _set(sorted({key for part in parts for key in _members(part, algebra)}))
 
 
 def _list(items: Sequence[Tree], algebra: Algebra) -> str:
-    """`1, 2` is a set. `x=1, y=2` says which is which; `x=1, x=2` and `x=1, 2` are the set of both."""
+    """`1, 2` is a set, but letters are listed in an order. `x=1, y=2` says which is which; `x=1, x=2` and `x=1, 2` are both values."""
+    if all(item[0] == "sym" or item in (("const", "e"), ("const", "i")) for item in items):
+        return f"list {'; '.join(str(item[1]) for item in items)}"
     names = [_assigned(item) for item in items]
     if len({name for name in names if name}) > 1:
         if None in names or len(set(names)) != len(names):
@@ -190,16 +202,18 @@ def _assigned(tree: Tree) -> str | None:
 
 
 def _relation(signs: str, sides: Sequence[Tree], algebra: Algebra) -> str:
-    if signs == "in" and _is_name(sides[0]):
+    if signs == "in" and is_name(sides[0]):
         return key_of(sides[1], algebra)
+    if set(signs.split()) == {"="} and (len(sides) > 2 or not any(map(has_symbols, sides))):
+        return _computed(sides)
     if signs == "=":
         left, right = sides
-        if _is_called(left) or (_is_name(left) and not _has_symbols(right)):
+        if is_called(left) or (is_name(left) and not has_symbols(right)):
             return key_of(right, algebra)
-        if _is_name(right) and not _has_symbols(left):
+        if is_name(right) and not has_symbols(left):
             return key_of(left, algebra)
         if "tuple" in (left[0], right[0]):
-            return key_of(right if _has_symbols(left) else left, algebra) if _is_named_tuple(left, right) else _refuse()
+            return key_of(right if has_symbols(left) else left, algebra) if _is_named_tuple(left, right) else _refuse()
         return f"equation {algebra.equation(left, right, signed=False)}"
     if set(signs.split()) <= {"<", "<="} or set(signs.split()) <= {">", ">="}:
         return _inequality(signs.split(), sides, algebra)
@@ -208,15 +222,25 @@ def _relation(signs: str, sides: Sequence[Tree], algebra: Algebra) -> str:
     return _refuse()
 
 
+def _computed(sides: Sequence[Tree]) -> str:
+    """The value of `x = 2 + 3 = 5`, which has to be one."""
+    values = sides[1:] if is_name(sides[0]) else sides
+    try:
+        found = {fold(value) for value in values}
+    except Hard:
+        found = set()
+    return number_key(found.pop()) if len(found) == 1 else _refuse()
+
+
 def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> str:
     """One symbol between bounds is an interval; anything else is kept as `left - right < 0`."""
     if signs[0].startswith(">"):
         signs, sides = [sign.replace(">", "<") for sign in reversed(signs)], list(reversed(sides))
-    if len(sides) == 2 and sides[0][0] == "sym" and not _has_symbols(sides[1]):
+    if len(sides) == 2 and sides[0][0] == "sym" and not has_symbols(sides[1]):
         sides, signs = [("neg", INFINITY), *sides], ["<", *signs]
-    elif len(sides) == 2 and sides[1][0] == "sym" and not _has_symbols(sides[0]):
+    elif len(sides) == 2 and sides[1][0] == "sym" and not has_symbols(sides[0]):
         sides, signs = [*sides, INFINITY], [*signs, "<"]
-    if len(sides) == 3 and sides[1][0] == "sym" and not _has_symbols(sides[0]) and not _has_symbols(sides[2]):
+    if len(sides) == 3 and sides[1][0] == "sym" and not has_symbols(sides[0]) and not has_symbols(sides[2]):
         if _is_empty(signs, sides[0], sides[2]):
             return _set(())
         opened, closed = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
@@ -235,28 +259,12 @@ def _is_empty(signs: Sequence[str], low: Tree, high: Tree) -> bool:
     return below > above or (below == above and "<" in signs)
 
 
-def _is_name(tree: Tree) -> bool:
-    return tree[0] == "sym" or _is_called(tree)
-
-
-def _is_called(tree: Tree) -> bool:
-    """`f(x)`: a symbol beside one in parentheses. As a value it is their product."""
-    if tree[0] != "mul" or len(tree) != 3 or tree[1][0] != "sym":  # type: ignore[index]
-        return False
-    inside: Tree = tree[2]  # type: ignore[assignment]
-    return len(inside) == 2 and inside[0] == "add" and inside[1][0] == "sym"  # type: ignore[index]
-
-
 def _is_named_tuple(left: Tree, right: Tree) -> bool:
     """`(x, y) = (1, 2)`."""
-    names, values = (left, right) if _has_symbols(left) else (right, left)
-    if names[0] != "tuple" or values[0] != "tuple" or len(names) != len(values) or _has_symbols(values):
+    names, values = (left, right) if has_symbols(left) else (right, left)
+    if names[0] != "tuple" or values[0] != "tuple" or len(names) != len(values) or has_symbols(values):
         return False
     return all(item[0] == "sym" for item in names[3:])  # type: ignore[index]
-
-
-def _has_symbols(tree: Tree) -> bool:
-    return tree[0] == "sym" or any(_has_symbols(part) for part in tree[1:] if isinstance(part, tuple))
 
 
 def _refuse() -> str:

@@ -30,21 +30,31 @@ _SCALES = {
     "billion": Fraction(10**9), "trillion": Fraction(10**12), "dozen": Fraction(12),
 }  # fmt: skip
 _UNITS = frozenset(
-    "mm cm dm km ft yd kg mg lb lbs oz ml kph mph hr hrs sec secs min mins rad deg degree degrees radian radians unit units "
-    "inch inches foot feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres "
-    "millimeter millimeters kilometer kilometers second seconds minute minutes hour hours day days week weeks month months "
-    "year years dollar dollars cent cents euro euros pound pounds gram grams kilogram kilograms ounce ounces liter liters "
-    "litre litres square cubic sq cu per".split()
+    "mm cm dm km ft yd mi kg mg lb lbs oz ml kph mph rpm hr hrs sec secs min mins ms hz kw kwh rad deg degree degrees radian radians "
+    "unit units inch inches foot feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres "
+    "millimeter millimeters millimetre millimetres kilometer kilometers kilometre kilometres second seconds minute minutes hour hours "
+    "day days week weeks month months year years decade decades dollar dollars cent cents euro euros pound pounds usd eur gbp gram "
+    "grams kilogram kilograms milligram milligrams ounce ounces ton tons tonne tonnes gallon gallons liter liters litre litres "
+    "milliliter milliliters millilitre millilitres newton newtons joule joules watt watts volt volts mole moles people men women "
+    "children person square cubic sq cu per".split()
 )
-_NOT_UNITS = frozenset(
-    "am pm a.m p.m or and north south east west left right up down bc ad more less above below before after not mod base if "
-    "where when for with to".split()
+_SHORT_UNITS = frozenset("smhglk")
+"""Units of one letter, beside a slash (`km/h`, `m/s`); by itself a letter is a symbol (`2\\text{x}` is 2x)."""
+_SPACED = frozenset([" m", " s", " g", " h"])
+"""But one with a space before it inside of `\\text{ m}` is nothing else than a unit."""
+_COUNTED = re.compile(r"[a-z]{3,}s")
+"""What is counted: a plural (`\text{apples}`), but none of these, which say how many, of which sign, or compare."""
+_NOT_COUNTED = re.compile(
+    r".*(?:ths|ss|us|is|wards)|thirds|halves|quarters|times|dozens|scores|couples|pairs|grosses|hundreds|thousands|(?:m|b|tr|quadr)illions|"
+    r"percents|factorials|negatives|positives|inverses|reciprocals|opposites|squares|cubes|roots|powers|logs|sins|always|sometimes|perhaps|"
+    r"equals|does|besides|yes|bases|odds|evens|infinities|noons|whereas|remainders|lots"
 )
 _WRAPPED = r"\\(?:text(?:rm|bf|it)?|mathrm|mbox|hbox|rm)\s?\{([^{}]*)\}"
 _SUFFIX = re.compile(
-    rf"^(.*[\d}})!a-zA-Z|.])\s?(?:{_WRAPPED}|(?<![a-zA-Z\\])([a-zA-Z]{{2,}}\.?))\s?(?:\^\s?\{{?\s?[23]\s?\}}?)?$",
+    rf"^(.*[\d}})!a-zA-Z|.])\s?(?:{_WRAPPED}|(?<![a-zA-Z\\/])([a-zA-Z]{{2,}}\.?(?:/[a-zA-Z]+)?))\s?(?:\^\s?\{{?\s?[23]\s?\}}?)?$",
     re.DOTALL,
 )
+_WORD = re.compile(r"([a-z/]+)\.?(?:\^?[23])?")
 _DEGREES = re.compile(
     r"^(.*\S)\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})\s?(?:[CF]|\\(?:text|mathrm)\s?\{\s?[CF]\s?\})?$", re.DOTALL
 )
@@ -55,7 +65,8 @@ _MATHEMATICAL = re.compile(r"\d|\\pi|\\sqrt", re.ASCII)
 def without_unit(text: str) -> tuple[str, Fraction]:
     r"""A cleaned answer without the units at its right, and what their words multiply it by (`million`, `\%`).
 
-    In `\text{}` any words are a unit unless they say something else ("p.m.", "north", "or"); outside of it only known units.
+    Units are those of a list, and plurals of what is counted (`\text{apples}`); any other word ("squared", "tenths", "noon", "x") says
+    something about the value, which is then left to the grammar.
     What is left has a digit, a root or π in it: `\text{cats}` alone, or `x \text{ is even}`, keeps its words.
     """
     scale = Fraction(1)
@@ -116,17 +127,28 @@ def _one_unit(text: str) -> tuple[str, Fraction]:
     found = _SUFFIX.match(text)
     if not found:
         return text, Fraction(1)
-    wrapped = found[2]
-    words = [
-        word.strip(".").casefold() for word in re.split(r"[\s/^0-9-]+", wrapped if wrapped is not None else found[3])
-    ]
-    words = [word for word in words if word]
-    known = all(word.isalpha() or "." in word for word in words) and not _NOT_UNITS.intersection(words)
-    if wrapped is None:
-        known = known and all(word in _UNITS or word in _SCALES for word in words)
-    if not known:
+    words = re.split(r"[\s-]+", (found[2] if found[2] is not None else found[3]).strip().casefold())
+    # Outside of `\text{}` a plural is a unit behind a number only: `5 apples`.
+    counted = found[2] is not None or (found[1][-1:] == " " or text[len(found[1]) : len(found[1]) + 1] == " ")
+    if found[2] in _SPACED:
+        return found[1].rstrip(), Fraction(1)
+    if not all(_is_unit(word, counted=counted) for word in words if word):
         return text, Fraction(1)
     scale = Fraction(1)
     for word in words:
         scale *= _SCALES.get(word, 1)
     return found[1].rstrip(), scale
+
+
+def _is_unit(word: str, *, counted: bool) -> bool:
+    if word in _SCALES:
+        return True
+    found = _WORD.fullmatch(word)
+    if not found:
+        return False
+    parts = found[1].split("/")
+    if len(parts) > 1:
+        return all(part in _UNITS or part in _SHORT_UNITS for part in parts)
+    if parts[0] in _UNITS:
+        return True
+    return counted and _COUNTED.fullmatch(parts[0]) is not None and not _NOT_COUNTED.fullmatch(parts[0])

@@ -10,7 +10,10 @@ the same is stopped from outside (`worker`).
 | a Gaussian rational | both fractions | yes |
 | a rational function over ℚ | its reduced numerator and denominator, primitive, with their factor | yes |
 | any other number | its first 50 digits; one that agrees with a fraction is proved equal to it or undecided | to 50 digits |
-| any other function | its first 50 digits at five fixed points of either sign, up to 20,000 | to 50 digits |
+| any other function | its first 50 digits at five fixed points of either sign, up to 20,000 | to 50 digits there |
+
+The last row is a strong test and no proof: two functions that differ nowhere near those points would be one. Steps are such
+functions, so floors and ceilings of what is no number are not decided.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ import sympy
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 from sympy.polys.polyerrors import BasePolynomialError
 
-from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import Undecided, number_key
+from skill_ttrl.answers.shapes import Tree
 
 DIGITS = 50
 _WORKING_DIGITS = 80
@@ -39,7 +42,8 @@ _MOST_TERMS = 3000
 _MOST_DIGITS = 40
 _FUNCTIONS: dict[str, Any] = {
     "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc,
-    "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh,
+    "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "arcsec": sympy.asec, "arccsc": sympy.acsc,
+    "arccot": sympy.acot, "arcsinh": sympy.asinh, "arccosh": sympy.acosh, "arctanh": sympy.atanh, "sinh": sympy.sinh, "cosh": sympy.cosh,
     "tanh": sympy.tanh, "exp": sympy.exp, "ln": sympy.log, "sqrt": sympy.sqrt, "abs": sympy.Abs, "floor": sympy.floor,
     "ceil": sympy.ceiling,
 }  # fmt: skip
@@ -284,6 +288,10 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
     if name in _FUNCTIONS and len(values) == 1:
         if name in ("sinh", "cosh", "tanh", "exp") and values[0].is_Rational and abs(values[0]) > _LARGEST_FACTORIAL:
             raise Undecided("too large a power")
+        if name in ("floor", "ceil") and values[0].free_symbols:
+            raise Undecided("a step function: a few points do not show where its steps are")
+        if name == "arccot" and not values[0].is_nonnegative:
+            raise Undecided("an inverse cotangent of which there are two conventions")
         return _FUNCTIONS[name](values[0])
     if name == "root" and len(values) == 2:
         return _root(*values)

@@ -8,7 +8,8 @@ MAX_TOKENS = 400
 MAX_LETTERS = 3
 """Longer runs of letters are words."""
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh exp ln log sqrt root abs floor ceil factorial binom".split()
+    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh arcsinh arccosh arctanh exp ln log sqrt root "
+    "abs floor ceil factorial binom".split()
 )
 _NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "binomial": "binom", "cosec": "csc"}
 _CONSTANTS = {"pi": "pi", "infty": "oo", "inf": "oo", "infinity": "oo", "oo": "oo"}
@@ -25,7 +26,8 @@ _OPERATORS = {
 }  # fmt: skip
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+)|(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3}(?!\d))?)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
+    r"(?P<space>\s+)|(?<!_)(?!log|ln|lg)(?=[A-Za-z]{2}|\d+[A-Z]|[A-Z]\d)(?P<digits>[0-9A-Za-z]+)\s?_\s?(?P<based>\d+|\{\s?\d+\s?\})"
+    r"|(?P<num>(?:\d+(?:\.\d*)?|\.\d+|\.(?=\s*\\(?:overline|bar)))(?:[eE][-+]?\d{1,3}(?!\d))?)|\\(?P<env>begin|end)\s?\{(?P<envname>[a-z]+\*?)\}"
     r"|\\(?:text(?:rm|bf|it)?|mathrm|mbox|operatorname|mathbf|boldsymbol|mathit)\s?\{(?P<text>[^{}]*)\}"
     r"|\\(?:mathbb|mathbf)\s?(?:\{R\}|R(?![a-zA-Z]))(?P<reals>)"
     r"|\\(?P<command>[a-zA-Z]+|[{}%\\|])|(?P<word>[a-zA-Z]+)|(?P<op>\*\*|<=|>=|!=|==|[-+*/^_=<>()\[\]{},;|!%&])",
@@ -33,6 +35,10 @@ _TOKEN = re.compile(
 )
 _EXPONENT = re.compile(r"[eE][-+]?\d")
 """What would be read as `e` times something behind a number, and is meant otherwise."""
+_NO_PRODUCT = re.compile(
+    r"d[a-z]|\wd[t-z]|l[ng]\w|(?i:no|on|is|it|of|to|th|nd|rd|yes|all|any|the|not|but|for|has|was|are|one|two|six|ten|odd)"
+)
+"""Short runs of letters that are a differential, a function without its backslash or an English word."""
 
 
 class Refused(ValueError):
@@ -40,7 +46,7 @@ class Refused(ValueError):
 
 
 def tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, value): kinds are `num`, `sym`, `const`, `fn`, `frac`, `over`, `begin`, `end`, or the operator itself."""
+    """(kind, value): kinds are `num`, `sym`, `const`, `fn`, `based`, `frac`, `begin`, `end`, or the operator itself."""
     found: list[tuple[str, str]] = []
     place = 0
     while place < len(text):
@@ -53,11 +59,15 @@ def tokens(text: str) -> list[tuple[str, str]]:
             if _EXPONENT.match(text, place):
                 raise Refused("an exponent that is too long")
             found.append(("num", match["num"]))
+        elif kind == "based":
+            found.append(("based", f"{match['digits']} {match['based'].strip('{} ')}"))
         elif kind == "envname":
             found.append((match["env"], match["envname"]))
         elif kind == "reals":
             found.append(("reals", ""))
         elif kind == "text":
+            if match["text"].strip() == "d":
+                raise Refused("an upright d is a differential")
             for word in match["text"].split():
                 found.append(_word(word))
         elif kind == "word":
@@ -80,7 +90,7 @@ def _command(name: str) -> tuple[str, str]:
     name = _NAMES.get(name, name)
     if name in FUNCTIONS:
         return "fn", name
-    if name in ("frac", "circ", "overline", "bar", "emptyset", "varnothing"):
+    if name in ("frac", "circ", "overline", "bar", "emptyset", "varnothing", "over", "choose"):
         return name, ""
     raise Refused(f"the command {name!r}")
 
@@ -90,7 +100,7 @@ def _letters(word: str) -> list[tuple[str, str]]:
     try:
         return [_word(word)]
     except Refused:
-        if len(word) > MAX_LETTERS:
+        if len(word) > MAX_LETTERS or _NO_PRODUCT.fullmatch(word):
             raise
         return [("sym", letter) for letter in word]
 

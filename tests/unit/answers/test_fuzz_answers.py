@@ -6,6 +6,7 @@ relation, √2, i, √x and cos x with their squares. `pytest -m slow tests/unit
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -32,6 +33,7 @@ from skill_ttrl.answers import (
     journal,
     verdict,
 )
+from skill_ttrl.answers.verdicts import Verdict, decide
 from skill_ttrl.voting import batch_majority_vote, majority_vote
 
 Check = Callable[..., None]
@@ -57,6 +59,19 @@ ANSWERS = [
     r"137 \frac{1}{2}", "58,500", r"50\%", "42", "-7", "0", r"\emptyset", r"\frac{\sqrt{3}}{3}", r"2^{10}", "10!", r"\log_2 8",
 ]  # fmt: skip
 DATA = Path(__file__).parents[3].parent / "shared" / "data" / "math" / "math.json"
+
+GRAMMAR = [
+    r"0.1\overline{6}", r"0.\bar{3}", r".\overline{3}", r"\sqrt[3]{\frac{1}{2}}", r"\log_{2} \left( 8 \right)", r"\sin^{-1} \frac{1}{2}",
+    r"\lfloor 2.5 \rfloor + \lceil \pi \rceil", r"\left| -5 \right|", r"\binom{5}{2} \binom52", r"{5 \choose 2}", r"{1 \over 2}", r"1A_{16}",
+    r"x \in \{5, 6\} \cup \{7\}", r"f^{-1}(x) = \frac{x - 3}{2}", r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}", r"\langle 1, 2 \rangle",
+    r"(x, y) = (1, 2)", r"-3 \le x_{1} < \infty", r"2^{3^{2}}!\%", r"30^{\circ}", r"3 \text{ million } \text{ dollars}", r"x = 1 \text{ or } x = 2",
+    r"1 \pm \sqrt{2} \mp \mathrm{i}", r"\mathbb{R}", "1*----5", "2**3/4/5", "exp(2, 3)", "root(8, 3)", "x⁻¹²", "5 km/h", "10_{2}",
+]  # fmt: skip
+CASES = json.loads((Path(__file__).parents[2] / "data" / "hostile_answers.json").read_text())["cases"]
+SHORT = [
+    parts for family in CASES.values() for parts in family.values() if all(isinstance(part, str) for part in parts)
+]
+HOSTILE = [text for text in map("".join, SHORT) if len(text) < 100]
 
 pieces = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
@@ -352,19 +367,34 @@ def check_values(case: tuple[Tree, Tree, random.Random]) -> None:
 
 
 def check_containers(many: list[Fraction], other: list[Fraction], style: random.Random) -> None:
-    """Lists are sets, tuples are not."""
+    """Sets and lists have no order, but each value as often as it is named; tuples have one."""
     inside, beside = ([number(value, style, True) for value in values] for values in (many, other))
     plain = [text.strip("()") if "/" not in text else text for text in inside]
     assert equivalent(f"({', '.join(inside)})", f"({', '.join(beside)})") == (many == other)
     assert equivalent(rf"\{{{', '.join(inside)}\}}", rf"\left\{{ {' , '.join(beside)} \right\}}") == (
-        {*many} == {*other}
+        sorted(many) == sorted(other)
     )
-    assert equivalent(", ".join(plain), rf"\{{{', '.join(sorted(beside))}\}}") == ({*many} == {*other})
+    assert equivalent(", ".join(plain), rf"\{{{', '.join(sorted(beside))}\}}") == (sorted(many) == sorted(other))
     assert equivalent(f"[{', '.join(inside)}]", f"({', '.join(inside)})") is False
     if min(many) < max(many):
         low, high = number(min(many), style, True), number(max(many), style, True)
         inequality = rf"{low} < x \le {high}"
         assert equivalent(f"({low}, {high}]", inequality) and not equivalent(f"({low}, {high})", inequality)
+
+
+def cut(draw: st.DrawFn) -> str:
+    """The beginning of an answer that is well formed as a whole: of real ones, of generated and of hostile ones."""
+    tree, style = draw(trees(("x", "sqrt2", "sin"))), draw(st.randoms(use_true_random=False))
+    whole = draw(st.one_of(st.sampled_from([*ANSWERS, *GRAMMAR, *HOSTILE]), st.just(rendered(tree, style, True))))
+    return whole[: draw(st.integers(0, len(whole)))]
+
+
+def check_decided(text: str) -> None:
+    """`decide` itself gives a verdict or a tree, whatever the worker would say."""
+    for written in (text, f"  {text} ", f"{{{text}", f"1, {text}", f"x = {text}"):
+        found = decide(written)
+        assert isinstance(found, Verdict | tuple)
+        assert found == decide(written)
 
 
 several = st.lists(st.fractions(-20, 20, max_denominator=12), min_size=2, max_size=4)
@@ -377,6 +407,7 @@ CHECKS: dict[str, tuple[Check, tuple[st.SearchStrategy[Any], ...], int]] = {
         60,
     ),
     "values": (check_values, (two_expressions(),), 300),
+    "cut": (check_decided, (st.composite(cut)(),), 300),
     "containers": (check_containers, (several, several, st.randoms(use_true_random=False)), 100),
 }
 
@@ -409,6 +440,23 @@ def some_texts(count: int) -> list[str]:
         place = draw.randrange(len(text) + 1)
         found.append(text[:place] + draw.choice(PIECES) + text[place + draw.randrange(3) :])
     return list(dict.fromkeys(found))
+
+
+def test_no_beginning_of_an_answer_is_an_error() -> None:
+    for whole in (*ANSWERS, *GRAMMAR, *HOSTILE):
+        for end in range(len(whole) + 1):
+            check_decided(whole[:end])
+
+
+@pytest.mark.parametrize("text", ["1*" + "-" * 250 + "5", "5" + "!" * 300, "5" + "%" * 300, "1" + "/1" * 190, "1" + r"\pm1" * 190,
+                                  r"\sin" * 300 + "x", r"\sqrt" * 300 + "2", r"\frac1" * 300, "x" + "^{2}" * 90, "1" + "/1*1" * 90])  # fmt: skip
+def test_a_key_does_not_depend_on_the_stack_that_is_left(text: str) -> None:
+    def below(frames: int) -> Any:
+        return decide(text) if not frames else below(frames - 1)
+
+    shallow = decide(text)
+    left = sys.getrecursionlimit() - len(inspect.stack(0))
+    assert below(left - 450) == shallow
 
 
 def test_a_key_is_a_function_of_the_text(tmp_path_factory: pytest.TempPathFactory) -> None:
