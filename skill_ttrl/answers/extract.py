@@ -10,14 +10,33 @@ from typing import Literal
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "last_number"]
 
 _SENTENCE = re.compile(
-    r"answer is[\s:：*]*|答案(?:是|[:：])\s*|(?:^|\n)[ *#]*(?:final )?answer *\**[:：]\**\s*"
+    r"answers? (?:is|are)(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
     r"|(?:^|\n) *(?:#+ *|\*\*)(?:final )?answer *(?:\*\*)? *\n\s*|(?:^|\n)#### *",
     re.IGNORECASE,
 )
-_CLAUSE = re.compile(r",?\s(?:because|since|as|which|so)\b|\.\s+(?=[A-Z\[])")
-_LETTER = re.compile(r"\([A-E]\)(?=\s)")
+_NO_ANSWER = re.compile(
+    r"[*_ ]*(?:(?:in)?correct|(?:un)?clear|wrong|not|in|that|this|based|below|above|as follows|shown|given|found|obtained)\b",
+    re.IGNORECASE,
+)
+"""After "the answer is": something is said of the answer, and it was announced before if at all."""
 _LONGEST_SENTENCE = 200
-_CHOICE = re.compile(r"\b(?:option|choice)(?: is)?:? *\(?([A-E])\b\)?|(?:^|\n)[ *]*\(([A-E])\)[ .*]*(?=\n|$)")
+_END = re.compile(r"</?s>|</\w+>|<\|[^|<>\n]*\|>|<eos>|<end_of_turn>|\[/?INST\]")
+"""Marks that a model's template puts behind its last word."""
+_EMPHASIS = re.compile(r"(?<![\w)\]}*])(\*\*|__|`)(?=[^\s*_`])([^*`\n]*?[^\s*`])\1(?![\w(*])")
+_DISPLAYED = re.compile(r"\s*(?:\$\$(.*?)\$\$|\\\[(.*?)\\\])", re.DOTALL)
+_CLOSED = re.compile(r"(?:\$([^$]+)\$|\\\((.+?)\\\))(?=[.!?]?[*_`\"]*\s*$|[.!?][*_`\"]*\s+[A-Z\[])")
+_CLAUSE = re.compile(
+    r",?\s(?i:because|since|as|which|so|I hope)\b|\s\((?i:since|because|as|which|i\.e)\b|[.!?][*_`\"$)]*\s+(?=[A-Z\[])"
+)
+_FULL_STOP = re.compile(r"(?<![.!])[.!。]$")
+"""The end of a sentence: "42!" is no factorial there; `\boxed{42!}` is one."""
+_LETTER = re.compile(
+    r"(?:[Tt]he )?(?:(?:[Oo]ption|[Cc]hoice) \(?([A-E])\b\)?|(\([A-E]\))(?=[\s.:]|$)|([A-E])\)(?=[\s.]|$)|([A-E]): )(?!\s*(?:,|and\b|or\b|[-+*/^=]))"
+)
+_CHOICE = re.compile(
+    r"\b(?:[Oo]ption|[Cc]hoice)(?: is)?:? *\(?([A-E])\b\)?|(?:^|\n)[ *]*\(([A-E])\)[ .*]*(?=\n|$)"
+    r"|(?:^|\n) *\*\*\(?([A-E])\)?\.?\*\*\.?\s*\Z"
+)
 _LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
 _UNBRACED = re.compile(r"\\f?box(?:ed)?[ ]*([^\s{}$\\][^\s{}$\\]*)")
 
@@ -41,8 +60,8 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
 
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
     missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the
-    end of the line or of the clause (`sentence`), a multiple-choice letter A to E after "option" or "choice" or alone in parentheses on a line (`choice`), and, only with `last_number`, the last
-    number (`last_number`). A rule that finds nothing but white space has spoken: there is no answer.
+    end of the line or of the clause (`sentence`), a multiple-choice letter A to E after "option" or "choice", alone in parentheses on a
+    line or in bold on the last one (`choice`), and, only with `last_number`, the last number (`last_number`). A rule that finds nothing but white space has spoken: there is no answer.
     """
     tagged = last_tagged(text, "answer")
     if tagged is not None:
@@ -50,10 +69,10 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
     boxed = unbox(text)
     if boxed is not None:
         return _found(boxed, "boxed")
-    sentences = [match.end() for match in _SENTENCE.finditer(text)]
-    if sentences:
-        return _found(_said(text[sentences[-1] : sentences[-1] + _LONGEST_SENTENCE]), "sentence")
-    letters = [match[1] or match[2] for match in _CHOICE.finditer(text)]
+    said = [match.end() for match in _SENTENCE.finditer(text) if not _NO_ANSWER.match(text, match.end())]
+    if said:
+        return _found(_said(text[said[-1] : said[-1] + _LONGEST_SENTENCE]), "sentence")
+    letters = [match[match.lastindex or 0] for match in _CHOICE.finditer(text)]
     if letters:
         return Extraction(letters[-1], "choice")
     if last_number:
@@ -64,15 +83,23 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
 
 
 def _said(rest: str) -> str:
-    """The answer in what follows its announcement: the first line, without what explains it."""
-    line = rest.partition("\n")[0].replace("**", "").strip()
+    """The answer in what follows its announcement: the first line, without emphasis and what explains it."""
+    rest = _END.split(rest, maxsplit=1)[0]
+    displayed = _DISPLAYED.match(rest)
+    if displayed:
+        return displayed[1] or displayed[2] or ""
+    line = re.sub(r"^[*_]+\s+", "", rest).partition("\n")[0]
+    line = _EMPHASIS.sub(r"\2", line).strip().lstrip("*` ")
     letter = _LETTER.match(line)
     if letter:  # "(D) 5": the letter stands for what follows it
-        return letter[0]
-    closed = re.match(r"\$([^$]+)\$(?=[.,\s]|$)", line)  # "$5$. I hope it is correct."
+        return letter[letter.lastindex or 0]
+    closed = _CLOSED.match(line)  # "$5$. I hope it is correct."
     if closed:
-        return closed[1]
-    return _CLAUSE.split(line, maxsplit=1)[0].strip("$").rstrip(".").strip("$")
+        return closed[1] or closed[2]
+    said = _CLAUSE.split(line, maxsplit=1)[0].strip('*`" ')
+    said = _FULL_STOP.sub("", said).strip('*`" ')
+    # Marks around it, or one of a pair that was cut; in `$3$ and $4$` they stay.
+    return said.strip("$ ") if said.count("$") % 2 or re.fullmatch(r"\$[^$]*\$", said) else said
 
 
 def last_tagged(text: str, name: str) -> str | None:
