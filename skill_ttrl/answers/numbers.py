@@ -30,7 +30,7 @@ _SCALES = {
     "billion": Fraction(10**9), "trillion": Fraction(10**12), "dozen": Fraction(12),
 }  # fmt: skip
 _UNITS = frozenset(
-    "mm cm dm km ft yd mi kg mg lb lbs oz ml kph mph rpm hr hrs sec secs min mins ms hz kw kwh rad deg degree degrees radian radians "
+    "mm cm dm km ft yd kg mg lb lbs oz ml kph mph rpm hr hrs sec secs min mins hz kwh rad deg degree degrees radian radians "
     "unit units inch inches foot feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres "
     "millimeter millimeters millimetre millimetres kilometer kilometers kilometre kilometres second seconds minute minutes hour hours "
     "day days week weeks month months year years decade decades dollar dollars cent cents euro euros pound pounds usd eur gbp gram "
@@ -47,7 +47,8 @@ _COUNTED = re.compile(r"[a-z]{3,}s")
 _NOT_COUNTED = re.compile(
     r".*(?:ths|ss|us|is|wards)|thirds|halves|quarters|times|dozens|scores|couples|pairs|grosses|hundreds|thousands|(?:m|b|tr|quadr)illions|"
     r"percents|factorials|negatives|positives|inverses|reciprocals|opposites|squares|cubes|roots|powers|logs|sins|always|sometimes|perhaps|"
-    r"equals|does|besides|yes|bases|odds|evens|infinities|noons|whereas|remainders|lots"
+    r"equals|does|zeros|ones|twos|threes|fours|fives|sixes|sevens|eights|nines|tens|elevens|twelves|\w*(?:teens|ties)|lakhs|crores|googols|"
+    r"besides|yes|bases|odds|evens|infinities|noons|whereas|remainders|lots"
 )
 _WRAPPED = r"\\(?:text(?:rm|bf|it)?|mathrm|mbox|hbox|rm)\s?\{([^{}]*)\}"
 _SUFFIX = re.compile(

@@ -449,7 +449,9 @@ def test_no_beginning_of_an_answer_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("text", ["1*" + "-" * 250 + "5", "5" + "!" * 300, "5" + "%" * 300, "1" + "/1" * 190, "1" + r"\pm1" * 190,
-                                  r"\sin" * 300 + "x", r"\sqrt" * 300 + "2", r"\frac1" * 300, "x" + "^{2}" * 90, "1" + "/1*1" * 90])  # fmt: skip
+                                  r"\sin" * 300 + "x", r"\sqrt" * 300 + "2", r"\frac1" * 300, "x" + "^{2}" * 90, "1" + "/1*1" * 90,
+                                  "(" * 19 + "1" + ")" * 19, r"\sqrt{" * 20 + "2" + "}" * 20, "2^{" * 20 + "2" + "}" * 20, r"\frac{1}{" * 39 + "2" + "}" * 39,
+                                  r"\{(" * 9 + "1" + r")\}" * 9, r"\sin\left(" * 13 + "x" + ")" * 13, "(" * 20 + "1" + ")^{2}" * 20, "||" * 10 + "5" + "||" * 10])  # fmt: skip
 def test_a_key_does_not_depend_on_the_stack_that_is_left(text: str) -> None:
     def below(frames: int) -> Any:
         return decide(text) if not frames else below(frames - 1)
