@@ -10,7 +10,7 @@ from typing import Literal
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "last_number"]
 
 _SENTENCE = re.compile(
-    r"answers? (?:is|are)(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
+    r"(?P<said>answers? (?:is|are))(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
     r"|(?:^|\n) *(?:#+ *|\*\*)(?:final )?answer *(?:\*\*)? *\n\s*|(?:^|\n)#### *",
     re.IGNORECASE,
 )
@@ -69,7 +69,7 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
     boxed = unbox(text)
     if boxed is not None:
         return _found(boxed, "boxed")
-    said = [match.end() for match in _SENTENCE.finditer(text) if not _NO_ANSWER.match(text, match.end())]
+    said = [match.end() for match in _SENTENCE.finditer(text) if not _is_remark(text, match)]
     if said:
         return _found(_said(text[said[-1] : said[-1] + _LONGEST_SENTENCE]), "sentence")
     letters = [match[match.lastindex or 0] for match in _CHOICE.finditer(text)]
@@ -80,6 +80,11 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
         if numbers:
             return _found(numbers[-1].rstrip(","), "last_number")
     return None
+
+
+def _is_remark(text: str, match: re.Match[str]) -> bool:
+    """ "The answer is correct": something is said of the answer; "Answer: correct" announces one."""
+    return match["said"] is not None and ":" not in match[0] and _NO_ANSWER.match(text, match.end()) is not None
 
 
 def _said(rest: str) -> str:

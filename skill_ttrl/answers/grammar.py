@@ -26,6 +26,7 @@ MAX_CHAIN = 40
 _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
 _INVERSES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
+_NO_FACTORS = (("num", "0"), ("num", "1"))
 _BRACKETS = ("(", ")", "[", "]", "{", "}")
 _MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
 
@@ -182,6 +183,8 @@ class _Parser:
             if "/" in str(left[1]) or "." in str(left[1]):
                 raise Refused("a number before a fraction")
             return ("add", left, right)
+        if left in _NO_FACTORS and right[0] == "sym" and "_" in str(right[1]):
+            raise Refused("a digit before a letter with a subscript: perhaps a literal in a base")
         if number or (left[0] == "add" and fraction):
             raise Refused("a number right behind a factor")
         return (*left, right) if left[0] == "mul" else ("mul", left, right)

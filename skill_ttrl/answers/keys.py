@@ -66,7 +66,7 @@ def key_of(tree: Tree, algebra: Algebra) -> str:
     if kind == "list":
         return _list(tree[1:], algebra)  # type: ignore[arg-type]  # trees hold trees
     if kind == "set":
-        return _set([key for item in tree[1:] for key in _members(item, algebra)])  # type: ignore[arg-type]
+        return _set(_elements(tree, algebra))
     if kind == "union":
         return _union(tree[1:], algebra)  # type: ignore[arg-type]
     if kind == "tuple":
@@ -170,6 +170,19 @@ def _set(keys: Sequence[str]) -> str:
     r"""No order, but each as often as it is named: `5, 5, 8` is not `5, 8`. A set of one value is that value; `\{\emptyset\}` is none."""
     if len(keys) == 1 and not keys[0].startswith("set "):
         return keys[0]
+    return _braced(keys)
+
+
+def _elements(tree: Tree, algebra: Algebra) -> list[str]:
+    """Of a set in braces. A set among them stays one: `{{1}, {2}}` is not `{1, 2}`."""
+    found = []
+    for item in tree[1:]:
+        inner = item[0] == "set"  # type: ignore[index]  # trees hold trees
+        found += [_braced(_elements(item, algebra))] if inner else _members(item, algebra)  # type: ignore[arg-type]
+    return found
+
+
+def _braced(keys: Sequence[str]) -> str:
     return f"set {{{'; '.join(sorted(keys))}}}"
 
 
@@ -177,6 +190,8 @@ def _union(parts: Sequence[Tree], algebra: Algebra) -> str:
     """The parts without order or repetition; those of a union of sets are their elements."""
     if all(part[0] == "set" for part in parts):
         parts = [item for part in parts for item in part[1:]]  # type: ignore[misc]  # trees hold trees
+    elif any(part[0] == "set" for part in parts):
+        return f"union {_braced(sorted({key_of(part, algebra) for part in parts}))}"
     return _set(sorted({key for part in parts for key in _members(part, algebra)}))
 
 
