@@ -6,7 +6,7 @@ equality is reflexive, symmetric and transitive and a vote does not depend on th
     extract.py      a text → its answer
     normalise.py    an answer → cleaned text
     numbers.py      cleaned text → an exact fraction
-    grammar.py      cleaned text → a tree (tokens.py: its words)
+    grammar.py      cleaned text → a tree (tokens.py: its words; shapes.py: names and symbols in it)
     keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
     verdicts.py     all of it in order, remembered and journalled; pool.py holds the worker
     grade.py        an answer against a reference
