@@ -141,7 +141,7 @@ def decide(answer: str) -> Verdict | Tree:
             return Verdict(key_of(tree, Rationals()), "number")
         except Hard:
             return tree
-    except (Refused, RecursionError):
+    except Refused:
         return Verdict(f"text {text}", "text")
     except Undecided:
         return Verdict(f"text {text}", "text", "undecided")
@@ -153,7 +153,7 @@ def _scaled(tree: Tree, scale: Fraction) -> Tree:
         return tree
     if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4:
         return (*tree[:3], ("mul", ("num", str(scale)), tree[3]))
-    if tree[0] in ("rel", "list", "set", "tuple", "matrix", "based"):
+    if tree[0] in ("rel", "list", "set", "union", "tuple", "matrix", "based"):
         raise Undecided("a scale, and it is not clear of what")
     return ("mul", ("num", str(scale)), tree)
 
