@@ -83,7 +83,7 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
 
 
 def _is_remark(text: str, match: re.Match[str]) -> bool:
-    """ "The answer is correct": something is said of the answer; "Answer: correct" announces one."""
+    """Whether something is said of the answer ("The answer is correct") and none announced ("Answer: correct")."""
     return match["said"] is not None and ":" not in match[0] and _NO_ANSWER.match(text, match.end()) is not None
 
 
