@@ -179,7 +179,7 @@ class _Parser:
         fraction = self.at("frac")
         number = self.at("num")
         right = self.factor()
-        if left[0] == "num" and fraction and right[0] == "div" and right[1][0] == right[2][0] == "num":  # type: ignore[index]  # trees
+        if left[0] == "num" and fraction and right[0] == "div" and right[1][0] == right[2][0] == "num":
             if "/" in str(left[1]) or "." in str(left[1]):
                 raise Refused("a number before a fraction")
             return ("add", left, right)

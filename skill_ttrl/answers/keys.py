@@ -64,19 +64,19 @@ def key_of(tree: Tree, algebra: Algebra) -> str:
     """
     kind = tree[0]
     if kind == "list":
-        return _list(tree[1:], algebra)  # type: ignore[arg-type]  # trees hold trees
+        return _list(tree[1:], algebra)
     if kind == "set":
         return _set(_elements(tree, algebra))
     if kind == "union":
-        return _union(tree[1:], algebra)  # type: ignore[arg-type]
+        return _union(tree[1:], algebra)
     if kind == "tuple":
         _, opened, closed, *items = tree
-        return f"tuple {opened} {'; '.join(key_of(item, algebra) for item in items)} {closed}"  # type: ignore[arg-type]
+        return f"tuple {opened} {'; '.join(key_of(item, algebra) for item in items)} {closed}"
     if kind == "matrix":
-        rows = ["; ".join(_value(entry, algebra) for entry in row) for row in tree[1:]]  # type: ignore[attr-defined]
+        rows = ["; ".join(_value(entry, algebra) for entry in row) for row in tree[1:]]
         return f"matrix {' | '.join(rows)}"
     if kind == "rel":
-        return _relation(str(tree[1]), tree[2:], algebra)  # type: ignore[arg-type]
+        return _relation(str(tree[1]), tree[2:], algebra)
     if kind == "based":
         return f"based {tree[1]} {tree[2]}"
     return _set(_members(tree, algebra))
@@ -93,7 +93,7 @@ def fold(tree: Tree) -> Fraction:
         return Fraction(str(tree[1]))
     if kind not in ("add", "mul", "neg", "div", "pow", "deg"):
         raise Hard
-    parts = [fold(part) for part in tree[1:]]  # type: ignore[arg-type]
+    parts = [fold(part) for part in tree[1:]]
     result = parts[0]
     if kind == "neg":
         result = -result
@@ -177,8 +177,8 @@ def _elements(tree: Tree, algebra: Algebra) -> list[str]:
     """Of a set in braces. A set among them stays one: `{{1}, {2}}` is not `{1, 2}`."""
     found = []
     for item in tree[1:]:
-        inner = item[0] == "set"  # type: ignore[index]  # trees hold trees
-        found += [_braced(_elements(item, algebra))] if inner else _members(item, algebra)  # type: ignore[arg-type]
+        inner = item[0] == "set"
+        found += [_braced(_elements(item, algebra))] if inner else _members(item, algebra)
     return found
 
 
@@ -189,7 +189,7 @@ def _braced(keys: Sequence[str]) -> str:
 def _union(parts: Sequence[Tree], algebra: Algebra) -> str:
     """The parts without order or repetition; those of a union of sets are their elements."""
     if all(part[0] == "set" for part in parts):
-        parts = [item for part in parts for item in part[1:]]  # type: ignore[misc]  # trees hold trees
+        parts = [item for part in parts for item in part[1:]]
     elif any(part[0] == "set" for part in parts):
         return f"union {_braced(sorted({key_of(part, algebra) for part in parts}))}"
     return _set(sorted({key for part in parts for key in _members(part, algebra)}))
@@ -204,15 +204,15 @@ def _list(items: Sequence[Tree], algebra: Algebra) -> str:
         if None in names or len(set(names)) != len(names):
             raise Undecided("some of these values have a name, and it is not clear which")
         return "where " + "; ".join(
-            sorted(f"{name} = {key_of(item[3], algebra)}" for name, item in zip(names, items, strict=True))  # type: ignore[arg-type]
+            sorted(f"{name} = {key_of(item[3], algebra)}" for name, item in zip(names, items, strict=True))
         )
     return _set([key for item in items for key in _members(item, algebra)])
 
 
 def _assigned(tree: Tree) -> str | None:
     """The one symbol that `x = …` is about, or None."""
-    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4 and tree[2][0] == "sym":  # type: ignore[index]
-        return str(tree[2][1])  # type: ignore[index]
+    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4 and tree[2][0] == "sym":
+        return str(tree[2][1])
     return None
 
 
@@ -279,7 +279,7 @@ def _is_named_tuple(left: Tree, right: Tree) -> bool:
     names, values = (left, right) if has_symbols(left) else (right, left)
     if names[0] != "tuple" or values[0] != "tuple" or len(names) != len(values) or has_symbols(values):
         return False
-    return all(item[0] == "sym" for item in names[3:])  # type: ignore[index]
+    return all(item[0] == "sym" for item in names[3:])
 
 
 def _refuse() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-Tree = tuple[object, ...]
+from typing import Any
+
+Tree = tuple[Any, ...]
 
 _FUNCTIONS = frozenset("fghFGHPQ")
 """Letters that stand for a function before a number in parentheses, and before `^{-1}`; others are factors."""

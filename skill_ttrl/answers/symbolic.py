@@ -245,10 +245,10 @@ def _build(tree: Tree) -> Any:
             raise Undecided("an infinity inside of a value")
         return _CONSTANTS[str(tree[1])]
     if kind == "fn":
-        return _function(str(tree[1]), tree[2:])  # type: ignore[arg-type]
+        return _function(str(tree[1]), tree[2:])
     if kind not in ("add", "mul", "neg", "div", "pow", "deg"):
         raise Undecided(f"a {kind} inside of a value")
-    parts = [_build(part) for part in tree[1:]]  # type: ignore[arg-type]
+    parts = [_build(part) for part in tree[1:]]
     if kind == "add":
         return sympy.Add(*parts)
     if kind == "mul":
@@ -325,4 +325,4 @@ def _counted(name: str, values: Sequence[Any]) -> Any:
 
 
 def _angle(tree: Tree) -> Any:
-    return _build(tree[1]) * sympy.pi / 180 if tree[0] == "deg" else _build(tree)  # type: ignore[arg-type]
+    return _build(tree[1]) * sympy.pi / 180 if tree[0] == "deg" else _build(tree)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.report import Summary, read_summary
 
@@ -111,3 +112,22 @@ def read_jsonl(path: Path) -> tuple[list[dict[str, Any]], bool]:
     except OSError as error:
         raise RunFolderError(f"Cannot read {path}: {error.strerror}.") from None
     return records, False
+
+
+def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Lines of a JSONL file with their places ("file:3"); a torn last one is left out and noted, blank ones are passed over.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    notes.append(
+                        f"{path}: its last line is torn (a run is writing it, or was killed) and was left out."
+                    )
+                elif line.strip():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from None

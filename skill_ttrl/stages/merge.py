@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from skill_ttrl.data import column, read_records, record_ids
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import whole_lines
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
@@ -193,7 +194,7 @@ def _answered(task: Task, problem: str, text: str) -> Trajectory:
 
 def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list[_Samples]:
     tries: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
-    for where, line in _lines(path, notes):
+    for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
         # Tokens are most of a trajectory and nothing to a merge.
         steps = tuple(replace(step, completion=None, prompt_ids=()) for step in trajectory.steps)
@@ -223,7 +224,7 @@ def _winners(group: Group) -> tuple[bool, ...]:
 
 def _votes(path: Path, notes: list[str]) -> dict[tuple[str, int | None, str], VoteResult]:
     found = {}
-    for where, line in _lines(path, notes):
+    for where, line in whole_lines(path, notes):
         place = _parsed(_Place, line, where)
         found[place.phase, place.step, place.task_id] = _parsed(VoteResult, line, where)
     return found
@@ -237,21 +238,6 @@ def _voted(vote: VoteResult | None, group: Group, where: str) -> tuple[bool, ...
             "samples. Nothing was merged. The two files must be of one run."
         )
     return vote.matches
-
-
-def _lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Whole lines with their places; a torn last one is left out and noted."""
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.endswith(b"\n"):
-                    notes.append(
-                        f"{path}: its last line is torn (the run is writing it, or was killed) and was left out."
-                    )
-                elif line.strip():
-                    yield f"{path}:{number}", line
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def _parsed(kind: type[T], line: bytes, where: str) -> T:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.math.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import whole_lines
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.build import source_tasks
@@ -93,7 +94,7 @@ def _first_keys(path: Path) -> set[str]:
 
 def _from_samples(path: Path) -> Stored:
     notes: list[str] = []
-    rows = [_parsed(Drawn, line, where) for where, line in _lines(path, notes)]
+    rows = [_parsed(Drawn, line, where) for where, line in whole_lines(path, notes)]
     main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
     for row in main:
         for number, sample in enumerate(row.samples):
@@ -119,7 +120,7 @@ class _Place:
 def _from_trajectories(path: Path) -> Stored:
     notes: list[str] = []
     tries: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
-    for where, line in _lines(path, notes):
+    for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
         # Tokens are most of a trajectory; of them only sums are kept.
         sample = sample_of(trajectory)
@@ -238,21 +239,6 @@ def _refuse_unsound(sample: Sample, where: str) -> None:
         raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
     if sample.view not in VIEWS:
         raise DataError(f"{where}: its view must be 0 (answers the question) or 1 (answers its paraphrase).")
-
-
-def _lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Whole lines with their places; a torn last one is left out and noted."""
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.endswith(b"\n"):
-                    notes.append(
-                        f"{path}: its last line is torn (it is being written, or was killed) and was left out."
-                    )
-                elif line.strip():
-                    yield f"{path}:{number}", line
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def _parsed(kind: type[T], line: bytes, where: str) -> T:
