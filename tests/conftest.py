@@ -15,7 +15,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # How long an example takes is the benchmarks' business; the first that needs SymPy waits for its process to start.
-settings.register_profile("skill-ttrl", deadline=None)
+# The same examples every time, so that a red run means a change; `pytest --hypothesis-profile=explore` draws new ones.
+settings.register_profile("skill-ttrl", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("skill-ttrl")
 
 TINY = """\

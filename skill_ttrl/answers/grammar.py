@@ -128,13 +128,16 @@ class _Parser:
         return ("sym", "".join(names)) if whole and all(len(name) == 1 and name.isupper() for name in names) else None
 
     def _refuse_words(self, begin: int) -> None:
-        letters = 0
-        for kind, value in self._tokens[begin : self._place]:
+        """Letters side by side, `(no)` and `f(x)`, are no product; `(x)(x)` is one."""
+        letters, alone = 0, True
+        for place in range(begin, self._place):
+            kind, value = self._tokens[place]
             if kind == "sym" and len(value) == 1:
                 letters += 1
+                alone &= place > begin and self._tokens[place - 1][0] == "(" and self._tokens[place + 1][0] == ")"
             elif kind not in _BRACKETS:
                 return
-        if letters > 1:
+        if letters > 1 and not alone:
             raise Refused("a word, or a product of nothing but letters")
 
     # One value.
