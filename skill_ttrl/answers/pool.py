@@ -76,11 +76,6 @@ class Pool:
                         died_at = len(verdicts)
             return verdicts
 
-    def start(self) -> None:
-        """Start the worker now, so that the first comparison does not wait for it."""
-        with _lock:
-            self._running()
-
     def close(self) -> None:
         """End the worker. The next comparison starts another."""
         with _lock:

@@ -115,7 +115,7 @@ class Verdicts:
 
 
 def decide(answer: str) -> Verdict | Tree:
-    """The verdict on one answer, or the tree that SymPy has to judge. Nothing is evaluated; time is linear in the length."""
+    """The verdict on one answer, or the tree that SymPy has to judge. Nothing is evaluated; only answers up to `MAX_LENGTH` are parsed."""
     stripped = answer.strip()
     if _INTEGER.fullmatch(stripped):
         return Verdict(f"number {stripped}", "number")

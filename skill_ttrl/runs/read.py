@@ -131,3 +131,15 @@ def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
                     yield f"{path}:{number}", line
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def first_keys(path: Path) -> set[str]:
+    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        return set()
+    with path.open("rb") as stream:
+        try:
+            found = json.loads(stream.readline())
+        except (ValueError, RecursionError):
+            return set()
+    return set(found) if isinstance(found, dict) else set()

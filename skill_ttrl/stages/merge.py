@@ -6,7 +6,6 @@ or an update that does not fit, leaves it as it was.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 from skill_ttrl.data import column, read_records, record_ids
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import whole_lines
+from skill_ttrl.runs.read import first_keys, whole_lines
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
@@ -147,7 +146,7 @@ def _read(path: Path, notes: list[str]) -> list[_Samples]:
                 f"{path} has no {TRAJECTORIES}: no step has ended yet, or the run has run.save_trajectories: false."
             )
         path = path / TRAJECTORIES
-    keys = _first_keys(path)
+    keys = first_keys(path)
     if keys >= {"task", "steps"}:
         return _from_trajectories(path, None, notes)
     if keys >= {"task_id", "matches"}:
@@ -156,18 +155,6 @@ def _read(path: Path, notes: list[str]) -> list[_Samples]:
             raise DataError(f"{path} holds votes, but the samples that were voted on are not beside it: no {beside}.")
         return _from_trajectories(beside, path, notes)
     return _from_records(path)
-
-
-def _first_keys(path: Path) -> set[str]:
-    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
-    if path.suffix != ".jsonl" or not path.is_file():
-        return set()
-    with path.open("rb") as stream:
-        try:
-            found = json.loads(stream.readline())
-        except (ValueError, RecursionError):
-            return set()
-    return set(found) if isinstance(found, dict) else set()
 
 
 def _from_records(path: Path) -> list[_Samples]:

@@ -5,7 +5,6 @@ They are read as visits (see `replay`). Everything in them is untrusted text.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.math.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import whole_lines
+from skill_ttrl.runs.read import first_keys, whole_lines
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.build import source_tasks
@@ -72,24 +71,12 @@ def read_stored(source: str | Path) -> Stored:
     path = Path(source)
     if path.is_dir():
         path = path / SAMPLES
-    keys = _first_keys(path)
+    keys = first_keys(path)
     if keys >= {"draw", "task", "samples"}:
         return _from_samples(path)
     if keys >= {"task", "steps"}:
         return _from_trajectories(path)
     return _from_records(path)
-
-
-def _first_keys(path: Path) -> set[str]:
-    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
-    if path.suffix != ".jsonl" or not path.is_file():
-        return set()
-    with path.open("rb") as stream:
-        try:
-            found = json.loads(stream.readline())
-        except (ValueError, RecursionError):
-            return set()
-    return set(found) if isinstance(found, dict) else set()
 
 
 def _from_samples(path: Path) -> Stored:
