@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from skill_ttrl.config_backends import EndpointConfig, EndpointsConfig, Role, VLLMConfig
 from skill_ttrl.config_sections import (
     AgentConfig,
     DataConfig,
@@ -44,12 +45,15 @@ __all__ = [
     "AgentConfig",
     "DataConfig",
     "EmbeddedConfig",
+    "EndpointConfig",
+    "EndpointsConfig",
     "EnvConfig",
     "EvalConfig",
     "LoraConfig",
     "ModelConfig",
     "Phase",
     "RLConfig",
+    "Role",
     "RolloutConfig",
     "RunConfig",
     "RuntimeConfig",
@@ -58,6 +62,7 @@ __all__ = [
     "SkillTTRLConfig",
     "SkillsConfig",
     "SourceConfig",
+    "VLLMConfig",
     "VoteConfig",
     "VoteSFTConfig",
     "load_config",
@@ -84,6 +89,8 @@ class SkillTTRLConfig(Section):
     model: ModelConfig = Field(default_factory=ModelConfig)
     sft: SFTConfig = Field(default_factory=SFTConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    vllm: VLLMConfig = Field(default_factory=VLLMConfig)
+    endpoints: EndpointsConfig = Field(default_factory=EndpointsConfig)
     vote: VoteConfig = Field(default_factory=VoteConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)

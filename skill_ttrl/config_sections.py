@@ -76,6 +76,10 @@ class AgentConfig(Section):
     """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
+    constrain_actions: bool = False
+    """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can
+    (`vllm`, and `openai` where the server knows `structured_outputs`), and for measuring only: constrained log-probs are
+    not the policy's."""
 
 
 class SkillsConfig(Section):
@@ -93,7 +97,8 @@ class SkillsConfig(Section):
     retrieval: Literal["embedding", "keyword", "hybrid"] = "embedding"
     """Cosine similarity, BM25, or their weighted sum."""
     embedder: str = "sentence-transformers"
-    """`sentence-transformers`, `hash` (character n-grams, nothing to download), or `module:attribute` of your own."""
+    """`sentence-transformers`, `hash` (character n-grams, nothing to download), `openai` (`endpoints.embeddings`), or
+    `module:attribute` of your own."""
     embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
     """Hugging Face id or folder, for `sentence-transformers`."""
     embedder_revision: str | None = None
@@ -123,7 +128,12 @@ class SkillsConfig(Section):
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
     merger: str = "heuristic"
-    """`heuristic` (no language model), or `module:attribute` of your own."""
+    """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
+    extractor: str = "heuristic"
+    """Who writes the skill where no winner of a group did: `heuristic`, or `openai` (`endpoints.teacher`)."""
+    on_failure: Literal["stop", "skip", "heuristic"] = "stop"
+    """When a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
+    out, or the heuristic does it. The two latter are said and counted."""
     fuse_above: float | None = Field(default=0.95, gt=0, le=1)
     """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
     negation never do. None: only texts of the same words."""
@@ -218,7 +228,8 @@ class RolloutConfig(Section):
     """Sampling."""
 
     backend: str = "hf"
-    """`hf`, or `module:attribute` of your own (see `skill_ttrl.llm.base`)."""
+    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints.policy`; its weights stay as they are), or `module:attribute`
+    of your own (see `skill_ttrl.llm.base`)."""
     n_votes_per_prompt: int = Field(default=64, ge=1)
     """Samples that vote (TTRL: 64)."""
     n_samples_per_prompt: int = Field(default=32, ge=1)
@@ -278,6 +289,13 @@ class RLConfig(Section):
     kl_coef: float = Field(default=0.001, ge=0)
     """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    sampler_correction: Literal["auto", "none", "truncate", "mask"] = "auto"
+    """What is done about a sampler whose log-probs are not the learner's own (docs/learner.md). `truncate`: each token's
+    advantage is weighted by min(p_learner / p_sampler, cap) (truncated importance sampling); `mask`: tokens whose weight is
+    above the cap or below its inverse are left out. Both measure the gap and take the learner's own log-probs for the clip.
+    `none`: the sampler's log-probs are taken for both. `auto`: `none` for `hf`, which is the learner, `truncate` else."""
+    sampler_correction_cap: float = Field(default=2.0, gt=1)
+    """Largest weight (verl: 2)."""
     reference_refresh_steps: int | None = Field(default=None, ge=1)
     """Copy the policy into the reference every so many steps; None: never."""
     entropy_coef: float = Field(default=0.0, ge=0)

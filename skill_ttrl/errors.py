@@ -7,7 +7,10 @@
     ├── RunFolderError   (RuntimeError)    4   a run folder that is foreign, read-only, full or of another schema
     ├── CheckpointError  (RuntimeError)    4   a checkpoint that is corrupt or does not fit
     ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
+    ├── WeightSyncError  (RuntimeError)    5   a sampler that does not have the learner's weights
     ├── SkillBankError   (RuntimeError)    4   a bank of another schema, a damaged log, an id that is or is not there
+    ├── EndpointError    (RuntimeError)    6   a language model behind an address that refuses or cannot be reached
+    ├── BudgetError      (RuntimeError)    7   what a run may spend on such models is spent
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code; anything else is a bug and keeps its traceback.
@@ -65,6 +68,33 @@ class ModelError(SkillTTRLError, RuntimeError):
     """A model or tokenizer that cannot be loaded, or a device that is not there."""
 
     exit_code = 5
+
+
+class WeightSyncError(SkillTTRLError, RuntimeError):
+    """A sampler that did not take over the learner's weights: what it samples is not the policy's."""
+
+    exit_code = 5
+
+
+class EndpointError(SkillTTRLError, RuntimeError):
+    """A request to a language model's server that came to nothing: refused, or failed as often as may be tried.
+
+    Args:
+        message: what was asked, what was answered, what to do.
+        kind: what went wrong, as the ledger names it: "refused", "rate_limited", "timeout", "malformed", ….
+    """
+
+    exit_code = 6
+
+    def __init__(self, message: str, kind: str = "failed") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BudgetError(SkillTTRLError, RuntimeError):
+    """The tokens or the money that a run may spend are spent; what was begun is kept."""
+
+    exit_code = 7
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -82,6 +82,8 @@ class Episode:
     """What it was told, in order."""
     notes: tuple[Skill, ...] = ()
     """Skills it wrote itself, where it may find them again."""
+    admissible: tuple[str, ...] = ()
+    """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
 
     def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own.
@@ -92,9 +94,10 @@ class Episode:
         if self.task.reference is not None:
             options["reference"] = self.task.reference
         try:
-            self.observation, _ = self.env.reset(
+            self.observation, info = self.env.reset(
                 seed=seed if self.task.seed is None else self.task.seed, options=options
             )
+            self.admissible = _admissible(info)
         except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
             self._fail(error)
 
@@ -116,7 +119,7 @@ class Episode:
             self._fail(error)
             return
         self.steps.append(step)
-        self.observation = seen
+        self.observation, self.admissible = seen, _admissible(info)
         if terminated:
             self.stop_reason = "terminated"
         elif truncated:
@@ -169,10 +172,11 @@ async def rollout(
     seed: int,
     max_turns: int = 1,
     max_prompt_tokens: int | None = None,
+    constrain: bool = False,
 ) -> list[Group]:
     """Try each task `group_size` times; one `Group` for each task, in order.
 
-    An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What
+    With `constrain` the model can write nothing but an action that the environment lists, where it lists any. An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What
     the bank adds to a prompt has a budget of its own and does not count.
     """
     owners = [task for task in tasks for _ in range(group_size)]
@@ -185,19 +189,24 @@ async def rollout(
         living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
         if not living:
             break
-        waiting: dict[tuple[int, tuple[int, ...]], list[Episode]] = defaultdict(list)
-        encoded: dict[tuple[Message, ...], tuple[int, ...]] = {}  # tries at the same point share their conversation
+        waiting: dict[tuple[int, Request], list[Episode]] = defaultdict(list)
+        prompts: dict[tuple[Message, ...], tuple[Request, int]] = {}  # tries at the same point share their conversation
         for number, episode in living:
             messages = agent.messages(episode.steps, episode.observation, episode.skills)
-            prompt = encoded.get(messages)
-            if prompt is None:
-                prompt = encoded[messages] = backend.encode(messages)
-            length = len(prompt) - episode.skill_tokens
+            if messages not in prompts:
+                ids = backend.encode(messages)
+                prompts[messages] = (
+                    Request(messages, token_ids=ids),
+                    backend.count(messages) if ids is None else len(ids),
+                )
+            request, length = prompts[messages]
+            length -= episode.skill_tokens
             if max_prompt_tokens is not None and length > max_prompt_tokens:
                 episode.end_too_long(length, max_prompt_tokens)
                 continue
-            waiting[number // group_size, prompt].append(episode)
-        requests = [Request(token_ids=prompt, n=len(asking)) for (_, prompt), asking in waiting.items()]
+            choices = episode.admissible if constrain else ()
+            waiting[number // group_size, replace(request, choices=choices)].append(episode)
+        requests = [replace(request, n=len(asking)) for (_, request), asking in waiting.items()]
         asking = list(waiting.values())
         answered = await answers(requests, asking, agent, backend, sampling, derive_seed(seed, "turn", turn))
         for row, generation in zip(asking, answered, strict=True):
@@ -219,8 +228,7 @@ def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend
     skills = dict(zip(begun, chosen, strict=True))
     bare = agent.seeing(None)  # a prompt as its limit counts it
     tokens = {
-        (name, seen): len(backend.encode(agent.messages((), seen, shown)))
-        - len(backend.encode(bare.messages((), seen)))
+        (name, seen): backend.count(agent.messages((), seen, shown)) - backend.count(bare.messages((), seen))
         for (name, seen), shown in skills.items()
     }
     for episode in episodes:
@@ -290,3 +298,9 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     return {
         str(key): value for key, value in info.items() if value is None or isinstance(value, str | int | float | bool)
     }
+
+
+def _admissible(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The actions that an `info` lists."""
+    listed = info.get("admissible_commands")
+    return tuple(str(action) for action in listed) if isinstance(listed, list | tuple) else ()

@@ -73,9 +73,10 @@ class Completion:
 
     text: str
     token_ids: tuple[int, ...]
-    """Sampled ids, the end-of-sequence id included when it was sampled."""
+    """Sampled ids, the end-of-sequence id included when it was sampled. Empty where the sampler names none (an API)."""
     logprobs: tuple[float, ...]
-    """Log-probability (nats) of each id under the sampling distribution at temperature `Sampling.temperature`."""
+    """Log-probability (nats) of each token under the sampling distribution at temperature `Sampling.temperature`. Empty where
+    the sampler gives none."""
     finish_reason: FinishReason
     policy_version: int = 0
     """Number of weight updates the sampling policy had seen."""
@@ -86,8 +87,13 @@ class Completion:
 
     @property
     def sampled(self) -> int:
-        """Tokens that the model wrote itself."""
-        return len(self.token_ids) if self.mask is None else sum(self.mask)
+        """Tokens that the model wrote itself; 0 where the sampler names neither ids nor log-probs."""
+        return sum(self.mask) if self.mask else max(len(self.token_ids), len(self.logprobs))
+
+    @property
+    def told(self) -> int:
+        """Tokens that were inserted."""
+        return 0 if self.mask is None else self.mask.count(False)
 
     @property
     def written(self) -> str:

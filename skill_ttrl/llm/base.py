@@ -1,8 +1,8 @@
 """The protocol every sampler speaks: `hf` here, `vllm` and `openai` beside it.
 
 A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
-so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name it
-as `rollout.backend: module:attribute`.
+so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name what
+makes it as `rollout.backend: module:attribute`: it is called with one `BackendContext` (see `engine`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class Request:
     messages: tuple[Message, ...] = ()
     n: int = 1
     token_ids: tuple[int, ...] | None = None
-    """Exact prompt tokens. Where they are given, `messages` is not looked at."""
+    """Exact prompt tokens. Where they are given, a backend that knows tokens does not look at `messages` and `begun`."""
+    begun: str = ""
+    """What the assistant has said of its answer already, for backends that know texts alone."""
+    choices: tuple[str, ...] = ()
+    """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 
@@ -47,6 +51,7 @@ class Generation:
     """The `n` completions of one request and the prompt tokens they follow."""
 
     prompt_ids: tuple[int, ...]
+    """Empty where the backend knows texts alone."""
     completions: tuple[Completion, ...]
 
 
@@ -55,21 +60,49 @@ class Backend(Protocol):
 
     policy_version: int
     """Stamped on every completion; raised by `sync`."""
+    context: int | None
+    """Most tokens of a prompt and its completion together; None: not known."""
+    constrains: bool
+    """Whether `Request.choices` is kept to."""
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt tokens of a conversation that the assistant is to continue."""
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""
         ...
 
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text that is inserted into a completion; control tokens that it spells stay text."""
+    def encode_text(self, text: str) -> tuple[int, ...] | None:
+        """Tokens of a text that is inserted into a completion; control tokens that it spells stay text. None as above."""
+        ...
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of a prompt; an estimate where the backend knows texts alone."""
+        ...
+
+    def count_text(self, text: str) -> int:
+        """Tokens of a text; an estimate where the backend knows texts alone."""
         ...
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """One `Generation` for each request, in order. The same seed and requests give the same tokens."""
+        """One `Generation` for each request, in order.
+
+        The same seed and requests give the same tokens, as far as the sampler can promise it (`hf` does; an engine whose
+        sums depend on what else is in the batch does so nearly always; a remote model does not).
+        """
         ...
 
     def sync(self, policy_version: int) -> None:
-        """Take over the learner's present weights under this version number."""
+        """Take over the learner's present weights under this version number.
+
+        Raises:
+            WeightSyncError: what samples afterwards is not what the learner has.
+        """
+        ...
+
+    def rest(self) -> None:
+        """Give back the memory that the learner could use. The next `sync` ends it."""
+        ...
+
+    def close(self) -> None:
+        """Stop what the backend has started. It cannot be used afterwards."""
         ...
 
 

@@ -1,16 +1,76 @@
-"""`RolloutEngine`: sampling for people who only want text, a synchronous face over the backends."""
+"""Backends by name, what each is made from, and `RolloutEngine`: sampling for people who only want text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import ModelConfig
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Message, derive_seed
 
-BACKENDS: Registry[Callable[..., Backend]] = Registry("backend")
+if TYPE_CHECKING:
+    from skill_ttrl.llm.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """What a backend is made from. The learner's model is loaded when somebody first looks at it."""
+
+    config: SkillTTRLConfig
+    load: Callable[[], LoadedModel]
+    """Loads the learner's model; see `loaded`."""
+    device: str = "cpu"
+    """Where the learner computes."""
+    autocast: Any = None
+    """torch dtype of the learner's forward pass where it differs from its weights'."""
+    weights: Path | None = None
+    """Checkpoint that the policy is taken from, in place of `config.model`."""
+    trains: bool = False
+    """Whether the weights will change: then `sync` follows each step."""
+    notice: Callable[[str], None] = field(default=lambda text: None)
+    """Tells the user something, such as that a server is being waited for."""
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The learner's model and tokenizer."""
+        return self.load()
+
+
+BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
+
+
+def make_backend(context: BackendContext) -> Backend:
+    """The backend that `rollout.backend` names: a built-in one, or `module:attribute`, called with the context.
+
+    Raises:
+        ConfigError: no backend has this name, or it cannot be made from the config.
+    """
+    backend = BACKENDS.get(context.config.rollout.backend)(context)
+    missing = [name for name in ("generate", "encode", "count", "sync", "rest", "close") if not hasattr(backend, name)]
+    if missing:
+        raise ConfigError(
+            f"{context.config.rollout.backend!r} gave a {type(backend).__name__} without {', '.join(missing)}. A backend has "
+            "the members of skill_ttrl.llm.base.Backend."
+        )
+    return backend
+
+
+@BACKENDS.register("hf")
+def _hf(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.hf import HFBackend
+
+    return HFBackend(
+        context.loaded.model,
+        context.loaded.tokenizer,
+        max_batch_size=context.config.rollout.max_batch_size,
+        autocast=context.autocast,
+    )
 
 
 class RolloutEngine:
@@ -18,9 +78,9 @@ class RolloutEngine:
 
     Args:
         model_path: Hugging Face id or folder.
-        engine: `hf`, or `module:attribute` of a `Backend` that is made from (model, tokenizer).
+        engine: a backend by name: `hf`, `vllm`, or `module:attribute` of your own.
         temperature, top_p, max_new_tokens: how to sample.
-        seed: the same seed and the same calls give the same texts.
+        seed: the same seed and the same calls give the same texts, as far as the backend promises it.
         device: "cpu", "cuda", …
     """
 
@@ -37,8 +97,10 @@ class RolloutEngine:
     ) -> None:
         from skill_ttrl.llm.load import load_model
 
-        loaded = load_model(ModelConfig(path=model_path), device=device, seed=seed)
-        self.backend: Backend = make_backend(engine, loaded.model, loaded.tokenizer)
+        config = SkillTTRLConfig(model=ModelConfig(path=model_path))
+        config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
+        load = lambda: load_model(config.model, device=device, seed=seed)  # noqa: E731
+        self.backend = make_backend(BackendContext(config, load, device))
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
         self._seed, self._calls = seed, 0
 
@@ -47,24 +109,11 @@ class RolloutEngine:
         requests = [Request((Message("user", prompt),), n=n_samples) for prompt in prompts]
         return [[done.text for done in found.completions] for found in self._run(requests)]
 
+    def close(self) -> None:
+        """Stop what the backend has started."""
+        self.backend.close()
+
     def _run(self, requests: list[Request]) -> list[Generation]:
         self._calls += 1
         seed = derive_seed(self._seed, "engine", self._calls)
         return wait_for(self.backend.generate(requests, self.sampling, seed=seed))
-
-
-def make_backend(name: str, model: Any, tokenizer: Any, **options: Any) -> Backend:
-    """The backend called `name`, or `module:attribute`, around a loaded model.
-
-    Raises:
-        ConfigError: no backend has this name.
-    """
-    backend: Backend = BACKENDS.get(name)(model, tokenizer, **options)
-    return backend
-
-
-@BACKENDS.register("hf")
-def _hf(model: Any, tokenizer: Any, **options: Any) -> Backend:
-    from skill_ttrl.llm.hf import HFBackend
-
-    return HFBackend(model, tokenizer, **options)

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
 from skill_ttrl.llm.stop import StopTexts
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
@@ -50,6 +51,8 @@ class HFBackend:
         self.max_batch_size = max_batch_size
         self.autocast = autocast
         self.policy_version = 0
+        self.context: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.constrains = False
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stops: dict[tuple[str, ...], StopTexts] = {}
@@ -60,11 +63,25 @@ class HFBackend:
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Tokens of a text inside an answer; see `Backend.encode_text`."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        return encode_plain(self.tokenizer, text)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """See `Backend.count`."""
+        return len(self.encode(messages))
+
+    def count_text(self, text: str) -> int:
+        """See `Backend.count_text`."""
+        return len(self.encode_text(text))
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
         self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Nothing to give back: the model is the learner's own."""
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`."""
@@ -146,9 +163,8 @@ class HFBackend:
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> _Decoding:
         longest = max(len(prompt) for prompt in prompts)
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        if limit is not None and longest >= limit:
-            raise ModelError(f"A prompt of {longest} tokens does not fit the model's {limit} positions.")
+        if self.context is not None and longest >= self.context:
+            raise ModelError(f"A prompt of {longest} tokens does not fit the model's {self.context} positions.")
         if min(len(prompt) for prompt in prompts) == 0:
             raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
         ids = torch.tensor([[self.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
@@ -240,37 +256,6 @@ def truncate(logprobs_N_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         outside = share.cumsum(-1) - share >= sampling.top_p
         logprobs_N_V = logprobs_N_V.masked_fill(outside.scatter(1, index, outside), -torch.inf)
     return logprobs_N_V
-
-
-def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Tokens of a conversation up to where the assistant begins.
-
-    Control tokens are the template's alone: a question that spells `<|im_end|>` stays text and ends no turn.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        return tuple(tokenizer.encode("\n\n".join(message.content for message in messages)))
-    turns = [{"role": message.role, "content": message.content} for message in messages]
-    ids = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
-    )
-    return tuple(ids)
-
-
-def end_ids(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end a completion: the generation config's and the tokenizer's.
-
-    Raises:
-        ModelError: there are none, so no completion could ever end.
-    """
-    config = getattr(model, "generation_config", None)
-    listed = getattr(config, "eos_token_id", None)
-    named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
-    ids = {int(token) for token in named if token is not None}
-    if not ids:
-        raise ModelError(
-            "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."
-        )
-    return ids
 
 
 def _row_batches(counts: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -47,7 +47,7 @@ class _Draft:
 
     @property
     def sampled(self) -> int:
-        return sum(self.mask)
+        return sum(self.mask) if self.mask else len(self.logprobs)
 
     def add(self, piece: Completion) -> None:
         self.text += piece.text
@@ -56,9 +56,10 @@ class _Draft:
         self.mask += piece.mask or [True] * len(piece.token_ids)
         self.last = piece
 
-    def insert(self, text: str, ids: Sequence[int]) -> None:
+    def insert(self, text: str, ids: Sequence[int] | None) -> None:
         self.inserted.append((len(self.text), len(self.text) + len(text)))
         self.text += text
+        ids = ids or ()  # a backend that knows texts alone has none
         self.ids += ids
         self.logprobs += [0.0] * len(ids)
         self.mask += [False] * len(ids)
@@ -117,10 +118,10 @@ async def generate_with_pauses(
         for draft, text in zip(living, texts, strict=True):
             if text is not None:
                 draft.insert(text, backend.encode_text(text))
-        waiting: dict[tuple[tuple[int, ...], int], list[_Draft]] = defaultdict(list)
+        waiting: dict[Request, list[_Draft]] = defaultdict(list)
         for draft in living:
-            waiting[(*draft.prompt, *draft.ids), _room(draft, requests, sampling)].append(draft)
-        going_on = [Request(n=len(row), token_ids=ids, max_new_tokens=room) for (ids, room), row in waiting.items()]
+            waiting[_going_on(draft, requests, sampling)].append(draft)
+        going_on = [replace(request, n=len(row)) for request, row in waiting.items()]
         how = pausing if asked < limit else sampling
         found = await backend.generate(going_on, how, seed=derive_seed(seed, "pause", asked))
         for row, generation in zip(waiting.values(), found, strict=True):
@@ -139,6 +140,13 @@ def _paused(draft: _Draft, mark: str) -> bool:
 def _room(draft: _Draft, requests: Sequence[Request], sampling: Sampling) -> int:
     own = requests[draft.request].max_new_tokens or sampling.max_new_tokens
     return min(own, sampling.max_new_tokens) - draft.sampled
+
+
+def _going_on(draft: _Draft, requests: Sequence[Request], sampling: Sampling) -> Request:
+    """The request that continues a draft: by its tokens, and for a backend that knows none by what was said so far."""
+    own, ids = requests[draft.request], (*draft.prompt, *draft.ids)
+    room = _room(draft, requests, sampling)
+    return replace(own, token_ids=ids or None, begun=draft.text, max_new_tokens=room)
 
 
 def _written(draft: _Draft) -> str:

@@ -17,6 +17,8 @@ class ScriptedBackend:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = itertools.cycle(texts)
         self.policy_version = SCRIPTED_VERSION
+        self.context: int | None = None
+        self.constrains = False
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """UTF-8 bytes of the messages."""
@@ -26,8 +28,22 @@ class ScriptedBackend:
         """UTF-8 bytes."""
         return tuple(text.encode())
 
+    def count(self, messages: Sequence[Message]) -> int:
+        """UTF-8 bytes of the messages."""
+        return len(self.encode(messages))
+
+    def count_text(self, text: str) -> int:
+        """UTF-8 bytes."""
+        return len(self.encode_text(text))
+
     def sync(self, policy_version: int) -> None:
         """A script has no weights."""
+
+    def rest(self) -> None:
+        """A script has no memory to give back."""
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """The next texts of the script, whatever is asked."""

@@ -47,6 +47,8 @@ class MicroBatch:
     """1 at trained tokens, 0 elsewhere."""
     old_log_probs_N_R: Float[Tensor, "N R"]
     advantages_N: Float[Tensor, " N"]
+    weights_N_R: Float[Tensor, "N R"]
+    """Factor of each token's advantage (see `rl.correction`); 1 where nothing is corrected."""
 
     @property
     def trained_tokens(self) -> int:
@@ -77,6 +79,8 @@ class RolloutBatch:
     advantages_N: Float[Tensor, " N"]
     prompt_index_N: Int[Tensor, " N"]
     """Which group (prompt) an item belongs to."""
+    weights_F: Float[Tensor, " F"] | None = None
+    """Factor of each token's advantage (see `rl.correction`); None: 1 everywhere."""
 
     def __len__(self) -> int:
         return len(self.prompt_lengths_N)
@@ -130,6 +134,7 @@ class RolloutBatch:
             response_mask_N_R=mask_N_R.float(),
             old_log_probs_N_R=self.old_log_probs_F[sources_N_R].masked_fill(~mask_N_R, 0.0),
             advantages_N=self.advantages_N[rows],
+            weights_N_R=mask_N_R.float() if self.weights_F is None else self.weights_F[sources_N_R] * mask_N_R,
         )
 
 

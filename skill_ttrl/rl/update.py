@@ -20,6 +20,7 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.rl.correction import Correction, corrected
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import LOSSES, ZERO_WITHOUT_ADVANTAGE, Denominators, compute_entropy_bonus
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
@@ -36,6 +37,8 @@ class Learner:
         accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
+        correction: What is done about a sampler that is not this policy (see `correction`); None: its log-probs are taken as
+            this policy's.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Learner:
         *,
         total_steps: int,
         max_response_tokens: int | None = None,
+        correction: Correction | None = None,
     ) -> None:
         self.policy = policy
+        self._correction = correction
         self.config = config
         self._accelerator = accelerator
         self._loss = LOSSES.get(config.loss)
@@ -87,9 +92,10 @@ class Learner:
             estimate for the policy that sampled. `updates` are optimiser steps taken; `skipped_updates` those refused
             because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
-            mini-batch that has no others takes no optimiser step.
+            mini-batch that has no others takes no optimiser step. With a correction also what `corrected` measures.
         """
         figures = _Figures()
+        batch, gap = self._corrected(batch, temperature)
         with self.policy.training(derive_seed(seed, "dropout", step)):
             position = step * self._updates_per_step
             for epoch in range(self.config.epochs):
@@ -101,7 +107,21 @@ class Learner:
             self.policy.refresh_reference()
         tokens = int(batch.trained_F.sum())
         entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
-        return figures.summary() | {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch))}
+        return figures.summary() | gap | {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch))}
+
+    def _corrected(self, batch: RolloutBatch, temperature: float) -> tuple[RolloutBatch, dict[str, float]]:
+        """The batch as this policy sees it, and how far the sampler is from it."""
+        if self._correction is None:
+            return batch, {}
+
+        @torch.no_grad()
+        def score(micro_batch: MicroBatch) -> Tensor:
+            with self._accelerator.autocast():
+                return self.policy.token_logprobs(micro_batch.to(self.policy.device), temperature=temperature)[0].cpu()
+
+        self.policy.model.eval()
+        rows, cap = self.config.micro_batch_size, self.config.sampler_correction_cap
+        return corrected(batch, score, self._correction, cap, rows=rows, pad_id=self.policy.pad_id)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch: whole prompts in a seeded order."""
@@ -153,7 +173,7 @@ class Learner:
         loss, info = self._loss(
             log_probs,
             micro_batch.old_log_probs_N_R,
-            micro_batch.advantages_N[:, None],
+            micro_batch.advantages_N[:, None] * micro_batch.weights_N_R,
             mask,
             clip_ratio=config.clip_ratio,
             clip_ratio_high=config.clip_ratio_high,

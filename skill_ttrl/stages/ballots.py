@@ -179,7 +179,7 @@ def _by_policy(bench: Workbench) -> Rewording:
 
     def write(questions: Sequence[str]) -> list[str]:
         asked = [formatter.messages(question) for question in questions]
-        short = [messages for messages in asked if len(bench.backend.encode(messages)) <= config.data.max_prompt_tokens]
+        short = [messages for messages in asked if bench.backend.count(messages) <= config.data.max_prompt_tokens]
         plainly = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
         done = wait_for(bench.backend.generate([Request(messages) for messages in short], plainly, seed=0))
         texts = {messages: made.completions[0].text for messages, made in zip(short, done, strict=True)}
@@ -199,7 +199,7 @@ def _asking(config: SkillTTRLConfig) -> PromptFormatter:
 
 
 def _fits(bench: Workbench, question: str) -> bool:
-    length = len(bench.backend.encode(bench.agent.messages((), question))) if question.strip() else 0
+    length = bench.backend.count(bench.agent.messages((), question)) if question.strip() else 0
     return 0 < length <= bench.config.data.max_prompt_tokens
 
 

@@ -106,7 +106,7 @@ def skill_figures(groups: Sequence[Group]) -> dict[str, float]:
         "evolve_rate": sum(found.has_evolve for found in ops) / count,
         "answered_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
         "ops_errors": sum(len(found.errors) for found in ops) / count,
-        "inserted_tokens": sum(len(completion.token_ids) - completion.sampled for completion in done) / count,
+        "inserted_tokens": sum(completion.told for completion in done) / count,
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.base import Backend
-from skill_ttrl.llm.engine import make_backend
+from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
 from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
@@ -30,30 +31,61 @@ from skill_ttrl.types import Skill, Task, derive_seed
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+Notice = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class Parts:
     """What it takes to put questions to a policy."""
 
     accelerator: Accelerator
-    loaded: LoadedModel
+    context: BackendContext
+    """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
     backend: Backend
     agent: ConversationAgent | SkillAgent
 
 
-def make_parts(config: SkillTTRLConfig, *, weights: Path | None = None) -> Parts:
-    """Policy, sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`."""
+def make_parts(
+    config: SkillTTRLConfig, *, weights: Path | None = None, trains: bool = False, notice: Notice = lambda text: None
+) -> Parts:
+    """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
+
+    With `trains` the weights will change: the sampler must be able to follow them.
+    """
     refuse_unready(config)
     accelerator = make_accelerator(config.runtime)
-    loaded = _load(config, accelerator, weights)
-    backend = make_backend(
-        config.rollout.backend,
-        loaded.model,
-        loaded.tokenizer,
-        max_batch_size=config.rollout.max_batch_size,
-        autocast=autocast_dtype(accelerator),
+    context = BackendContext(
+        config,
+        partial(_load, config, accelerator, weights),
+        str(accelerator.device),
+        autocast_dtype(accelerator),
+        weights,
+        trains,
+        notice,
     )
-    return Parts(accelerator, loaded, backend, make_agent(config, backend))
+    backend = make_backend(context)
+    try:
+        refuse_unconstrained(config, backend, trains)
+        return Parts(accelerator, context, backend, make_agent(config, backend))
+    except BaseException:
+        backend.close()
+        raise
+
+
+def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
+    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or the policy is to learn from them."""
+    if not config.agent.constrain_actions:
+        return
+    if not backend.constrains:
+        raise ConfigError(
+            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
+            f"{config.rollout.backend} cannot. Use vllm, or --set agent.constrain_actions=false."
+        )
+    if trains:
+        raise ConfigError(
+            "agent.constrain_actions is for measuring: the log-probs of constrained tokens are not the policy's, so nothing "
+            "can be learnt from them. Train with --set agent.constrain_actions=false."
+        )
 
 
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent | SkillAgent:
@@ -61,7 +93,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent |
     if config.skills is None:
         return ConversationAgent(PromptFormatter.from_config(config.agent), config.agent.memory)
     formatter = PromptFormatter.from_config(
-        config.agent, skill_tokens=config.skills.prompt_tokens, count=lambda text: len(backend.encode_text(text))
+        config.agent, skill_tokens=config.skills.prompt_tokens, count=backend.count_text
     )
     return SkillAgent(formatter, config.skills, config.agent.memory)
 
@@ -94,18 +126,23 @@ def build(
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
-    parts = make_parts(config, weights=weights)
-    _check_context(config, parts)
-    train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
-    if held_out:
-        evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-        _refuse_leak(train, evaluated)
-    else:
-        evaluated = train
+    parts = make_parts(config, weights=weights, trains=True, notice=progress.notice)
+    try:
+        policy = _policy(config, parts)
+        _check_context(config, parts)
+        train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
+        if held_out:
+            evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
+            _refuse_leak(train, evaluated)
+        else:
+            evaluated = train
+    except BaseException:
+        parts.backend.close()
+        raise
     return Workbench(
         config=config,
         accelerator=parts.accelerator,
-        policy=_policy(config, parts),
+        learns=policy,
         backend=parts.backend,
         envs=envs,
         agent=parts.agent,
@@ -142,15 +179,20 @@ def build_to_measure(
     _refuse_cut_series(config, every)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
-    parts = make_parts(config, weights=weights)
-    _check_context(config, parts)
-    kept = {
-        name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress) for name, tasks in problems.items()
-    }
+    parts = make_parts(config, weights=weights, notice=progress.notice)
+    try:
+        _check_context(config, parts)
+        kept = {
+            name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
+            for name, tasks in problems.items()
+        }
+    except BaseException:
+        parts.backend.close()
+        raise
     bench = Workbench(
         config=config,
         accelerator=parts.accelerator,
-        policy=_policy(config, parts),
+        learns=None,
         backend=parts.backend,
         envs=envs,
         agent=parts.agent,
@@ -165,8 +207,8 @@ def build_to_measure(
 
 def _policy(config: SkillTTRLConfig, parts: Parts) -> Policy:
     return Policy(
-        parts.loaded.model,
-        parts.loaded.tokenizer,
+        parts.context.loaded.model,
+        parts.context.loaded.tokenizer,
         parts.accelerator.device,
         gradient_checkpointing=config.model.gradient_checkpointing,
     )
@@ -223,7 +265,7 @@ def fit_prompts(
     """
 
     def length(question: str) -> int:
-        return len(backend.encode(agent.messages((), question)))
+        return backend.count(agent.messages((), question))
 
     kept: list[Task] = []
     long: list[str] = []
@@ -251,7 +293,7 @@ def fit_prompts(
 
 
 def _check_context(config: SkillTTRLConfig, made: Parts) -> None:
-    positions = getattr(made.loaded.model.config, "max_position_embeddings", None)
+    positions = made.backend.context
     parts = {
         "data.max_prompt_tokens": config.data.max_prompt_tokens,
         "rollout.max_new_tokens": config.rollout.max_new_tokens,
@@ -273,9 +315,9 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
     backend, agent = made.backend, made.agent
     shown = Skill("skill", "skill", "skill")
-    alone = len(backend.encode_text(agent.formatter.render_skill(shown)))
-    with_skill, without = (len(backend.encode(agent.messages((), "question", few))) for few in ((shown,), ()))
-    told = len(backend.encode_text(agent.formatter.render_retrieved([shown])))
+    alone = backend.count_text(agent.formatter.render_skill(shown))
+    with_skill, without = (backend.count(agent.messages((), "question", few)) for few in ((shown,), ()))
+    told = backend.count_text(agent.formatter.render_retrieved([shown]))
     prompt = with_skill - without - alone + skills.in_prompt  # a line break for each
     return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)
 

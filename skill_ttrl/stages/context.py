@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.llm.load import save_model
 from skill_ttrl.rl.policy import Policy
@@ -38,7 +39,8 @@ class Workbench:
 
     config: SkillTTRLConfig
     accelerator: Accelerator
-    policy: Policy
+    learns: Policy | None
+    """The policy whose weights change; None where it is only measured: the sampler may live elsewhere."""
     backend: Backend
     envs: EnvPool
     agent: ConversationAgent | SkillAgent
@@ -51,6 +53,22 @@ class Workbench:
     """Whether evaluation runs on the very tasks that are trained on."""
     bank: RunBank | None = None
     """The skill bank; None where the config has no skills."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that learns.
+
+        Raises:
+            ConfigError: nothing learns here.
+        """
+        if self.learns is None:
+            raise ConfigError("This policy is only measured: there are no weights to train here.")
+        return self.learns
+
+    def close(self) -> None:
+        """Close the environments and stop what the sampler has started."""
+        self.envs.close()
+        self.backend.close()
 
     @property
     def sampling(self) -> Sampling:
@@ -82,6 +100,7 @@ class Workbench:
                 seed=seed,
                 max_turns=self.config.agent.max_turns,
                 max_prompt_tokens=self.config.data.max_prompt_tokens,
+                constrain=self.config.agent.constrain_actions,
             )
         )
 

@@ -95,7 +95,7 @@ def draw_samples(
         if bank is not None:
             stack.callback(bank.close)
         bench, kept = build_to_measure(subject.config, tasks, progress, weights=subject.weights, bank=bank)
-        stack.callback(bench.envs.close)
+        stack.callback(bench.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
         rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known))

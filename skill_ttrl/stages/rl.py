@@ -19,6 +19,7 @@ from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.correction import Correction
 from skill_ttrl.rl.update import Learner
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
@@ -46,6 +47,7 @@ BANK_OFF = "after, bank off"
 def reinforce(run: Run, reward: Reward) -> None:
     """Train for `rl.steps` steps, from where a resumed run stopped."""
     bench, config = run.bench, run.config
+    bench.backend.sync(run.steps_done("rl"))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     if config.rl.kl_coef > 0 and "sft" in config.phases:
         bench.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
@@ -55,12 +57,12 @@ def reinforce(run: Run, reward: Reward) -> None:
         bench.accelerator,
         total_steps=config.rl.steps,
         max_response_tokens=config.rollout.max_new_tokens,
+        correction=correction_of(config),
     )
     done = run.steps_done("rl")
     if done and run.resumed is not None:
         learner.load_state_dict(load_tensors(run.resumed.path)["learner"])
     poll = Poll(bench, run.resumed_state if done else {})
-    bench.backend.sync(done)
     tasks_of = partial(step_tasks, bench.train_tasks, config.rl.prompts_per_step, seed=config.seed)
     poll.measure_base(run, map(tasks_of, range(config.rl.steps)))
     run.progress.start(PHASE, config.rl.steps, "step", done)
@@ -82,11 +84,13 @@ def reinforce(run: Run, reward: Reward) -> None:
         seed = derive_seed(config.seed, "reward", step)
         groups = [g.with_rewards(list(reward(g, v, seed))) for g, v in zip(groups, votes, strict=True)]
         clock.enter("update")
+        bench.backend.rest()
         kept = trained_on(groups, votes, config, step)
         figures = update(learner, make_batch(kept, config), step, bench)
         if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step)
+        clock.enter("sync")
         bench.backend.sync(step + 1)
 
         clock.enter("record")
@@ -104,6 +108,14 @@ def reinforce(run: Run, reward: Reward) -> None:
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
         run.evaluate(BANK_OFF, bank_off=True)
+
+
+def correction_of(config: SkillTTRLConfig) -> Correction | None:
+    """What is done about the sampler's log-probs: nothing where it is the learner's own model."""
+    asked = config.rl.sampler_correction
+    if asked == "auto":
+        return None if config.rollout.backend == "hf" else "truncate"
+    return None if asked == "none" else asked
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:

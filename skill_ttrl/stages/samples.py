@@ -112,5 +112,5 @@ def _skill_counts(trajectory: Trajectory, done: list[Completion]) -> dict[str, i
         "evolve_rate": int(ops.has_evolve),
         "answered_rate": int(bool(trajectory.retrieved)),
         "ops_errors": len(ops.errors),
-        "inserted_tokens": sum(len(completion.token_ids) - completion.sampled for completion in done),
+        "inserted_tokens": sum(completion.told for completion in done),
     }

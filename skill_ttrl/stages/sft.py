@@ -11,6 +11,7 @@ from skill_ttrl.config import SFTConfig
 from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
@@ -99,13 +100,13 @@ def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[E
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     encoded = []
     for shown, row in zip(demonstrations, pieces, strict=True):
-        prompt = bench.backend.encode(agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
+        prompt = encode_chat(tokenizer, agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
         ids: list[int] = []
         mask: list[bool] = []
         for piece in row:
             if isinstance(piece, Told):
                 told = agent.formatter.render_retrieved([_skill(text) for text in piece.skills])
-                tokens, learnt = bench.backend.encode_text(told), False
+                tokens, learnt = encode_plain(tokenizer, told), False
             else:
                 tokens, learnt = written[piece.text], piece.learnt
             ids += tokens

@@ -84,7 +84,7 @@ def run(
                 for text in bank.bank.notices:
                     progress.notice(text, warning=True)
             bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
-            stack.callback(bench.envs.close)
+            stack.callback(bench.close)
             learn = [_phase(name, bench, progress) for name in config.phases]
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
@@ -108,7 +108,8 @@ def run(
         )
         for phase in learn:
             phase(run)
-        if "rl" not in config.phases:
+        if config.phases == ["sft"]:
+            bench.backend.sync(0)
             run.evaluate("after")
         summary = summarise(run)
         write_summary(folder, summary, beside_lines(folder.path))

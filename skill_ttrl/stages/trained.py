@@ -117,6 +117,7 @@ def ask(
             rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, sampling=sampling, seed=config.seed)
         )
     finally:
+        parts.backend.close()
         if bank is not None:
             bank.close()
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]

@@ -37,8 +37,10 @@ SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
 
 def imitate_majority(run: Run) -> None:
     """The whole phase, from where a resumed run stopped, measured before and after as the rl phase is."""
+    run.bench.backend.sync(0)  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     draw(run)
+    run.bench.backend.rest()
     learned = learn(run)
     run.bench.backend.sync(learned)
     run.evaluate("after")
@@ -51,7 +53,6 @@ def draw(run: Run) -> None:
     bench, config = run.bench, run.config
     rounds, done = config.rl.steps, min(run.steps_done(PHASE), config.rl.steps)
     history = VoteHistory.from_state(run.resumed_state["votes"]) if 0 < done < rounds else VoteHistory()
-    bench.backend.sync(0)
     run.progress.start(SAMPLING, rounds, "round", done)
     for step in range(done, rounds):
         began = time.perf_counter()

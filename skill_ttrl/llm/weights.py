@@ -1,0 +1,45 @@
+"""The learner's weights as another sampler reads them: Hugging Face names, adapters folded in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every parameter, as the model's own checkpoint names them; tied ones once.
+
+    Adapters are folded into copies, one matrix at a time: the model itself is not touched, so nothing drifts however often
+    this is done.
+
+    Args:
+        model: a causal language model of transformers, plain or wrapped by peft.
+    """
+    adapted = hasattr(model, "get_base_model")
+    base = model.get_base_model() if adapted else model
+    layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}
+    for name, parameter in base.named_parameters():
+        owner, _, kind = name.rpartition(".base_layer.")
+        if owner in layers:
+            value = parameter.detach()
+            if kind == "weight":
+                for adapter in layers[owner].active_adapters:
+                    value = value + layers[owner].get_delta_weight(adapter).to(value.dtype)
+            yield f"{owner}.{kind}", value
+        elif not any(name.startswith(f"{layer}.") for layer in layers):
+            yield name, parameter.detach()
+
+
+def save_adapters(model: Any, folder: Path) -> None:
+    """Write the adapters alone, in peft's format."""
+    model.save_pretrained(folder)
+
+
+def has_adapters(model: Any) -> bool:
+    """Whether peft wraps the model."""
+    return hasattr(model, "get_base_model")
