@@ -236,3 +236,35 @@ def test_a_first_prompt_that_is_too_long_is_a_failed_try() -> None:
     for trajectory in asyncio.run(work)[0].trajectories:
         assert trajectory.stop_reason == "error" and trajectory.steps == ()
         assert trajectory.error == "The prompt has 14 tokens, more than the 3 allowed."
+
+
+class Rooms(TextEnv):
+    """Lists what can be done; the list changes with each step, and there is none at the end."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left = [["go east", "look"], ("open box",), None]
+        return "a hall", {"admissible_commands": self.left.pop(0)}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        listed = self.left.pop(0)
+        return "a room", 0.0, False, False, {} if listed is None else {"admissible_commands": listed}
+
+
+@pytest.mark.parametrize("constrain", [True, False])
+def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_asked(constrain: bool) -> None:
+    backend = Recording(["look"])
+    work = rollout(
+        [Task("r", "Rooms-v0")],
+        2,
+        envs=EnvPool(Rooms),
+        agent=AGENT,
+        backend=backend,
+        sampling=Sampling(),
+        seed=0,
+        max_turns=3,
+        constrain=constrain,
+    )
+    asyncio.run(work)
+    asked = [turn[0].choices for turn in backend.asked]
+    assert asked == ([("go east", "look"), ("open box",), ()] if constrain else [(), (), ()])

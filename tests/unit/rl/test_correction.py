@@ -1,0 +1,131 @@
+"""A batch that another sampler drew: the learner's own log-probs, the weight of each token, and the gap between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from skill_ttrl.config import RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.rl.correction import corrected
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.update import Learner
+from skill_ttrl.stages.rl import correction_of
+
+
+def scorer(policy: Policy) -> Callable[[MicroBatch], Tensor]:
+    @torch.no_grad()
+    def score(micro_batch: MicroBatch) -> Tensor:
+        return policy.token_logprobs(micro_batch)[0]
+
+    return score
+
+
+def sampled_by(policy: Policy, batch: RolloutBatch) -> RolloutBatch:
+    """The batch with the log-probs that this policy itself would have sampled with, found item by item."""
+    log_probs = batch.old_log_probs_F.clone()
+    for item in range(len(batch)):
+        (alone,) = batch.micro_batches(torch.tensor([item]), 1, 0)
+        with torch.no_grad():
+            scores = policy.token_logprobs(alone)[0]
+        start = int(batch.starts_N[item] + batch.prompt_lengths_N[item])
+        log_probs[start : start + int(batch.response_lengths_N[item])] = scores[0]
+    return replace(batch, old_log_probs_F=log_probs)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
+    rows: int, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
+) -> None:
+    policy = make_policy()
+    batch = sampled_by(policy, make_batch())
+    found, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=rows, pad_id=0)
+    assert found.weights_F is not None
+    assert torch.allclose(found.weights_F, torch.ones_like(found.weights_F), atol=1e-5)
+    assert torch.allclose(found.old_log_probs_F, batch.old_log_probs_F, atol=1e-5)
+    assert figures["sampler_gap_max"] < 1e-5 and figures["sampler_capped"] == 0
+
+
+def test_each_token_has_the_weight_of_its_own_gap(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
+) -> None:
+    policy = make_policy()
+    own = sampled_by(policy, make_batch())
+    gap = torch.zeros_like(own.old_log_probs_F)
+    places = own.trained_F.nonzero().squeeze(1)
+    gap[places[:4]] = torch.tensor([0.5, -0.5, 1.5, -1.5])  # learner minus sampler, nats
+    batch = replace(own, old_log_probs_F=own.old_log_probs_F - gap)
+    truncated, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=4, pad_id=0)
+    masked, _ = corrected(batch, scorer(policy), "mask", 2.0, rows=4, pad_id=0)
+    assert truncated.weights_F is not None and masked.weights_F is not None
+    grows = torch.tensor([0.5, -0.5, 1.5, -1.5]).exp()
+    assert torch.allclose(truncated.weights_F[places[:4]], grows.clamp(max=2.0), rtol=1e-4)
+    assert torch.allclose(masked.weights_F[places[:4]], torch.tensor([grows[0], grows[1], 0.0, 0.0]), rtol=1e-4)
+    assert figures["sampler_gap"] == pytest.approx(4.0 / len(places), rel=1e-3)
+    assert figures["sampler_gap_max"] == pytest.approx(1.5, rel=1e-3)
+    assert figures["sampler_capped"] == pytest.approx(1 / len(places))
+    assert figures["sampler_kl"] > 0
+    assert torch.allclose(truncated.old_log_probs_F, own.old_log_probs_F, atol=1e-5)
+
+
+def step(make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, **how: Any) -> Policy:
+    policy = make_policy()
+    settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
+    Learner(policy, settings, accelerator, total_steps=1, **how).update(batch, step=0, seed=0, temperature=1.0)
+    return policy
+
+
+def test_without_a_gap_the_correction_changes_nothing_that_is_learnt(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    batch = sampled_by(make_policy(), make_batch())
+    plain = step(make_policy, accelerator, batch)
+    weighed = step(make_policy, accelerator, batch, correction="truncate")
+    for one, other in zip(plain.model.parameters(), weighed.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_the_gradient_is_that_of_weighted_advantages(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    # The learner finds every token twice as likely as the sampler did: the gradient doubles.
+    policy = make_policy()
+    own = sampled_by(policy, make_batch())
+    half = replace(own, old_log_probs_F=own.old_log_probs_F - torch.log(torch.tensor(2.0)) * own.trained_F)
+    settings = RLConfig(learning_rate=1e-9, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
+    settings.grad_clip = 1e9
+    norms = []
+    for batch, correction in ((own, None), (half, "truncate")):
+        learner = Learner(make_policy(), settings, accelerator, total_steps=1, correction=correction)  # type: ignore[arg-type]
+        norms.append(learner.update(batch, step=0, seed=0, temperature=1.0)["grad_norm"])
+    assert norms[1] == pytest.approx(2 * norms[0], rel=1e-3)
+
+
+def test_inserted_tokens_are_neither_scored_nor_counted(
+    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
+) -> None:
+    policy = make_policy()
+    batch = sampled_by(policy, make_batch())
+    trained = batch.trained_F.clone()
+    first = int(trained.nonzero()[0])
+    trained[first] = False
+    wrong = batch.old_log_probs_F.clone()
+    wrong[first] = -99.0
+    batch = replace(batch, trained_F=trained, old_log_probs_F=wrong)
+    found, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=2, pad_id=0)
+    assert found.weights_F is not None and float(found.weights_F[first]) == 1.0
+    assert figures["sampler_gap_max"] < 1e-5
+
+
+def test_the_sampler_is_corrected_for_where_it_is_not_the_learner() -> None:
+    config = SkillTTRLConfig()
+    assert correction_of(config) is None
+    assert correction_of(load_config({}, ["rollout.backend=vllm"])) == "truncate"
+    assert correction_of(load_config({}, ["rollout.backend=vllm", "rl.sampler_correction=none"])) is None
+    assert correction_of(load_config({}, ["rl.sampler_correction=mask"])) == "mask"
