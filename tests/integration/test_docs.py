@@ -93,6 +93,11 @@ def test_examples_on_skills(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_example_of_ones_own_backend(tmp_path: Path) -> None:
+    told = run_example("own_backend.py", tmp_path)
+    assert "a recipe would name it: own_backend:Timed" in told and "2 prompts, " in told and "[3, 3]" in told
+
+
 def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) -> None:
     told = run_example("own_problems.py", tmp_path, str(tmp_path))
     before, after = map(float, re.findall(r"avg@16  before (\S+)  after (\S+)", told)[0])
