@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.templates import Templates
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.skills.access import TIERS, in_turn
 from skill_ttrl.skills.hostile import escape
+from skill_ttrl.templates import Templates
 from skill_ttrl.types import Message, Skill
 
 if TYPE_CHECKING:

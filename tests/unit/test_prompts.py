@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl import PromptFormatter
 from skill_ttrl.agents.agent import ConversationAgent
-from skill_ttrl.agents.templates import PLACES, Templates
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.templates import PLACES, Templates
 from skill_ttrl.types import Message, Step
 
 
