@@ -95,7 +95,7 @@ def load_checkpoint(
         base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
     model, _ = _load_pretrained(base, dtype)
     model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
-    return LoadedModel(_to_device(model, device), _load_tokenizer(own))
+    return LoadedModel(_to_device(model, device), load_tokenizer(own))
 
 
 def hub_revision(config: ModelConfig) -> str | None:
@@ -149,7 +149,7 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
-    tokenizer = _load_tokenizer(config)
+    tokenizer = load_tokenizer(config)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             config.path,
@@ -163,7 +163,12 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]
     return model, tokenizer
 
 
-def _load_tokenizer(config: ModelConfig) -> Any:
+def load_tokenizer(config: ModelConfig) -> Any:
+    """The tokenizer of a model in Hugging Face format, without its weights.
+
+    Raises:
+        ModelError: it is not there or cannot be read.
+    """
     from transformers import AutoTokenizer
 
     try:
