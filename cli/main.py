@@ -319,9 +319,17 @@ def doctor(
         str | None, typer.Option("--config", help="A recipe or file: adds its memory, data, model.")
     ] = None,
     overrides: Overrides = None,
+    lock: Annotated[
+        str | None, typer.Option("--lock", help="cpu or gpu: print the file that lists that set with vLLM, no more.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is installed, what this machine can do, what will not work and what to do about it."""
+    if lock is not None:
+        from skill_ttrl.stages.version_sets import lock_path
+
+        print(lock_path(lock))
+        return
     from skill_ttrl.config import load_config
     from skill_ttrl.stages.doctor import diagnose
 

@@ -9,9 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.stages import version_sets
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -20,6 +24,8 @@ Status = Literal["ok", "warn", "fail"]
 DISTRIBUTION = "skill-ttrl"
 TESTED_PYTHON = ((3, 11), (3, 12))
 SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "gymnasium", "datasets")
+MOST_SHOWN = 5
+"""Packages named where many differ."""
 LITTLE_DISK = 5e9
 """Free bytes below which checkpoints of real models will not go far."""
 
@@ -34,6 +40,27 @@ class Check:
     found: str
     advice: str = ""
     """What to do; empty where nothing needs to be done."""
+
+
+def tried(name: str, look: Callable[[], str | Check | Sequence[Check]]) -> list[Check]:
+    """What `look` finds, or why it could not look: whatever is wrong with a machine, the other checks are still wanted.
+
+    Args:
+        name: of the check, where `look` gives a text or fails.
+        look: gives what was found, or whole checks.
+    """
+    try:
+        found = look()
+    except SkillTTRLError as error:
+        return [Check(name, "fail", "not usable", str(error))]
+    except Exception as error:  # a broken package can raise anything where it is imported
+        text = f"looking at it failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return [
+            Check(name, "fail", text, "If `versions` and `packages` are ok, this is a bug of skill-ttrl: report it.")
+        ]
+    if isinstance(found, str):
+        return [Check(name, "ok", found)]
+    return [found] if isinstance(found, Check) else list(found)
 
 
 def _python() -> Check:
@@ -77,9 +104,32 @@ def _packages() -> Check:
         elif not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} {version} is outside {requirement.specifier}")
     if wrong:
-        return Check("packages", "fail", "; ".join(wrong), "pip install -c constraints.txt -e . (or make quickstart)")
+        engines = version_sets.this_environment().engines
+        command = "pip install -c constraints.txt -e . (or make quickstart)"
+        return Check(
+            "packages", "fail", "; ".join(wrong), version_sets.install_command(engines[0]) if engines else command
+        )
     shown = ", ".join(f"{name} {installed_version(name)}" for name in SHOWN_PACKAGES)
     return Check("packages", "ok", f"{DISTRIBUTION} {own}; {shown}")
+
+
+def _versions() -> list[Check]:
+    """Which of the sets this is; one failed check for each thing that does not fit."""
+    found = version_sets.this_environment()
+    name = version_sets.which_set(found)
+    if name == "none":
+        return [Check("versions", "fail", each.problem, each.command) for each in version_sets.misfits(found)]
+    if name == "core":
+        advice = f"With vLLM, into an environment of its own: {version_sets.install_command('gpu')} (docs/vllm.md)"
+        return [Check("versions", "ok", "set core: no vLLM", advice)]
+    differ = version_sets.not_as_locked(found, name)
+    engine = version_sets.ENGINES[name]
+    text = f"set {name}: {engine} {found.versions[engine]}" + version_sets.lock_python_note()
+    if not differ:
+        return [Check("versions", "ok", f"{text}; every package as locked")]
+    shown = ", ".join(differ[:MOST_SHOWN]) + (", …" if len(differ) > MOST_SHOWN else "")
+    advice = f"They fit, but were not tested together: {version_sets.install_command(name)}"
+    return [Check("versions", "ok", f"{text}; {len(differ)} packages are not as locked: {shown}", advice)]
 
 
 def _extras() -> Check:
@@ -159,4 +209,15 @@ def _hub() -> Check:
 
 def check_machine() -> list[Check]:
     """Every check of this module, in the order a reader asks."""
-    return [look() for look in (_python, _packages, _extras, _gpu, _cpu, _disk, _output, _hub)]
+    looks: dict[str, Callable[[], Check | Sequence[Check]]] = {
+        "python": _python,
+        "packages": _packages,
+        "versions": _versions,
+        "extras": _extras,
+        "gpu": _gpu,
+        "cpu": _cpu,
+        "disk": _disk,
+        "output": _output,
+        "hugging face": _hub,
+    }
+    return [check for name, look in looks.items() for check in tried(name, look)]
