@@ -73,6 +73,17 @@ def _hf(context: BackendContext) -> Backend:
     )
 
 
+@BACKENDS.register("vllm")
+def _vllm(context: BackendContext) -> Backend:
+    if context.config.vllm.mode == "server":
+        from skill_ttrl.llm.vllm_server import VLLMServerBackend
+
+        return VLLMServerBackend(context)
+    from skill_ttrl.llm.vllm import VLLMBackend
+
+    return VLLMBackend(context)
+
+
 class RolloutEngine:
     """Samples `n` texts for each prompt.
 

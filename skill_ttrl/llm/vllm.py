@@ -1,0 +1,364 @@
+"""The `vllm` backend: a vLLM engine inside this process that follows the learner's weights.
+
+All prompts that anybody asks for at the same time are one batch, whatever their lengths; what prompts have in common is read
+once. After every update of the weights engine and learner score the same tokens, and a difference that is more than
+rounding ends the run (see `probe`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
+from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
+from skill_ttrl.llm.load import EMBEDDED, load_tokenizer, save_model
+from skill_ttrl.llm.model_config import load_model_config
+from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm_checks import LORA_RANKS, check_fits, engine_length, is_adapter, runs_on_cpu
+from skill_ttrl.llm.vllm_engine import Engine, Work, reason
+from skill_ttrl.llm.weights import full_weights, has_adapters, save_adapters
+from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.engine import BackendContext
+
+SEEDS = 2**62
+"""vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
+REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+class VLLMBackend:
+    """Samples with vLLM in this process. The engine starts at the first `generate` or `sync`; until then only the tokenizer
+    and the model's config are read.
+
+    With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
+    measure with, refused for a policy that learns.
+
+    Args:
+        context: what it is made from.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
+        ConfigError: the config asks for what vLLM cannot do here.
+        ModelError: the model is not there.
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        self._context, self._config = context, context.config.vllm
+        runs_on_cpu()  # says that vLLM is missing before a model is loaded
+        self._in_memory = context.weights is None and context.config.model.path == EMBEDDED
+        self.tokenizer, model_config, generation_config = self._read_model()
+        check_fits(context, model_config)
+        text = getattr(model_config, "text_config", model_config)
+        length = engine_length(context.config, getattr(text, "max_position_embeddings", None))
+        self.context: int | None = length
+        self.constrains = True
+        self.policy_version = 0
+        self.eos_ids = end_ids(SimpleNamespace(generation_config=generation_config), self.tokenizer)
+        self.dtype = DTYPES[context.autocast] if self._config.dtype == "auto" else self._config.dtype
+        self.last_gap: Gap | None = None
+        """Between engine and learner, after the last update."""
+        self.prompt_tokens = self.cached_tokens = 0
+        """Tokens of all prompts so far, each prompt once, and those of them that the prefix cache had."""
+        self._length = length
+        self._probe = Probe(min(len(self.tokenizer), getattr(text, "vocab_size", len(self.tokenizer))), length - 1)
+        self._engine: Engine | None = None
+        self._starting = threading.Lock()
+        self._resting = False
+        self._lora: Any = None
+        self._adapters = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="skillttrl-vllm-")
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
+        return encode_chat(self.tokenizer, messages)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text inside an answer; see `Backend.encode_text`."""
+        return encode_plain(self.tokenizer, text)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """See `Backend.count`."""
+        return len(self.encode(messages))
+
+    def count_text(self, text: str) -> int:
+        """See `Backend.count_text`."""
+        return len(self.encode_text(text))
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`. Several calls at once share one batch.
+
+        Raises:
+            ModelError: a prompt is empty or too long, or the engine failed.
+        """
+        engine = self._started()
+        if self._resting:
+            raise RuntimeError("The engine rests: sync it before sampling.")
+        version = self.policy_version
+        work = []
+        for number, request in enumerate(requests):
+            prompt = self.encode(request.messages) if request.token_ids is None else request.token_ids
+            self._check_prompt(prompt)
+            params = self._params(request, sampling, derive_seed(seed, "request", number) % SEEDS)
+            work.append(Work(prompt, params, self._lora))
+        waiting = [asyncio.wrap_future(future) for future in engine.submit(work)]
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._generation(each.prompt_ids, future, version)
+                    for each, future in zip(work, waiting, strict=True)
+                )
+            )
+        finally:
+            for future in waiting:  # where one failed, or the caller was stopped, nobody waits for the others
+                future.cancel()
+        self._probe.take(found)
+        return found
+
+    def sync(self, policy_version: int) -> None:
+        """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
+        if self._context.trains:
+            with self._starting:
+                self._engine = self._engine or self._start()
+                self._take_over(self._engine)
+        self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Let the engine sleep where `vllm.sleep` says so; the next `sync` wakes it.
+
+        On a GPU its memory becomes the learner's: weights that will be sent again are thrown away (level 2), those under an
+        adapter wait in the CPU's memory (level 1). On a CPU vLLM takes the call and gives nothing back.
+        """
+        if self._config.sleep and self._engine is not None and not self._resting:
+            level = 1 if self._hands_adapters else 2
+            self._engine.call(lambda llm: llm.sleep(level=level))
+            self._resting = True
+
+    def close(self) -> None:
+        """End the engine; see `Backend.close`."""
+        with self._starting:
+            if self._engine is not None:
+                self._engine.close()
+            self._folder.cleanup()
+
+    @property
+    def _hands_adapters(self) -> bool:
+        """Whether adapters go to the engine as they are."""
+        config = self._context.config
+        return self._config.updates == "lora" and config.model.lora is not None
+
+    def _read_model(self) -> tuple[Any, Any, Any]:
+        """Tokenizer, config and generation config of the policy."""
+        if self._in_memory or self._context.trains:  # the learner has loaded it, or soon will
+            loaded: Any = self._context.loaded
+            return loaded.tokenizer, loaded.model.config, loaded.model.generation_config
+        from transformers import GenerationConfig
+
+        base = self._context.config.model
+        own = base.model_copy(update={"path": str(self._context.weights), "revision": None})
+        files = base if self._context.weights is None else own
+        tokenizer = load_tokenizer(files)
+        files = base if is_adapter(self._context.weights) else files
+        model_config = load_model_config(files)
+        try:
+            generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")
+        except OSError:  # many a model has none
+            generation = GenerationConfig.from_model_config(model_config)
+        return tokenizer, model_config, generation
+
+    def _started(self) -> Engine:
+        """The engine, with the policy's weights; whoever comes while another starts it waits."""
+        with self._starting:
+            if self._engine is None:
+                self._engine = self._start()
+                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
+                    self._take_over(self._engine)
+            return self._engine
+
+    def _start(self) -> Engine:
+        config, model = self._config, self._context.config.model
+        files, revision = model.path, model.revision
+        if self._in_memory:
+            files, revision = self._folder.name, None
+            save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
+        elif self._context.weights is not None and not is_adapter(self._context.weights):
+            files, revision = str(self._context.weights), None
+        on_cpu = runs_on_cpu()
+        arguments: dict[str, Any] = {
+            "model": files,
+            "revision": revision,
+            "trust_remote_code": model.trust_remote_code,
+            "dtype": self.dtype,
+            "max_model_len": self._length,
+            "max_num_seqs": config.max_num_seqs,
+            "enforce_eager": config.enforce_eager or on_cpu,
+            "enable_prefix_caching": config.prefix_caching,
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            "generation_config": "vllm",  # the model's own would change how is sampled
+            "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+            "use_tqdm_on_load": False,
+        }
+        if on_cpu:
+            arguments["kv_cache_memory_bytes"] = config.cpu_kv_cache_gb * 2**30
+        else:
+            arguments["enable_sleep_mode"] = config.sleep
+        if self._hands_adapters and model.lora is not None:
+            rank = min(rank for rank in LORA_RANKS if rank >= model.lora.r)
+            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        self._context.notice("Starting vLLM ...")
+        return Engine(arguments)
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+        if len(prompt) >= self._length:
+            raise ModelError(
+                f"A prompt of {len(prompt)} tokens does not fit the engine's {self._length} (vllm.max_model_len)."
+            )
+
+    def _params(self, request: Request, sampling: Sampling, seed: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        limit = request.max_new_tokens or sampling.max_new_tokens
+        return SamplingParams(
+            n=request.n,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=seed,
+            max_tokens=min(limit, sampling.max_new_tokens),
+            stop=list(sampling.stop),
+            include_stop_str_in_output=True,
+            stop_token_ids=sorted(self.eos_ids),
+            detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
+            logprobs=0,
+            flat_logprobs=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
+        )
+
+    async def _generation(self, prompt: Sequence[int], future: asyncio.Future[Any], version: int) -> Generation:
+        output = await future
+        self.prompt_tokens += len(prompt)
+        self.cached_tokens += output.num_cached_tokens or 0
+        samples = sorted(output.outputs, key=lambda sample: int(sample.index))
+        texts = self.tokenizer.batch_decode([list(sample.token_ids) for sample in samples], skip_special_tokens=True)
+        completions = []
+        for sample, text in zip(samples, texts, strict=True):
+            ids = tuple(sample.token_ids)
+            if tuple(sample.logprobs.token_ids) != ids:
+                raise RuntimeError("vLLM gave log-probs of other tokens than it sampled.")
+            ended = REASONS.get(sample.finish_reason, "error")
+            logprobs = tuple(sample.logprobs.logprobs)
+            completions.append(Completion(text, ids, logprobs, ended, version, mask=(True,) * len(ids)))
+        return Generation(tuple(prompt), tuple(completions))
+
+    def _take_over(self, engine: Engine) -> None:
+        """Hand the learner's weights to the engine, drop what it computed with others, and check that it has them."""
+        model = self._context.loaded.model
+        if self._resting:
+            engine.call(lambda llm: llm.wake_up(tags=["weights"]))
+        if self._hands_adapters:
+            self._swap_adapters(engine, model)
+        else:
+            weights = full_weights(model)
+            self._tell(engine, "reload_weights", lambda llm: reload_weights(llm, weights))
+        if self._resting:
+            engine.call(lambda llm: llm.wake_up(tags=["kv_cache"]))
+            self._resting = False
+        if self._config.prefix_caching and not engine.call(lambda llm: llm.reset_prefix_cache()):
+            raise WeightSyncError(
+                "vLLM did not drop its prefix cache, so it would go on with what the old weights computed. Set "
+                "vllm.prefix_caching=false."
+            )
+        self._check(engine, model)
+
+    def _swap_adapters(self, engine: Engine, model: Any) -> None:
+        if not has_adapters(model):
+            raise ConfigError("vllm.updates=lora, but the policy that was loaded has no adapters. Set it to weights.")
+        from vllm.lora.request import LoRARequest
+
+        self._adapters += 1
+        folder = Path(self._folder.name, f"adapters-{self._adapters}")
+        save_adapters(model, folder)
+        old, new = self._lora, LoRARequest(folder.name, self._adapters, str(folder))
+
+        def swap(llm: Any) -> None:
+            if old is not None:
+                llm.llm_engine.remove_lora(old.lora_int_id)
+            if not llm.llm_engine.add_lora(new):
+                raise RuntimeError("the adapters were not taken")
+
+        self._tell(engine, "add_lora", swap)
+        self._lora = new
+
+    def _tell(self, engine: Engine, what: str, function: Callable[[Any], None]) -> None:
+        try:
+            engine.call(function)
+        except Exception as error:
+            raise WeightSyncError(
+                f"vLLM did not take over the learner's weights ({what}): {reason(error)}. Try another vllm.updates, or "
+                "rollout.backend=hf."
+            ) from error
+
+    def _check(self, engine: Engine, model: Any) -> None:
+        sequences = self._probe.sequences
+        ours = learner_logprobs(model, sequences, self._context.autocast)
+        self.last_gap = compare(ours, self._score(engine, sequences))
+        allowed = self._config.max_gap or MAX_GAP[self.dtype]
+        refuse_difference(self.last_gap, allowed, f"vllm.updates={self._config.updates}")
+
+    def _score(self, engine: Engine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The engine's log-prob of each token but the first (nats, temperature 1)."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=0,  # its one token is thrown away, and must not draw from the process's random numbers
+            max_tokens=1,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        outputs = [future.result() for future in engine.submit([Work(ids, params, self._lora) for ids in sequences])]
+        return [list(output.prompt_logprobs.logprobs) for output in outputs]
+
+
+def reload_weights(llm: Any, weights: Any) -> None:
+    """Put all weights of a running engine in the place of its own.
+
+    Args:
+        llm: a `vllm.LLM` that computes in this process.
+        weights: (name, tensor) pairs as the model's checkpoint names them; tied ones once.
+    """
+    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+    llm.apply_model(pack_output_layer)
+
+
+def pack_output_layer(model: Any) -> None:
+    """Pack the output layer's weights again, on a CPU.
+
+    There vLLM keeps a packed copy of every matrix. `reload_weights` packs again what was loaded, and where the embedding is tied
+    to the output layer that is the embedding alone: the copy that makes the logits would stay the old one.
+    """
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)

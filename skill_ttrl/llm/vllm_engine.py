@@ -1,0 +1,262 @@
+"""A vLLM engine inside this process, in a thread of its own.
+
+One thread owns the engine. Whoever wants something of it puts work into its inbox: requests, which join the running batch
+at its next step (continuous batching), or a function that needs the whole engine, such as an update of its weights. What vLLM
+changes for the whole process when it starts (seeds, threads, default dtype) is put back, since the learner lives here too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import random
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from skill_ttrl.errors import ModelError
+
+T = TypeVar("T")
+
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # its INFO would tear the progress view ...
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # ... and a word on stdout what other programs read there
+}
+"""Set before vLLM is imported, where the user has not."""
+IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+"""Where this is not "0", vLLM computes in processes of its own, which the learner's tensors do not reach."""
+
+_open = 0
+"""Engines of this process; the last one to close takes vLLM's process groups down."""
+_opening = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request as the engine takes it."""
+
+    prompt_ids: Sequence[int]
+    params: Any
+    """vLLM's `SamplingParams`."""
+    lora: Any = None
+    """vLLM's `LoRARequest`, where an adapter is to be used."""
+
+
+class Engine:
+    """Starts when it is made; `close` ends it.
+
+    Args:
+        arguments: of `vllm.LLM`.
+
+    Raises:
+        ModelError: vLLM could not start with them.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: dict[str, Future[Any]] = {}
+        self._names = map(str, itertools.count())
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._llm: Any = None
+        ready: Future[None] = Future()
+        threads = torch.get_num_threads()
+        self._thread = threading.Thread(
+            target=self._live, args=(dict(arguments), threads, ready), name="vllm", daemon=True
+        )
+        self._thread.start()
+        try:
+            ready.result()
+        except Exception as error:
+            raise ModelError(
+                f"vLLM could not start with {arguments.get('model')}: {reason(error)}. VLLM_LOGGING_LEVEL=INFO shows what it "
+                "did; rollout.backend=hf samples without it."
+            ) from error
+
+    def submit(self, work: Iterable[Work]) -> list[Future[Any]]:
+        """Hand in requests, which join the batch together; each future gives vLLM's finished `RequestOutput`.
+
+        A future that is cancelled takes its request out of the batch.
+        """
+        self._refuse_unusable()
+        entries = [(next(self._names), each, Future[Any]()) for each in work]
+        for name, _, future in entries:
+            future.add_done_callback(partial(self._leave, name))
+        self._inbox.put(partial(self._add, entries))
+        return [future for *_, future in entries]
+
+    def call(self, function: Callable[[Any], T]) -> T:
+        """What `function(llm)` returns, run in the engine's thread between two steps.
+
+        Raises:
+            RuntimeError: requests are running: half of their tokens would be sampled before it and half after it.
+        """
+        self._refuse_unusable()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                if self._waiting:
+                    raise RuntimeError(f"The engine has {len(self._waiting)} requests that have not ended.")
+                future.set_result(function(self._llm))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._inbox.put(run)
+        return future.result()
+
+    def close(self) -> None:
+        """End the engine and its thread; what still waits for it is cancelled."""
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
+            self._thread.join()
+
+    def _refuse_unusable(self) -> None:
+        if self._closed:
+            raise RuntimeError("The vLLM engine is closed.")
+        if self._broken is not None:
+            raise ModelError(f"vLLM's engine failed before: {reason(self._broken)}.") from self._broken
+
+    def _live(self, arguments: dict[str, Any], threads: int, ready: Future[None]) -> None:
+        """The engine's thread, from the start of the engine to its end."""
+        try:
+            self._llm = _start(arguments, threads)
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        ready.set_result(None)
+        try:
+            while self._take():
+                if self._waiting:
+                    self._step()
+        finally:
+            for future in list(self._waiting.values()):
+                future.cancel()
+            _end(self.__dict__.pop("_llm"))
+
+    def _take(self) -> bool:
+        """Do what was asked for, and wait for it where there is nothing else to do. False when it was to end."""
+        block = not self._waiting
+        while True:
+            try:
+                work = self._inbox.get(block=block)
+            except queue.Empty:
+                return True
+            if work is None:
+                return False
+            work()
+            block = False
+
+    def _add(self, entries: Sequence[tuple[str, Work, Future[Any]]]) -> None:
+        for name, work, future in entries:
+            if future.cancelled():
+                continue
+            prompt = {"type": "token", "prompt_token_ids": list(work.prompt_ids)}
+            try:
+                self._llm.llm_engine.add_request(name, prompt, work.params, lora_request=work.lora)
+            except Exception as error:
+                _settle(future, error=error)
+            else:
+                self._waiting[name] = future
+
+    def _leave(self, name: str, future: Future[Any]) -> None:
+        if future.cancelled() and not self._closed:
+            self._inbox.put(partial(self._abort, name))
+
+    def _abort(self, name: str) -> None:
+        if self._waiting.pop(name, None) is not None:
+            self._llm.llm_engine.abort_request([name])
+
+    def _step(self) -> None:
+        try:
+            outputs = self._llm.llm_engine.step()
+        except Exception as error:
+            self._broken = error
+            waiting, self._waiting = self._waiting, {}
+            for future in waiting.values():
+                failed = ModelError(f"vLLM's engine failed: {reason(error)}.")
+                failed.__cause__ = error
+                _settle(future, error=failed)
+            return
+        for output in outputs:
+            if output.finished and output.request_id in self._waiting:
+                _settle(self._waiting.pop(output.request_id), output)
+
+
+def reason(error: BaseException) -> str:
+    """What an error of vLLM's says, in one line."""
+    text = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
+
+
+def _settle(future: Future[Any], result: Any = None, *, error: Exception | None = None) -> None:
+    with suppress(InvalidStateError):  # it was cancelled meanwhile
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+def _start(arguments: Mapping[str, Any], threads: int) -> Any:
+    """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
+    global _open
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ[IN_PROCESS] = "0"
+    logging.getLogger("vllm").setLevel(
+        os.environ["VLLM_LOGGING_LEVEL"].upper()
+    )  # it speaks before it reads that itself
+    torch.set_num_threads(threads)  # each thread has its own number
+    with _opening, process_untouched(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        from vllm import LLM
+
+        llm = LLM(**arguments)
+        _open += 1
+    return llm
+
+
+def _end(llm: Any) -> None:
+    global _open
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    with _opening:
+        _open -= 1
+        if _open == 0:
+            cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def process_untouched() -> Iterator[None]:
+    """Puts back what vLLM sets for the whole process when it starts: random states, the default dtype, torch's threads.
+
+    On a CPU it also replaces `torch.set_num_threads` by a function that does nothing.
+    """
+    states = random.getstate(), np.random.get_state()
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            torch.set_num_threads = set_threads
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)
+            torch.set_float32_matmul_precision(precision)
+            random.setstate(states[0])
+            np.random.set_state(states[1])
