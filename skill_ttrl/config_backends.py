@@ -73,6 +73,9 @@ class EndpointConfig(Section):
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
+    dialect: Literal["openai", "vllm"] = "openai"
+    """What a policy's server understands beside the protocol. `vllm`: `top_k`, answers begun by us, stop texts that stay in the
+    answer, and choices (`agent.constrain_actions`)."""
     logprobs: bool = False
     """Ask for the log-prob of each token, where the server offers them."""
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"

@@ -102,7 +102,10 @@ class Episode:
             self._fail(error)
 
     def act(self, prompt_ids: tuple[int, ...], completion: Completion, max_turns: int) -> None:
-        """Hand what the model wrote to the environment."""
+        """Hand what the model wrote to the environment; where no answer came, the episode ends with the reason."""
+        if completion.finish_reason == "error":
+            self.stop_reason, self.error = "error", completion.error or "The sampler gave no answer."
+            return
         try:
             seen, reward, terminated, truncated, info = self.env.step(completion.written)
             step = Step(

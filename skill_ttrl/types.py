@@ -84,6 +84,8 @@ class Completion:
     """For each token whether it was sampled, and so is trained on; False for one that was inserted. None: all sampled."""
     inserted: tuple[tuple[int, int], ...] = ()
     """Spans [start, end) of `text`, in characters, that were inserted (retrieved skills) and not written by the model."""
+    error: str | None = None
+    """Why there is no answer, where `finish_reason` is "error": the sampler was asked and nothing usable came."""
 
     @property
     def sampled(self) -> int:

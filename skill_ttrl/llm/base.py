@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from skill_ttrl.errors import EndpointError
 from skill_ttrl.types import Completion, Message
 
 T = TypeVar("T")
@@ -104,6 +105,18 @@ class Backend(Protocol):
     def close(self) -> None:
         """Stop what the backend has started. It cannot be used afterwards."""
         ...
+
+
+def refuse_error(generations: Sequence[Generation]) -> None:
+    """For callers to whom a missing answer is no outcome.
+
+    Raises:
+        EndpointError: one of the completions came to nothing; says why.
+    """
+    for generation in generations:
+        for completion in generation.completions:
+            if completion.finish_reason == "error":
+                raise EndpointError(completion.error or "The sampler gave no answer.")
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

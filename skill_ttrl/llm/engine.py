@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import ModelConfig, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Message, derive_seed
 
@@ -84,12 +84,19 @@ def _vllm(context: BackendContext) -> Backend:
     return VLLMBackend(context)
 
 
+@BACKENDS.register("openai")
+def _openai(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.openai import OpenAIBackend
+
+    return OpenAIBackend(context)
+
+
 class RolloutEngine:
     """Samples `n` texts for each prompt.
 
     Args:
-        model_path: Hugging Face id or folder.
-        engine: a backend by name: `hf`, `vllm`, or `module:attribute` of your own.
+        model_path: Hugging Face id or folder; for `openai` the name of a model at `OPENAI_BASE_URL`.
+        engine: a backend by name: `hf`, `vllm`, `openai`, or `module:attribute` of your own.
         temperature, top_p, max_new_tokens: how to sample.
         seed: the same seed and the same calls give the same texts, as far as the backend promises it.
         device: "cpu", "cuda", …
@@ -110,15 +117,23 @@ class RolloutEngine:
 
         config = SkillTTRLConfig(model=ModelConfig(path=model_path))
         config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
+        if engine == "openai":
+            config.endpoints.policy = EndpointConfig(model=model_path)
         load = lambda: load_model(config.model, device=device, seed=seed)  # noqa: E731
         self.backend = make_backend(BackendContext(config, load, device))
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
         self._seed, self._calls = seed, 0
 
     def generate(self, prompts: Sequence[str], n_samples: int = 64) -> list[list[str]]:
-        """`n_samples` texts for each prompt, in order; a prompt is a user's message."""
+        """`n_samples` texts for each prompt, in order; a prompt is a user's message.
+
+        Raises:
+            EndpointError: a model behind an address gave no answer.
+        """
         requests = [Request((Message("user", prompt),), n=n_samples) for prompt in prompts]
-        return [[done.text for done in found.completions] for found in self._run(requests)]
+        generations = self._run(requests)
+        refuse_error(generations)
+        return [[done.text for done in found.completions] for found in generations]
 
     def close(self) -> None:
         """Stop what the backend has started."""

@@ -10,7 +10,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers.extract import last_tagged
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.base import Request, Sampling, wait_for
+from skill_ttrl.llm.base import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.stages.context import Run, Workbench
@@ -182,6 +182,7 @@ def _by_policy(bench: Workbench) -> Rewording:
         short = [messages for messages in asked if bench.backend.count(messages) <= config.data.max_prompt_tokens]
         plainly = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
         done = wait_for(bench.backend.generate([Request(messages) for messages in short], plainly, seed=0))
+        refuse_error(done)
         texts = {messages: made.completions[0].text for messages, made in zip(short, done, strict=True)}
         return [reworded(texts.get(messages, "")) for messages in asked]
 
