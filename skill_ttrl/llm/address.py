@@ -45,8 +45,8 @@ class Address:
         return text.replace(self.key, HIDDEN) if len(self.key) >= SHORTEST_KEY else text
 
 
-def find_address(config: EndpointConfig, role: Role) -> Address:
-    """The address of a role's model.
+def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> Address:
+    """The address of a role's model; `key` comes before that of the environment.
 
     Raises:
         ConfigError: a key, an address or a version is missing; the message names the variable that would hold it.
@@ -68,7 +68,7 @@ def find_address(config: EndpointConfig, role: Role) -> Address:
                 "environment variable OPENAI_API_VERSION."
             )
     key_variable = config.api_key_env or ("AZURE_OPENAI_API_KEY" if azure else "OPENAI_API_KEY")
-    key = os.environ.get(key_variable, "").strip()
+    key = (key or os.environ.get(key_variable, "")).strip()
     host = urlsplit(base_url).netloc
     if not key:
         if azure or config.api_key_env is not None or host == urlsplit(OPENAI).netloc:

@@ -47,16 +47,19 @@ class Client:
         config: where it is and how it is asked.
         role: what it is asked for, in the ledger and in messages.
         ledger: where requests are put down; None: the ledger that is open when they begin (`usage.accounting`).
+        key: a key that was handed in; None: that of the environment.
 
     Raises:
         ConfigError: a key or an address is missing.
         MissingDependencyError: the package openai is not installed.
     """
 
-    def __init__(self, config: EndpointConfig, role: Role, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, config: EndpointConfig, role: Role, ledger: Ledger | None = None, *, key: str | None = None
+    ) -> None:
         self.config = config
         self.role = role
-        self._address = find_address(config, role)
+        self._address = find_address(config, role, key)
         self._sdk = connect(self._address, config, role)
         self._ledger = ledger
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
