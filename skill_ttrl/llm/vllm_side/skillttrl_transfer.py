@@ -1,0 +1,104 @@
+"""Weights come to a running engine as a safetensors file: vLLM's weight-transfer backend `file`.
+
+Loaded by every process of a server as one of vLLM's general plugins. The order is that of vLLM's own engines for weights in
+checkpoint format (`vllm/distributed/weight_transfer/ipc_engine.py`): layer by layer, kernels rebuilt as layers fill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from skillttrl_guard import FOLDER_VARIABLE, inside  # type: ignore[import-not-found]
+from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+SERVER_VARIABLE = "SKILLTTRL_SERVER_PID"
+STALE_HEAD_VARIABLE = "SKILLTTRL_TEST_STALE_HEAD"
+
+
+def register() -> None:
+    """Make the backend known to vLLM; called in each of its processes."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if "file" not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine("file", FileTransferEngine)
+    if os.environ.get(SERVER_VARIABLE) not in (None, str(os.getpid())):
+        die_with_parent(signal.SIGKILL, os.getppid())  # an engine whose server was killed would keep its memory
+
+
+@dataclass
+class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not there when types are checked
+    """Nothing is agreed upon beforehand, except by a test of the check that follows an update."""
+
+    stale_head: bool = False
+    """Test only, and only where the server was started with `--test-only-stale-head`: leave out the cure of a tied head."""
+
+
+@dataclass
+class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Which file holds the weights."""
+
+    path: str
+
+
+class FileTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]
+    """Reads all weights from a file in the folder that the server was started with."""
+
+    init_info_cls = FileInit
+    update_info_cls = FileUpdate
+
+    def init_transfer_engine(self, init_info: FileInit) -> None:
+        """See `WeightTransferEngine`."""
+        if init_info.stale_head and not os.environ.get(STALE_HEAD_VARIABLE):
+            raise ValueError("stale_head is for tests: start the server with --test-only-stale-head.")
+        self._cures_head = not init_info.stale_head
+
+    def start_weight_update(self) -> None:
+        """Put the layers into the state in which they take weights."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As the base class, but there is nothing to wait for where there is no accelerator."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: FileUpdate) -> None:
+        """Load the file's weights into the model."""
+        from vllm.model_executor.model_loader.weight_utils import safetensors_weights_iterator
+
+        path = update_info.path
+        if not inside(path, os.environ.get(FOLDER_VARIABLE, "")) or not Path(path).is_file():
+            raise ValueError("Weights are read from a file in the folder that the server was started with, no other.")
+        self.model.load_weights(safetensors_weights_iterator([path], use_tqdm_on_load=False))
+
+    def finish_weight_update(self) -> None:
+        """Rebuild what is left, and the packed copy of a tied output layer, which the reload does not know of."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+        if self._cures_head and self.device.type == "cpu":
+            pack_head(self.model)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+
+def pack_head(model: Any) -> None:
+    """Pack the output layer anew. On a CPU it is packed once; tied to the embedding, it keeps its old weights in a reload."""
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    head = getattr(model, "lm_head", None)
+    if head is not None and getattr(head, "weight", None) is not None and head.weight.numel():
+        dispatch_cpu_unquantized_gemm(getattr(head, "base_layer", head), remove_weight=False)
