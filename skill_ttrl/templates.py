@@ -22,6 +22,10 @@ PLACES: Mapping[str, frozenset[str]] = {
     "retrieved": frozenset({"skills"}),
     "nothing_found": frozenset(),
     "agent_task": frozenset({"task", "state", "actions"}),
+    "merge": frozenset({"most", "title_chars", "text_chars"}),
+    "merge_request": frozenset({"skills", "proposals"}),
+    "extract": frozenset({"title_chars", "text_chars"}),
+    "extract_request": frozenset({"problem", "winners", "losers"}),
 }
 """The templates that are used by name, and the places each may have; any other is one for questions."""
 REQUIRED: Mapping[str, frozenset[str]] = {
@@ -30,6 +34,10 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "skills_cold": frozenset({"question"}),
     "retrieved": frozenset({"skills"}),
     "agent_task": frozenset({"task"}),
+    "merge": frozenset(),
+    "merge_request": frozenset({"skills", "proposals"}),
+    "extract": frozenset(),
+    "extract_request": frozenset({"problem", "winners"}),
 }
 QUESTION = frozenset({"question"})
 

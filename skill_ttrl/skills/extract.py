@@ -63,6 +63,31 @@ def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> st
     return _run(won, lost, given)
 
 
+def refusal(text: str, problem: str) -> str | None:
+    """Why a text that somebody else wrote is no technique, by the measure of those that are found here; None where it is one.
+
+    Args:
+        text: what is to become a skill.
+        problem: text of the task; a technique must say more than that.
+    """
+    given = set(content(_abstract(problem)))
+    if any(_says_something(content(_abstract(part)), given) for part in sentences(text)):
+        return None
+    return f"no sentence of it has {MIN_WORDS} words of which half are not the problem's own"
+
+
+def holds(text: str, answers: Iterable[str]) -> bool:
+    """Whether one of the answers stands in the text, word for word."""
+    words = content(text)
+    said = [content(answer) for answer in answers if answer.strip()]
+    return any(words[start : start + len(one)] == one for one in said for start in range(len(words) - len(one) + 1))
+
+
+def without_answers(text: str) -> str:
+    """A solution without the places where answers stand, and without tags."""
+    return _ANSWERS.sub(" ", text)
+
+
 def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None:
     """The longest run of words that is shared as a sentence should be."""
     shared = _shared([_runs(text) for text in won], [_runs(text) for text in lost])
@@ -105,7 +130,7 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 def _readable(text: str) -> str:
     """A solution without answers and tags, numbers as `n`."""
-    return _abstract(_ANSWERS.sub(" ", text[:MAX_CHARS]))
+    return _abstract(without_answers(text[:MAX_CHARS]))
 
 
 def _abstract(text: str) -> str:

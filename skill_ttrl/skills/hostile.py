@@ -25,6 +25,7 @@ OUR_TAGS = (
     "retrieve",
     "evolve",
     "solution",
+    "problem",
 )
 """Tags that mean something to this framework."""
 CONTROL_TAGS = (

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
+from skill_ttrl.skills.asking import Asked
 from skill_ttrl.skills.changes import flagged, shown, succeeding, tidy, used
+from skill_ttrl.skills.extractor import Extractor, HeuristicExtractor
 from skill_ttrl.skills.fuse import Similarity, content, content_id, like, sentences
 from skill_ttrl.skills.merger import (
     MERGERS,
@@ -40,6 +42,8 @@ __all__ = [
 
 MAX_TEXT_CHARS = 10_000
 """Longest text of a skill that a merge takes in."""
+TROUBLE = "A language model that merges or extracts gave no usable answer"
+"""Begins the warning of it."""
 TITLE_CHARS = 60
 """Longest title that is made from a text which came without one."""
 
@@ -62,12 +66,28 @@ class MergeReport:
     evolved: int = 0
     skipped: tuple[str, ...] = ()
     """What was left out, each with its reason."""
+    requests: int = 0
+    """Questions that were put to language models."""
+    failed: int = 0
+    """Of those, the ones without a usable answer whose part was left out."""
+    fallback: int = 0
+    """Of those, the ones without a usable answer whose part the heuristic did."""
+    error: str = ""
+    """What the first of these said."""
 
     def counts(self) -> dict[str, int]:
-        """All as numbers, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "skipped"} | {
-            "skipped": len(self.skipped)
-        }
+        """All as numbers, by name; those of language models where any was asked."""
+        asked = ("requests", "failed", "fallback")
+        names = [each.name for each in fields(self) if each.name not in ("skipped", "error", *asked)]
+        found = {name: getattr(self, name) for name in names} | {"skipped": len(self.skipped)}
+        return found | {name: getattr(self, name) for name in asked if self.requests}
+
+    def trouble(self) -> str | None:
+        """A sentence on what language models failed to do; None where they did what they were asked."""
+        if not self.failed and not self.fallback:
+            return None
+        done = ("its part of the update is left out", "the heuristic does its part")[bool(self.fallback)]
+        return f"{TROUBLE} ({self.failed + self.fallback} of {self.requests} requests): {done}. {self.error}"
 
 
 def merge_groups(
@@ -78,6 +98,7 @@ def merge_groups(
     round: int | None = None,
     merger: Merger | None = None,
     extract: bool = False,
+    extractor: Extractor | None = None,
     max_text_chars: int = MAX_TEXT_CHARS,
     similarity: Similarity | None = None,
     threshold: float = 0.95,
@@ -95,6 +116,7 @@ def merge_groups(
         round: the training step, for statistics; None leaves `last_used_round` as it is.
         merger: fuses the operations; None: a `SkillMerger` with `similarity` and `threshold`.
         extract: where no winner of a group wrote a skill, take one from what their solutions have in common.
+        extractor: finds it; None: by counting.
         max_text_chars: longer texts are skipped.
         similarity: how alike a new skill and those of the bank are; None: only the same words are the same.
         threshold: least similarity of what counts as the same.
@@ -104,17 +126,26 @@ def merge_groups(
 
     Raises:
         ValueError: `winners` does not fit the groups.
+        EndpointError: a language model gave no usable answer, where that is to end everything.
+        BudgetError: what may be spent on language models is spent.
     """
     skipped: list[str] = []
     tried = [tries_of(group, wins, max_text_chars, skipped) for group, wins in zip(groups, winners, strict=True)]
     tries = sorted((each for group in tried for each in group), key=Try.order)
     won = [each for each in tries if each.won]
-    found = [each for group in tried for each in extracted(group)] if extract else []
+    found: list[Try] = []
+    asked = Asked()
+    if extract:
+        found, how = extracted(tried, extractor or HeuristicExtractor())
+        skipped += how.skipped
+        asked += how.asked
     voices = [*won, *sorted(found, key=Try.order)]
     merged = (merger or SkillMerger(similarity=similarity, threshold=threshold)).merge(
         [each.output for each in voices], retrieved=[each.given for each in voices], snapshot=snapshot
     )
-    plan = _Plan(snapshot, voices, round, skipped)
+    skipped += merged.skipped
+    asked += merged.asked
+    plan = _Plan(snapshot, voices, round, skipped, max_text_chars)
     fresh = plan.credit(tries, merged.new_skills, similarity, threshold)
     plan.evolve(merged.evolved_skills)
     plan.add(fresh)
@@ -129,6 +160,10 @@ def merge_groups(
         credited=len(plan.used),
         evolved=len(plan.replaced),
         skipped=tuple(sorted(skipped)),
+        requests=asked.requests,
+        failed=asked.failed,
+        fallback=asked.fallback,
+        error=asked.error,
     )
     return plan.changes(), report
 
@@ -136,11 +171,19 @@ def merge_groups(
 class _Plan:
     """Changes of one frozen bank in the making."""
 
-    def __init__(self, snapshot: Snapshot, voices: Sequence[Try], round: int | None, skipped: list[str]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        voices: Sequence[Try],
+        round: int | None,
+        skipped: list[str],
+        max_text_chars: int = MAX_TEXT_CHARS,
+    ) -> None:
         self.snapshot = snapshot
         self.voices = voices
         self.round = round
         self.skipped = skipped
+        self.max_text_chars = max_text_chars
         self.used: dict[str, Skill] = {}
         self.replaced: list[Change] = []
         self.added: list[Change] = []
@@ -213,6 +256,8 @@ class _Plan:
     def _refusal(self, text: str) -> str | None:
         if not text.strip():
             return "the text is empty"
+        if len(text) > self.max_text_chars:  # winners' own were looked at before; a merger may write longer ones
+            return f"a text of {len(text)} characters, the most is {self.max_text_chars}"
         owner = self._says.get(content(text))
         return None if owner is None else f"{shown(owner)} says that already"
 

@@ -1,18 +1,20 @@
 """Mergers: the operations of many winners become one of each kind.
 
-`SkillMerger` counts and needs no language model. One of your own is called by name as `module:attribute`: anything that
-can be called with `similarity` and gives a `Merger`. What becomes of the outcome is `merge`'s business.
+`SkillMerger` counts and needs no language model; with `use_api` it asks one (`merge_llm`). One of your own is called by name
+as `module:attribute`: anything that can be called with `similarity` and `threshold` and gives a `Merger`. What becomes of the
+outcome is `merge`'s business.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
+from skill_ttrl.skills.asking import OPENAI, Asked, Models, OnFailure, asking_model
 from skill_ttrl.skills.fuse import Similarity, clusters, voted
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.snapshot import Snapshot
@@ -49,6 +51,9 @@ class Merged:
     """Skills that more than one winner was given (or the only winner), most used first."""
     evolved_skills: tuple[Rewrite, ...] = ()
     """At most one for each base."""
+    skipped: tuple[str, ...] = ()
+    """What a language model wrote, or was not shown, that is left out: each with its reason."""
+    asked: Asked = field(default_factory=Asked)
 
 
 class Merger(Protocol):
@@ -74,34 +79,53 @@ class Merger(Protocol):
 class SkillMerger:
     """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on.
 
+    With `use_api` a language model fuses; `use_api` may be set on a merger that has a model.
+
     Args:
         mode: only "heuristic".
-        use_api: only False; the merger that asks a language model comes with the OpenAI backend.
+        use_api: ask a language model; None: where `model` is given.
+        model: its name, as the server knows it, e.g. "gpt-4o".
+        api_key: None: that of the environment variable `OPENAI_API_KEY`. It is kept in memory only.
+        base_url: address of a server that speaks OpenAI's protocol; None: `OPENAI_BASE_URL`, else OpenAI's own.
+        on_failure: what becomes of proposals for which the model gives no usable answer: "stop" (an error), "skip" (they are
+            left out) or "heuristic"; the two latter are counted in `Merged.asked`.
         similarity: how alike texts are, to fuse those whose words differ too (`embedding_similarity`, `ngram_similarity`);
             None: only those that differ in nothing but case, punctuation and fillers.
         threshold: least similarity of texts that are fused.
 
     Raises:
-        ConfigError: another mode, or `use_api`.
+        ConfigError: another mode; `use_api` without a model; no key for a server that needs one.
+        MissingDependencyError: a language model is to be asked, and the packages of the extra `openai` are not installed.
     """
 
     def __init__(
         self,
         mode: Literal["heuristic"] = "heuristic",
         *,
-        use_api: bool = False,
+        use_api: bool | None = None,
+        model: str | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        on_failure: OnFailure = "stop",
         similarity: Similarity | None = None,
         threshold: float = 0.95,
     ) -> None:
-        if use_api:
-            raise ConfigError(
-                "SkillMerger(use_api=True): the merger that asks a language model comes with the OpenAI backend, which is "
-                "not part of this version. Use SkillMerger(use_api=False)."
-            )
         if mode != "heuristic":
             raise ConfigError(f"Unknown mode {mode!r} of SkillMerger. Known: heuristic.")
+        if use_api and model is None:
+            raise ConfigError(
+                "SkillMerger(use_api=True) needs the name of the language model to ask: "
+                'SkillMerger(use_api=True, model="gpt-4o"), and base_url= where it is not OpenAI\'s own.'
+            )
+        self.use_api = model is not None if use_api is None else use_api
         self.similarity = similarity
         self.threshold = threshold
+        self._model: Merger | None = None
+        if model is not None and self.use_api:
+            from skill_ttrl.skills.merge_llm import LLMMerger
+
+            asking = asking_model(model, api_key=api_key, base_url=base_url, on_failure=on_failure)
+            self._model = LLMMerger(asking, similarity=similarity, threshold=threshold)
 
     def merge(
         self,
@@ -110,7 +134,15 @@ class SkillMerger:
         retrieved: Sequence[Sequence[str]] = (),
         snapshot: Snapshot | None = None,
     ) -> Merged:
-        """See `Merger.merge`. The snapshot is not needed."""
+        """See `Merger.merge`. Counting needs no snapshot; a language model is shown the bank's skills from it.
+
+        Raises:
+            EndpointError: the language model gave no usable answer, under `on_failure="stop"`.
+        """
+        if self.use_api:
+            if self._model is None:
+                raise ConfigError("This SkillMerger has no language model to ask: make it with SkillMerger(model=…).")
+            return self._model.merge(outputs, retrieved=retrieved, snapshot=snapshot)
         return Merged(self._drafts(outputs), _useful(retrieved), self._rewrites(outputs))
 
     def _drafts(self, outputs: Sequence[ParsedOutput]) -> tuple[Draft, ...]:
@@ -149,14 +181,30 @@ MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
 MERGERS.register("heuristic")(SkillMerger)
 
 
-def make_merger(name: str = "heuristic", *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
-    """The merger called `name`, made with `similarity` and `threshold`.
+@MERGERS.register(OPENAI)
+def _openai(models: Models, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
+    from skill_ttrl.skills.merge_llm import LLMMerger
+
+    return LLMMerger(models.asking("merger"), similarity=similarity, threshold=threshold)
+
+
+def make_merger(
+    name: str = "heuristic",
+    *,
+    similarity: Similarity | None = None,
+    threshold: float = 0.95,
+    models: Models | None = None,
+) -> Merger:
+    """The merger called `name`, made with `similarity` and `threshold`; `models` says whom `openai` asks.
 
     Raises:
-        ConfigError: there is none of that name, or what a user's factory gives has no `merge`.
+        ConfigError: there is none of that name, the config lacks what it needs, or what a user's factory gives has no `merge`.
+        MissingDependencyError: the packages that it needs are not installed.
     """
+    factory = MERGERS.get(name)
+    first = (models or Models(),) if name == OPENAI else ()
     try:
-        made = MERGERS.get(name)(similarity=similarity, threshold=threshold)
+        made = factory(*first, similarity=similarity, threshold=threshold)
     except TypeError as error:
         raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     if not callable(getattr(made, "merge", None)):

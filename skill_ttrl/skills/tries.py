@@ -1,4 +1,4 @@
-"""What a merge needs of tries: their operations, what they were given, and the technique that winners share."""
+"""What a merge needs of tries: their operations, what they were given, and the techniques that winners share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from skill_ttrl.skills.changes import shown
-from skill_ttrl.skills.extract import technique
+from skill_ttrl.skills.extractor import Extracted, Extractor, Solved
 from skill_ttrl.skills.merger import titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.types import Group, SkillOps
@@ -63,17 +63,38 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     )
 
 
-def extracted(tries: Sequence[Try]) -> list[Try]:
-    """A technique of a group whose winners wrote no skill, as if one more winner had written it."""
-    won = [each for each in tries if each.won]
-    if not won or any(each.output.skill_ops.generate for each in won):
-        return []
-    lost = [each for each in tries if not each.won]
-    found = technique(won[0].problem, sorted(map(_solution, won)), sorted(map(_solution, lost)))
-    if found is None:
-        return []
-    output = ParsedOutput("", None, None, SkillOps(generate=(found,)))
-    return [replace(won[0], output=output, given=(), extracted=True, touched=set())]
+def extracted(groups: Sequence[Sequence[Try]], extractor: Extractor) -> tuple[list[Try], Extracted]:
+    """A technique for each group whose winners wrote no skill, as if one more winner had written it; and how it was found.
+
+    Args:
+        groups: the tries of each task.
+        extractor: finds techniques, those of all groups at once.
+    """
+    asked = [group for group in groups if any(each.won for each in group) and not _wrote(group)]
+    found = extractor.extract([_solved(group) for group in asked])
+    voices = []
+    for group, technique in zip(asked, found.found, strict=True):
+        if technique is not None:
+            ops = SkillOps(generate=(technique.text,), titles=(technique.title,))
+            winner = next(each for each in group if each.won)
+            output = ParsedOutput("", None, None, ops)
+            voices.append(replace(winner, output=output, given=(), extracted=True, touched=set()))
+    return voices, found
+
+
+def _wrote(group: Sequence[Try]) -> bool:
+    return any(each.won and each.output.skill_ops.generate for each in group)
+
+
+def _solved(group: Sequence[Try]) -> Solved:
+    won = [each for each in group if each.won]
+    return Solved(
+        won[0].task_id,
+        won[0].problem,
+        tuple(sorted(map(_solution, won))),
+        tuple(sorted(_solution(each) for each in group if not each.won)),
+        tuple(sorted({each.output.answer for each in won if each.output.answer})),
+    )
 
 
 def _solution(tried: Try) -> str:

@@ -7,21 +7,23 @@ that version, so a resumed run sees and writes what one that was never stopped w
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from skill_ttrl.config import SkillsConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.operators import bank_family
-from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.errors import BudgetError, RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
+from skill_ttrl.skills.asking import OPENAI, Models
 from skill_ttrl.skills.bank import SkillBank, bank_settings
+from skill_ttrl.skills.extractor import Extractor, make_extractor
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_skills
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
-from skill_ttrl.skills.merge import make_merger, merge_groups
+from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill
 
@@ -29,6 +31,10 @@ BANK = "bank"
 FAMILY = "family:"
 REPORTED = ("generated", "extracted", "added", "credited", "evolved")
 """Counts of a merge that are figures of its step."""
+UNPAID = "The budget for language models is spent: the winners of this step change nothing in the bank."
+"""Begins the warning of it."""
+Warn = Callable[..., None]
+"""Says a text; `once`: how an earlier one must begin for this one not to be said (`Run.warn`)."""
 
 
 @dataclass
@@ -37,6 +43,8 @@ class RunBank:
 
     config: SkillsConfig
     bank: SkillBank
+    models: Models = field(default_factory=Models)
+    """Language models that may be asked."""
 
     @property
     def version(self) -> int:
@@ -53,37 +61,87 @@ class RunBank:
         """The bank as it is now, frozen."""
         return SkillAccess(self.bank.snapshot(), self.bank.retriever)
 
-    def learn(self, groups: Sequence[Group], step: int) -> dict[str, float]:
+    @cached_property
+    def merger(self) -> Merger:
+        """Fuses what winners wrote.
+
+        Raises:
+            ConfigError: there is none of this name, or it asks a language model that is not in the config.
+        """
+        return make_merger(
+            self.config.merger, similarity=self.alike, threshold=self.config.fuse_above or 1.0, models=self.models
+        )
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """Writes a skill where no winner did.
+
+        Raises:
+            ConfigError: as `merger`.
+        """
+        return make_extractor(self.config.extractor, models=self.models)
+
+    def learn(self, groups: Sequence[Group], step: int, warn: Warn = lambda text, once: None) -> dict[str, float]:
         """Let the winners of a step change the bank, retire what went stale, and say what happened.
 
-        A winner is a try whose reward is the best of its group and above zero.
+        A winner is a try whose reward is the best of its group and above zero. The bank is changed by one update or not
+        at all: where the budget for language models is spent, nothing is merged.
+
+        Args:
+            groups: the step's tries, rewarded.
+            step: its number.
+            warn: told of what a language model failed to do.
+
+        Raises:
+            EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
-        config = self.config
-        if config.update == "merge":
-            winners = [winning(group) for group in groups]
-            changes, report = merge_groups(
-                groups,
-                winners,
-                self.bank.snapshot(),
-                round=step,
-                merger=make_merger(config.merger, similarity=self.alike, threshold=config.fuse_above or 1.0),
-                extract=config.extract,
-                similarity=self.alike,
-                threshold=config.fuse_above or 1.0,
-            )
-            if changes:
-                evidence = tuple(dict.fromkeys(group.task.id for group in groups))
-                self.bank.apply(changes, reason="merge", evidence=evidence, round=step)
-            figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
-        else:
-            figures = {}
-        if config.stale_after is not None:
+        figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
+        if self.config.stale_after is not None:
             figures["skills_retired"] = float(len(self.bank.evict_stale(step)))
         return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
+
+    def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
+        report = MergeReport()
+        try:
+            changes, report = merge_groups(
+                groups,
+                [winning(group) for group in groups],
+                self.bank.snapshot(),
+                round=step,
+                merger=self.merger,
+                extract=self.config.extract,
+                extractor=self.extractor if self.config.extract else None,
+                similarity=self.alike,
+                threshold=self.config.fuse_above or 1.0,
+            )
+        except BudgetError as error:
+            changes, report = (), MergeReport(requests=1, failed=1)
+            warn(f"{UNPAID} {error}", once=UNPAID)
+        if changes:
+            evidence = tuple(dict.fromkeys(group.task.id for group in groups))
+            self.bank.apply(changes, reason="merge", evidence=evidence, round=step)
+        trouble = report.trouble()
+        if report.error and trouble:
+            warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
+        figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
+        if OPENAI in (self.config.merger, self.config.extractor):
+            figures |= {
+                "skills_refused": float(len(report.skipped)),
+                "skills_merge_requests": float(report.requests),
+                "skills_merge_failed": float(report.failed),
+                "skills_merge_fallback": float(report.fallback),
+            }
+        return figures
 
     def close(self) -> None:
         """Close the bank and its index."""
         self.bank.close()
+
+
+def models_of(config: SkillTTRLConfig) -> Models:
+    """The language models that may change a bank, as the config names them."""
+    skills = config.skills or SkillsConfig()
+    return Models(config.endpoints, skills.on_failure, config.agent.prompts)
 
 
 def winning(group: Group) -> list[bool]:
@@ -110,13 +168,16 @@ def skill_figures(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def open_run_bank(config: SkillsConfig | None, folder: RunFolder, version: int | None) -> RunBank | None:
+def open_run_bank(
+    config: SkillsConfig | None, folder: RunFolder, version: int | None, models: Models | None = None
+) -> RunBank | None:
     """The bank of a run that is being trained; None where the config has no skills.
 
     Args:
         config: the run's skills section.
         folder: the run's folder, locked.
         version: what the checkpoint holds that the run goes on from; None begins the bank anew.
+        models: language models that may be asked; see `models_of`.
 
     Raises:
         SkillBankError: what it is to begin with cannot be read, or the bank of a run that goes on is gone.
@@ -139,7 +200,7 @@ def open_run_bank(config: SkillsConfig | None, folder: RunFolder, version: int |
         elif first:
             bank.import_skills(first, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
-        return RunBank(config, bank)
+        return RunBank(config, bank, models or Models())
     except BaseException:
         bank.close()
         raise

@@ -162,9 +162,9 @@ class Run:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]
 
-    def warn(self, text: str) -> None:
-        """Tell the user something once, and keep it for the summary."""
-        if text not in self.warnings:
+    def warn(self, text: str, *, once: str | None = None) -> None:
+        """Tell the user something once, and keep it for the summary; `once` is how an earlier one of its kind begins."""
+        if not any(each.startswith(once) if once else each == text for each in self.warnings):
             self.warnings.append(text)
             self.progress.notice(text, warning=True)
 

@@ -1,28 +1,33 @@
 """`skillttrl merge`: samples or votes in, bank out.
 
 The source is read as a whole and the updates are planned on a copy in memory before the bank is touched: a malformed line,
-or an update that does not fit, leaves it as it was.
+an update that does not fit, or a language model that gives no usable answer, leaves it as it was.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data import column, read_records, record_ids
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
+from skill_ttrl.llm.usage import accounting
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import first_keys, whole_lines
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.extractor import make_extractor
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.bank import winning
+from skill_ttrl.stages.bank import models_of, winning
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, from_json
 from skill_ttrl.voting import majority_vote
 
@@ -48,6 +53,8 @@ class MergeResult:
     report: MergeReport
     """Counts over all updates."""
     notes: tuple[str, ...] = ()
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """What was spent on language models (`Ledger.report`); empty where none was asked. A dry run asks too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,8 @@ def run(
     dry_run: bool = False,
     extract: bool = False,
     by: By = "step",
-    merger: str = "heuristic",
+    merger: str | None = None,
+    config: SkillTTRLConfig | None = None,
 ) -> MergeResult:
     """Merge the operations of a source's winners into a bank.
 
@@ -84,31 +92,46 @@ def run(
             no rewards), its `votes.jsonl` (winners: those of the votes), or records with `problem` and `responses`, a list
             of texts, that are put to the vote first.
         bank: the bank's folder; made where it is not there.
-        dry_run: plan only; nothing is written.
+        dry_run: plan only; nothing is written. A language model is asked all the same.
         extract: take a skill from winners' solutions where none of a group wrote one.
         by: one update for each step of a run, or one for all.
-        merger: name of the merger.
+        merger: name of the merger; None: the config's, else `heuristic`.
+        config: says which language models may be asked (`endpoints`), who extracts and what happens when a model fails
+            (`skills.extractor`, `skills.on_failure`), and where prompts are (`agent.prompts`).
 
     Raises:
         DataError: the source cannot be read; names the line.
-        ConfigError: no such merger.
+        ConfigError: no such merger or extractor, or a language model that it needs is not in the config.
         SkillBankError: the bank cannot be read or written.
+        EndpointError: a language model gave no usable answer. Nothing was merged.
+        BudgetError: what may be spent on language models is spent. Nothing was merged.
     """
     if by not in ("step", "all"):
         raise ConfigError(f"by is 'step' or 'all', found {by!r}.")
-    fuse = make_merger(merger)
+    config = config or SkillTTRLConfig()
+    skills = config.skills or SkillsConfig()
+    models = models_of(config)
+    fuse = make_merger(merger or skills.merger, models=models)
+    extractor = make_extractor(skills.extractor, models=models) if extract else None
     notes: list[str] = []
     samples = _read(Path(source), notes)
     if by == "all":
         samples = [_joined(samples)]
-    with _open(Path(bank), dry_run) as kept:
+    with _open(Path(bank), dry_run) as kept, _unmerged(), accounting(None, config.endpoints) as ledger:
         before = kept.snapshot()
         plan = SkillBank.from_snapshot(before, max_skills=kept.max_skills)
         updates, reports = [], []
         for part in samples:
-            changes, report = merge_groups(
-                part.groups, part.winners, plan.snapshot(), round=part.step, merger=fuse, extract=extract
-            )
+            with ledger.phase("merge"):
+                changes, report = merge_groups(
+                    part.groups,
+                    part.winners,
+                    plan.snapshot(),
+                    round=part.step,
+                    merger=fuse,
+                    extract=extract,
+                    extractor=extractor,
+                )
             reports.append(report)
             if changes:
                 evidence = dict.fromkeys(group.task.id for group in part.groups)
@@ -117,6 +140,10 @@ def run(
             for update in updates:
                 kept.apply(update)
         after = plan.snapshot()
+    found = _summed(reports)
+    trouble = found.trouble()
+    if trouble:
+        notes.append(trouble)
     return MergeResult(
         source=str(source),
         bank=str(bank),
@@ -126,15 +153,41 @@ def run(
         skills_after=len(after),
         version=after.version,
         updates=tuple(updates),
-        report=_summed(reports),
+        report=found,
         notes=tuple(notes),
+        usage=ledger.report(),
     )
 
 
-def _open(path: Path, dry_run: bool) -> SkillBank:
+@contextmanager
+def _open(path: Path, dry_run: bool) -> Iterator[SkillBank]:
+    """The bank; one that was made for a merge that fails is taken away again."""
+    there = path.exists()
     if is_bank(path):
-        return SkillBank.open(path, read_only=dry_run)
-    return SkillBank() if dry_run else SkillBank(path)
+        bank = SkillBank.open(path, read_only=dry_run)
+    elif dry_run:
+        bank = SkillBank()
+    else:
+        bank = SkillBank(path)
+    try:
+        with bank:
+            yield bank
+    except BaseException:
+        if not there and path.exists():
+            shutil.rmtree(path)
+        raise
+
+
+@contextmanager
+def _unmerged() -> Iterator[None]:
+    """Says of a language model that failed what it means for the bank."""
+    try:
+        yield
+    except EndpointError as error:
+        ways = "go on without it: skills.on_failure=skip, or heuristic"
+        raise EndpointError(f"{error} Nothing was merged. To {ways}.", error.kind) from None
+    except BudgetError as error:
+        raise BudgetError(f"{error} Nothing was merged.") from None
 
 
 def _read(path: Path, notes: list[str]) -> list[_Samples]:
@@ -248,9 +301,8 @@ def _joined(samples: Sequence[_Samples]) -> _Samples:
 
 
 def _summed(reports: Sequence[MergeReport]) -> MergeReport:
-    counts = {
-        each.name: sum(getattr(report, each.name) for report in reports)
-        for each in fields(MergeReport)
-        if each.name != "skipped"
-    }
-    return MergeReport(**counts, skipped=tuple(reason for report in reports for reason in report.skipped))
+    found = MergeReport()
+    for report in reports:
+        sums = {each.name: getattr(found, each.name) + getattr(report, each.name) for each in fields(MergeReport)}
+        found = MergeReport(**{**sums, "error": found.error or report.error})
+    return found

@@ -89,7 +89,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         figures = update(learner, make_batch(kept, config), step, bench)
         if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
-            figures |= skill_figures(groups) | bench.bank.learn(groups, step)
+            figures |= skill_figures(groups) | bench.bank.learn(groups, step, run.warn)
         clock.enter("sync")
         bench.backend.sync(step + 1)
 

@@ -27,9 +27,8 @@ from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.stages.ballots import check_vote
-from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, open_run_bank
+from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.measure import Evaluation
@@ -78,7 +77,8 @@ def run(
         checkpoint, state = _go_back(folder, resume or "auto", progress)
         bank: RunBank | None = None
         try:
-            bank = open_run_bank(config.skills, folder, bank_version(state) if checkpoint else None)
+            version = bank_version(state) if checkpoint else None
+            bank = open_run_bank(config.skills, folder, version, models_of(config))
             if bank is not None:
                 stack.callback(bank.close)
                 for text in bank.bank.notices:
@@ -131,8 +131,8 @@ def _phase(name: Phase, bench: Workbench, progress: Progress) -> Callable[[Run],
         return imitate_majority
     if config.stop_rule is not None:
         find_rule(config.stop_rule, config.stop_options)
-    if bench.config.skills is not None:
-        make_merger(bench.config.skills.merger)
+    if bench.bank is not None and bench.bank.config.update == "merge":
+        _ = bench.bank.merger, bench.bank.config.extract and bench.bank.extractor
     LOSSES.get(config.loss)
     ADVANTAGES.get(config.advantage)
     return partial(reinforce, reward=make_reward(bench))

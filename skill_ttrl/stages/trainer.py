@@ -15,9 +15,10 @@ from skill_ttrl.runs.files import explaining, write_atomic
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import Summary
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.extractor import make_extractor
 from skill_ttrl.skills.merge import make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.bank import starting_skills
+from skill_ttrl.stages.bank import models_of, starting_skills
 from skill_ttrl.stages.train import Resume, run
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import ballot_of, batch_vote
@@ -92,7 +93,8 @@ class SkillTTRLTrainer:
 
         Returns:
             `rewards` and `advantages` (a list for each problem), `majority_answers`, `agreement_ratios`, and the means
-            `mean_reward` and `mean_agreement`; where a skill bank learns also `bank_update` (None when nothing changed).
+            `mean_reward` and `mean_agreement`; where a skill bank learns also `bank_update` (None when nothing changed) and
+            `bank_report` (a `MergeReport`: counts, and what was left out).
 
         Raises:
             ValueError: the two differ in length, or a problem has no response.
@@ -131,10 +133,17 @@ class SkillTTRLTrainer:
         }
         if self.config.skills is not None and self.skill_bank is not None and self.config.skills.update == "merge":
             now = self.skill_bank.snapshot()
-            merger, extracting = make_merger(self.config.skills.merger), self.config.skills.extract
-            winners = [list(vote.matches) for vote in votes]
-            changes, _ = merge_groups(groups, winners, now, merger=merger, extract=extracting)
+            skills, models = self.config.skills, models_of(self.config)
+            changes, report = merge_groups(
+                groups,
+                [list(vote.matches) for vote in votes],
+                now,
+                merger=make_merger(skills.merger, models=models),
+                extract=skills.extract,
+                extractor=make_extractor(skills.extractor, models=models) if skills.extract else None,
+            )
             found["bank_update"] = self.skill_bank.apply(changes, reason="merge") if changes else None
+            found["bank_report"] = report
         return found
 
 

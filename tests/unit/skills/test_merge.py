@@ -98,8 +98,8 @@ def test_the_only_winner_s_skills_are_useful() -> None:
     assert SkillMerger().merge([parse("")], retrieved=[["b", "a"]]).useful_retrieval_ids == ("a", "b")
 
 
-def test_the_language_model_is_refused_until_there_is_one() -> None:
-    with pytest.raises(ConfigError, match="comes with the OpenAI backend"):
+def test_a_language_model_must_be_named() -> None:
+    with pytest.raises(ConfigError, match="needs the name of the language model"):
         SkillMerger(use_api=True)
     with pytest.raises(ConfigError, match="Known: heuristic"):
         SkillMerger("llm")  # type: ignore[arg-type]
