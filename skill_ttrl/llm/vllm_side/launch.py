@@ -58,6 +58,10 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
         words += ["--max-model-len", str(options.max_model_len)]
     if on_cpu or options.enforce_eager:
         words += ["--enforce-eager"]
+    if on_cpu:
+        # A step that ends within the prompt of a request with a seed turns its generator back, which torch's generators of a
+        # CPU cannot ("CPU Generator does not use offset"), and the engine dies: prompts are read whole.
+        words += ["--no-enable-chunked-prefill"]
     if on_cpu and options.tensor_parallel_size == 1:
         words += ["--distributed-executor-backend", "uni"]
     if not on_cpu:
