@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SEEDS = 2**62
 """vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
+BATCHED_TOKENS = 4096
+"""Tokens of a step on a CPU, at least."""
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -101,16 +103,10 @@ class VLLMBackend:
         Raises:
             ModelError: a prompt is empty or too long, or the engine failed.
         """
-        engine = self._started()
         if self._resting:
             raise RuntimeError("The engine rests: sync it before sampling.")
-        version = self.policy_version
-        work = []
-        for number, request in enumerate(requests):
-            prompt = self.encode(request.messages) if request.token_ids is None else request.token_ids
-            self._check_prompt(prompt)
-            params = self._params(request, sampling, derive_seed(seed, "request", number) % SEEDS)
-            work.append(Work(prompt, params, self._lora))
+        engine, version = self.engine(), self.policy_version
+        work = self.work(requests, sampling, seed)
         waiting = [asyncio.wrap_future(future) for future in engine.submit(work)]
         try:
             found = await asyncio.gather(
@@ -124,6 +120,29 @@ class VLLMBackend:
                 future.cancel()
         self._probe.take(found)
         return found
+
+    def engine(self) -> Engine:
+        """The engine, with the policy's weights; whoever comes while another starts it waits."""
+        with self._starting:
+            if self._engine is None:
+                self._engine = self._start()
+                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
+                    self._take_over(self._engine)
+            return self._engine
+
+    def work(self, requests: Sequence[Request], sampling: Sampling, seed: int) -> list[Work]:
+        """The requests as the engine takes them; each draws from a seed of its own.
+
+        Raises:
+            ModelError: a prompt is empty or too long.
+        """
+        prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
+        for prompt in prompts:
+            self._check_prompt(prompt)
+        return [
+            Work(prompt, self._params(request, sampling, derive_seed(seed, "request", number) % SEEDS), self._lora)
+            for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
+        ]
 
     def sync(self, policy_version: int) -> None:
         """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
@@ -176,15 +195,6 @@ class VLLMBackend:
             generation = GenerationConfig.from_model_config(model_config)
         return tokenizer, model_config, generation
 
-    def _started(self) -> Engine:
-        """The engine, with the policy's weights; whoever comes while another starts it waits."""
-        with self._starting:
-            if self._engine is None:
-                self._engine = self._start()
-                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
-                    self._take_over(self._engine)
-            return self._engine
-
     def _start(self) -> Engine:
         config, model = self._config, self._context.config.model
         files, revision = model.path, model.revision
@@ -209,7 +219,7 @@ class VLLMBackend:
             "use_tqdm_on_load": False,
         }
         if on_cpu:
-            arguments["kv_cache_memory_bytes"] = config.cpu_kv_cache_gb * 2**30
+            arguments |= whole_prompts(self._length) | {"kv_cache_memory_bytes": config.cpu_kv_cache_gb * 2**30}
         else:
             arguments["enable_sleep_mode"] = config.sleep
         if self._hands_adapters and model.lora is not None:
@@ -334,6 +344,15 @@ class VLLMBackend:
         )
         outputs = [future.result() for future in engine.submit([Work(ids, params, self._lora) for ids in sequences])]
         return [list(output.prompt_logprobs.logprobs) for output in outputs]
+
+
+def whole_prompts(length: int) -> dict[str, Any]:
+    """Arguments that keep a prompt in one step, for engines of at most `length` tokens a sequence.
+
+    Where a step ends within the prompt of a request with a seed, vLLM turns the request's generator back, which torch's
+    generators of a CPU cannot (0.32: "CPU Generator does not use offset"), and the engine dies.
+    """
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED_TOKENS, length)}
 
 
 def reload_weights(llm: Any, weights: Any) -> None:

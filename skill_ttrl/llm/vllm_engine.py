@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 
 T = TypeVar("T")
 
@@ -37,9 +38,8 @@ ENVIRONMENT = {
 IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """Where this is not "0", vLLM computes in processes of its own, which the learner's tensors do not reach."""
 
-_open = 0
-"""Engines of this process; the last one to close takes vLLM's process groups down."""
-_opening = threading.Lock()
+_only = threading.Lock()
+"""Held by the engine of this process. vLLM's process groups are the process's own, and the end of one engine is the end of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,13 @@ class Work:
 
 
 class Engine:
-    """Starts when it is made; `close` ends it.
+    """Starts when it is made; `close` ends it. A process can have one at a time.
 
     Args:
         arguments: of `vllm.LLM`.
 
     Raises:
+        ConfigError: there is one already, or the learner spans several processes.
         ModelError: vLLM could not start with them.
     """
 
@@ -70,6 +71,7 @@ class Engine:
         self._broken: BaseException | None = None
         self._closed = False
         self._llm: Any = None
+        _claim()
         ready: Future[None] = Future()
         threads = torch.get_num_threads()
         self._thread = threading.Thread(
@@ -79,6 +81,7 @@ class Engine:
         try:
             ready.result()
         except Exception as error:
+            _only.release()
             raise ModelError(
                 f"vLLM could not start with {arguments.get('model')}: {reason(error)}. VLLM_LOGGING_LEVEL=INFO shows what it "
                 "did; rollout.backend=hf samples without it."
@@ -122,6 +125,7 @@ class Engine:
             self._closed = True
             self._inbox.put(None)
             self._thread.join()
+            _only.release()
 
     def _refuse_unusable(self) -> None:
         if self._closed:
@@ -209,9 +213,22 @@ def _settle(future: Future[Any], result: Any = None, *, error: Exception | None 
             future.set_exception(error)
 
 
+def _claim() -> None:
+    """Make the caller's engine the one of this process, or say why there cannot be another."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and not _only.locked():
+        raise ConfigError(
+            "The learner has a process group of its own, which an engine in the same process would end. Start servers "
+            "(skillttrl serve) and set vllm.mode=server."
+        )
+    if not _only.acquire(blocking=False):
+        raise ConfigError(
+            "There is a vLLM engine in this process already, and a process can have one. Close what uses it first, or start "
+            "servers (skillttrl serve) and set vllm.mode=server."
+        )
+
+
 def _start(arguments: Mapping[str, Any], threads: int) -> Any:
     """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
-    global _open
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ[IN_PROCESS] = "0"
@@ -219,33 +236,34 @@ def _start(arguments: Mapping[str, Any], threads: int) -> Any:
         os.environ["VLLM_LOGGING_LEVEL"].upper()
     )  # it speaks before it reads that itself
     torch.set_num_threads(threads)  # each thread has its own number
-    with _opening, process_untouched(), warnings.catch_warnings():
+    with process_untouched(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         from vllm import LLM
+        from vllm.distributed import cleanup_dist_env_and_memory
 
-        llm = LLM(**arguments)
-        _open += 1
-    return llm
+        try:
+            return LLM(**arguments)
+        except BaseException:
+            cleanup_dist_env_and_memory()
+            raise
 
 
 def _end(llm: Any) -> None:
-    global _open
     from vllm.distributed import cleanup_dist_env_and_memory
 
     llm.llm_engine.engine_core.shutdown()
     del llm
-    with _opening:
-        _open -= 1
-        if _open == 0:
-            cleanup_dist_env_and_memory()
+    cleanup_dist_env_and_memory()
 
 
 @contextmanager
 def process_untouched() -> Iterator[None]:
-    """Puts back what vLLM sets for the whole process when it starts: random states, the default dtype, torch's threads.
+    """Puts back what vLLM sets for the whole process when it starts: random states, the default dtype, torch's threads, the hook
+    for uncaught errors.
 
     On a CPU it also replaces `torch.set_num_threads` by a function that does nothing.
     """
+    hook = sys.excepthook
     states = random.getstate(), np.random.get_state()
     dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
@@ -254,6 +272,7 @@ def process_untouched() -> Iterator[None]:
         try:
             yield
         finally:
+            sys.excepthook = hook
             torch.set_num_threads = set_threads
             torch.set_num_threads(threads)
             torch.set_default_dtype(dtype)
