@@ -9,7 +9,11 @@ import typer
 from rich.console import Console
 
 Subject = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A run, one checkpoint of it, a model's folder, or a model of the hub.")
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. eval.samples=64.")

@@ -23,6 +23,8 @@ from skill_ttrl.runs.files import explaining, length_of_whole_lines, write_all
 from skill_ttrl.runs.read import read_jsonl
 
 USAGE = "usage.jsonl"
+GO_ON = "Raise it, and go on with the same command and --resume auto."
+"""What a run is told whose budget is spent."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 
@@ -250,6 +252,15 @@ def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger
         yield _current
     finally:
         _current = before
+
+
+@contextmanager
+def spending(leaving: str) -> Iterator[None]:
+    """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
+    try:
+        yield
+    except BudgetError as error:
+        raise BudgetError(f"{error} {leaving}") from None
 
 
 def _sum(parts: Mapping[tuple[str, str], Totals]) -> Totals:

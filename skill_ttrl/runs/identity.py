@@ -8,13 +8,24 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import Role, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
+_ENDPOINT_LIMITS = (
+    "api_key_env",
+    "timeout",
+    "max_concurrency",
+    "max_retries",
+    "max_wait",
+    "cache",
+    "price_in",
+    "price_cached",
+    "price_out",
+)
 NO_EFFECT_ON_RESULTS = (
     "name",
     "run",
@@ -25,6 +36,9 @@ NO_EFFECT_ON_RESULTS = (
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "model.gradient_checkpointing",
+    "endpoints.max_cost",
+    "endpoints.max_total_tokens",
+    *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ENDPOINT_LIMITS),
 )
 """Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, or memory."""
 

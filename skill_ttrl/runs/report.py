@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -83,6 +84,9 @@ class Summary:
     """What the run warned of, in its words."""
     stopped: str | None = None
     """The stopping rule that ended the reinforcement early, and after how many steps; None where all were done."""
+    usage: dict[str, Any] = field(default_factory=dict)
+    """Requests, tokens and cost of models behind addresses, and under `by` those of each phase and role; empty where none was
+    asked. It counts all that was spent on the run, steps that a resumed run did again included."""
     versions: dict[str, str] = field(default_factory=dict)
     """Of skill-ttrl, python and the libraries."""
     schema_version: int = SCHEMA_VERSION
@@ -175,6 +179,7 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
     lines += [f"- {text}: {value:.3f}" for text, value in signs if value is not None]
     if summary.seconds:
         lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
+    lines += [f"- {text}" for text in usage_lines(summary.usage)]
     lines += [f"- {summary.stopped}"] if summary.stopped else []
     lines += [f"- {text}" for text in beside]
     if summary.warnings:
@@ -182,6 +187,24 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
     if summary.versions:
         lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
     return "\n".join(lines) + "\n"
+
+
+def usage_lines(usage: Mapping[str, Any]) -> list[str]:
+    """What was asked of models behind addresses, in a line for all and, where there are several, one for each phase and role."""
+    if not usage:
+        return []
+    parts = {f"{phase}, {role}": each for phase, roles in usage["by"].items() for role, each in roles.items()}
+    whole = f"asked of models behind addresses: {_asked(usage)}"
+    return [whole, *(f"{name}: {_asked(each)}" for name, each in parts.items() if len(parts) > 1)]
+
+
+def _asked(totals: Mapping[str, Any]) -> str:
+    beside = {"failed": totals["failed"], "from the disk": totals["cached"]}
+    shown = "".join(f", {count} {name}" for name, count in beside.items() if count)
+    return (
+        f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "
+        f"cost {totals['cost']:.4g}"
+    )
 
 
 def summary_versions(run_json: Mapping[str, object]) -> dict[str, str]:

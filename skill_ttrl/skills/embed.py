@@ -1,8 +1,9 @@
 """Embedders: text in, vectors of length 1 out, so that a dot product is a cosine.
 
-`hash` counts character n-grams and needs nothing but numpy; `sentence-transformers` runs a model; `module:attribute` is one
-of your own: anything that can be called with `model` and `revision` and gives an `Embedder`. The vector of a text must not
-depend on the texts beside it, or a rebuilt index would hold other vectors than the one it replaces.
+`hash` counts character n-grams and needs nothing but numpy; `sentence-transformers` runs a model; `openai` asks one behind an
+address (`embed_openai`); `module:attribute` is one of your own: anything that can be called with `model` and `revision` and
+gives an `Embedder`. The vector of a text must not depend on the texts beside it, or a rebuilt index would hold other vectors
+than the one it replaces.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def make_embedder(name: str, model: str = DEFAULT_MODEL, revision: str | None = 
     """The embedder called `name`.
 
     Args:
-        name: `hash`, `sentence-transformers`, or `module:attribute`, which is called as `attribute(model, revision)`.
+        name: `hash`, `sentence-transformers`, `openai`, or `module:attribute`, which is called as `attribute(model, revision)`.
         model: Hugging Face id or folder; `hash` has none and ignores it.
         revision: commit of a hub model.
 
@@ -251,6 +252,14 @@ class SentenceTransformerEmbedder:
 
 
 EMBEDDERS.register("sentence-transformers")(SentenceTransformerEmbedder)
+
+
+@EMBEDDERS.register("openai")
+def make_openai_embedder(model: str = "", revision: str | None = None) -> Embedder:
+    """A model behind an address; see `embed_openai`."""
+    from skill_ttrl.skills.embed_openai import OpenAIEmbedder
+
+    return OpenAIEmbedder(model, revision)
 
 
 def hub_commit(model: str, revision: str | None = None) -> str:

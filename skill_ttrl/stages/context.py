@@ -15,6 +15,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.llm.load import save_model
+from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import EnvPool, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
@@ -148,9 +149,12 @@ class Run:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         if label not in self.evaluations:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
-            with self.stop.leaving_at_once(
-                f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same command "
-                f"and --resume auto. What was trained is saved in {self.folder.path}."
+            with (
+                self.stop.leaving_at_once(
+                    f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same "
+                    f"command and --resume auto. What was trained is saved in {self.folder.path}."
+                ),
+                current_ledger().phase("evaluate"),
             ):
                 began = time.perf_counter()
                 found = self.bench.evaluate(label, bank_off=bank_off)

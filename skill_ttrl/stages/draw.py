@@ -20,6 +20,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.usage import spending
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
@@ -27,13 +28,16 @@ from skill_ttrl.stages.ballots import make_rewording, play_both
 from skill_ttrl.stages.build import build_to_measure, source_tasks, task_content
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
-from skill_ttrl.stages.subject import Problems, Subject
+from skill_ttrl.stages.subject import REMOTE, Problems, Subject
 from skill_ttrl.types import Group, Task, derive_seed, from_json, to_json
 
 PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
 """(tasks, tries, sampling, seed) → one group a task, in order."""
 KEPT = ("seed", "env", "agent", "skills", "runtime")
 """Sections of a config that samples depend on as a whole; of others only what `_made_with` names."""
+
+DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
+"""Fields of an endpoint that samples depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ def draw_samples(
     Raises:
         SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
         Interrupted: a signal came; what was drawn is kept where there is a folder.
+        BudgetError: what may be spent is spent; as above.
     """
     env_id = resolve_env(subject.config.env.id)
     tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split) for each in problems}
@@ -139,7 +144,8 @@ def draw_plan(
             behind += len(chunk.tasks)
             if behind <= len(rows):
                 continue
-            with stop.leaving_at_once(_leaving(folder, len(rows), total)):
+            leaving = _leaving(folder, len(rows), total)
+            with stop.leaving_at_once(leaving), spending(leaving):
                 groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
             fresh = [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
             if folder is not None:
@@ -199,11 +205,22 @@ def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks
 def _made_with(config: SkillTTRLConfig) -> dict[str, Any]:
     """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
     whole = config.model_dump(mode="json")
-    return {name: whole[name] for name in KEPT} | {
-        "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
-        "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
-        "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
-    }
+    asked = {"endpoints": {"policy": endpoint_identity(config)}} if config.rollout.backend == REMOTE else {}
+    return (
+        {name: whole[name] for name in KEPT}
+        | asked
+        | {
+            "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
+            "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
+            "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
+        }
+    )
+
+
+def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
+    """What of `endpoints.policy` decides which samples are drawn; limits, prices and the key's variable do not."""
+    policy = config.endpoints.policy
+    return {} if policy is None else policy.model_dump(mode="json", include=set(DECISIVE))
 
 
 def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:

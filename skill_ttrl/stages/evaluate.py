@@ -8,8 +8,10 @@ from pathlib import Path
 
 from skill_ttrl.answers import journal
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.usage import USAGE, accounting
 from skill_ttrl.runs.folder import VERDICTS
 from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.report import usage_lines
 from skill_ttrl.stages.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.measure import Evaluation, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.samples import Drawn
@@ -86,12 +88,16 @@ def run_all(
             opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
             folder = stack.enter_context(opened)
             stack.enter_context(journal(folder.path / VERDICTS))
+        ledger = stack.enter_context(accounting(folder.path / USAGE if folder else None, settings.endpoints))
+        stack.enter_context(ledger.phase("evaluate"))
         samples = draw_samples(
             subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress
         )
         found = tuple(each for asked in problems for each in _evaluations(subject, asked.name, samples))
         if folder is not None:
             folder.write_text(EVALUATIONS, f"[{', '.join(to_json(each) for each in found)}]\n")
+    for line in usage_lines(ledger.report()):
+        progress.notice(line)
     if samples.known is None:
         progress.notice(f"Whether these problems were trained on is not said: {samples.why_unknown}.")
     return found

@@ -10,11 +10,12 @@ from typing import Any
 
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.llm.usage import USAGE, read_usage, usage_report
 from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
-from skill_ttrl.runs.report import learned_by, summary_rows
+from skill_ttrl.runs.report import learned_by, summary_rows, usage_lines
 from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 
@@ -116,9 +117,18 @@ def _run(path: Path) -> Inspection:
         columns = (*columns, f"after, {learned_by(other.summary)}")
         rows = [(*row, _short(others.get(row[0]))) for row in rows]
     told = [*([summary.stopped] if summary.stopped else []), *beside_lines(path), *summary.warnings] if summary else []
+    if asked := _asked(path):
+        facts["models behind addresses"] = asked
     if bank := run_bank(path):
         facts["skill bank"] = bank
     return Inspection("run", str(path), facts, columns, rows, [*found.notes, *told])
+
+
+def _asked(folder: Path) -> str:
+    """What was asked of models behind addresses and what it cost; empty where nothing was."""
+    if not (folder / USAGE).is_file():
+        return ""
+    return "; ".join(usage_lines(usage_report(read_usage(folder / USAGE))))
 
 
 def _checkpoint(path: Path) -> Inspection:
@@ -141,6 +151,8 @@ def _kept(path: Path) -> Inspection:
         "model": made_with["model"],
         "data": ", ".join(each["name"] or "the policy's own problems" for each in made_with["data"]),
     }
+    if asked := _asked(path):
+        facts["models behind addresses"] = asked
     rows = [
         (name, draw["tries"], draw["temperature"], draw["max_new_tokens"]) for name, draw in made_with["draws"].items()
     ]

@@ -21,7 +21,8 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
         ModelError: a hub model cannot be found.
     """
     pinned = config.model_copy(deep=True)
-    pinned.model.revision = _model_revision(config.model)
+    if config.rollout.backend != "openai":  # it loads no model of its own
+        pinned.model.revision = _model_revision(config.model)
     for source in _sources(pinned):
         if source is not None:
             source.revision = data_revision(source)

@@ -7,15 +7,17 @@ weights is in the lines between `sample` and `update`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.reward_model import RewardModel
+from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.batch import RolloutBatch, pack
@@ -73,7 +75,8 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock = Clock(run)
         tasks = tasks_of(step)
         clock.enter("sample")
-        groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
+        with saving_if_spent(run, step, learner, poll):
+            groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(
                 f"Some tries fail in {tasks[0].env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
@@ -289,6 +292,25 @@ def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
     if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
         run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         run.leave_if_asked("rl", finished)
+    if not last:
+        with saving_if_spent(run, finished, learner, poll):
+            current_ledger().check()
+
+
+@contextmanager
+def saving_if_spent(run: Run, done: int, learner: Learner, poll: Poll) -> Iterator[None]:
+    """For what comes between the steps and for the sampling of the next: where the budget ends, the run is saved as it stood
+    after `done` steps before it leaves.
+
+    Raises:
+        BudgetError: as it came.
+    """
+    try:
+        yield
+    except BudgetError:
+        if done and not (run.folder.checkpoints / f"rl-{done:06d}").is_dir():
+            run.checkpoint("rl", done, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
+        raise
 
 
 class Clock:

@@ -77,11 +77,12 @@ def drawn(group: Group, *, source: str = "", draw: str = SAMPLE) -> Drawn:
 def sample_of(trajectory: Trajectory) -> Sample:
     """What is kept of one try."""
     done = [step.completion for step in trajectory.steps if step.completion is not None]
+    known = bool(done) and all(completion.sampled or not completion.text for completion in done)
     return Sample(
         text=trajectory.text,
         answer=trajectory.answer,
-        logprob=sum(_logprob(completion) for completion in done) if done else None,
-        tokens=sum(completion.sampled for completion in done) if done else None,
+        logprob=sum(_logprob(completion) for completion in done) if known else None,
+        tokens=sum(completion.sampled for completion in done) if known else None,
         cut_off=any(completion.finish_reason == "length" for completion in done),
         right=_judged(trajectory) if trajectory.task.reference is None else None,
         error=trajectory.error,

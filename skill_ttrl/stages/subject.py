@@ -15,13 +15,16 @@ from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
 from skill_ttrl.stages.build import source_tasks, task_content
 from skill_ttrl.stages.pin import data_revision, pin_revisions
 from skill_ttrl.stages.stored import is_stored
-from skill_ttrl.stages.trained import Trained, find_trained
+from skill_ttrl.stages.trained import Answering, Trained, find_trained
 from skill_ttrl.types import Task, derive_seed
 
+REMOTE = "openai"
+"""The backend that asks a model behind an address, and the name of that model as a source."""
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
 _BLOCKS, _BLOCK = 64, 1 << 20
@@ -55,11 +58,17 @@ class Subject:
     """What the config was loaded from."""
     overrides: tuple[str, ...]
 
+    @property
+    def remote(self) -> bool:
+        """Whether a model behind an address is asked in place of weights that are here."""
+        return self.config.rollout.backend == REMOTE
+
     def bank(self) -> RunBank | None:
         """The skill bank to ask, open for reading; None where the config has no skills."""
         if self.trained is not None:
             return self.trained.bank()
-        return bank_in_memory(self.config.skills) if self.config.skills is not None else None
+        skills = with_endpoint(self.config)
+        return bank_in_memory(skills) if skills is not None else None
 
     def problems(self, data: Sequence[str]) -> list[Problems]:
         """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.
@@ -96,7 +105,7 @@ class Subject:
 
         They are None, with a reason, for a plain model and where the run's data can no longer be read.
         """
-        if self.trained is None:
+        if self.trained is None or self.remote:
             return None, "what a plain model was trained on is not known here"
         try:
             return frozenset(_contents(load_config(self.trained.run / "config.yaml"))), ""
@@ -104,7 +113,10 @@ class Subject:
             return None, f"what the run was trained on cannot be read any more ({error})"
 
     def fingerprint(self) -> str:
-        """Text that is the same for the same weights and no others."""
+        """Text that is the same for the same weights and no others; behind an address it is a name that others chose."""
+        policy = self.config.endpoints.policy
+        if self.remote and policy is not None:
+            return f"{REMOTE}:{policy.model}"
         if self.weights is None:
             return f"{self.config.model.path}@{self.config.model.revision}"
         manifest = self.weights / MANIFEST
@@ -119,8 +131,8 @@ def find_subject(
     """The run, checkpoint or model that `source` names.
 
     Args:
-        source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, or a model on
-            the hub (`owner/name`).
+        source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
+            (`owner/name`), or `openai` or `openai:MODEL` for the model behind `endpoints.policy`.
         overrides: changes to the config.
         config: recipe or file with a plain model's template and lengths; None: the defaults. A run has its own.
         data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
@@ -133,6 +145,8 @@ def find_subject(
     if not str(source).strip():
         raise RunFolderError("No source was named. Give a run folder, a checkpoint, a model's folder or owner/name.")
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
+    if is_remote(source):
+        return _remote(str(source), now, config, tuple(overrides))
     if RunFolder.exists(path) or (path.is_dir() and (path / MANIFEST).is_file()):
         if config is not None:
             raise ConfigError(
@@ -157,6 +171,39 @@ def find_subject(
         asked.model.revision = None  # a recipe's is of its own model
     asked.model.path = str(source)
     return Subject(str(source), _with_model_pinned(asked), None, None, base, tuple(overrides))
+
+
+def find_asked(source: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Answering:
+    """What `skillttrl ask` asks: a run, a checkpoint, or the model behind `endpoints.policy`.
+
+    Raises:
+        ConfigError: a run is given another config.
+        RunFolderError: `source` is none of these.
+    """
+    if is_remote(source):
+        return find_subject(source, overrides, config=config)
+    if config is not None:
+        raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")
+    return find_trained(source, overrides)
+
+
+def is_remote(source: str | Path) -> bool:
+    """Whether `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
+    return str(source) == REMOTE or str(source).startswith(f"{REMOTE}:")
+
+
+def _remote(source: str, now: Sequence[str], config: str | None, overrides: tuple[str, ...]) -> Subject:
+    base: str | Mapping[str, Any] = {} if config is None else config
+    name = source.partition(":")[2]
+    named = [f"endpoints.policy.model={json.dumps(name)}"] if name else []
+    asked = load_config(base, [*now, *named, f"rollout.backend={REMOTE}"])
+    asked.waits_for = None
+    if asked.endpoints.policy is None:
+        raise ConfigError(
+            f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
+            "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
+        )
+    return Subject(asked.endpoints.policy.model, _with_model_pinned(asked), None, None, base, overrides)
 
 
 def _measured_on(*path: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
@@ -27,6 +28,7 @@ from skill_ttrl.runs.report_html import write_report_html
 from skill_ttrl.runs.statistics import paired_bootstrap_difference
 from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
@@ -64,7 +66,8 @@ def run(
         What `summary.json` holds.
 
     Raises:
-        SkillTTRLError: something the user can mend, see `errors`; `Interrupted` after a signal.
+        SkillTTRLError: something the user can mend, see `errors`; `Interrupted` after a signal; `BudgetError` where what may be
+            spent is spent, with the last finished step saved.
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
@@ -73,12 +76,15 @@ def run(
     with ExitStack() as stack:
         folder, config = _open(config, output, resume, source)
         stack.enter_context(folder)
+        ledger = stack.enter_context(accounting(folder.path / USAGE, config.endpoints))
+        with spending(GO_ON):
+            ledger.check()  # a run that goes on with a spent budget would do one step and leave
         stop = stack.enter_context(StopSignal())
         checkpoint, state = _go_back(folder, resume or "auto", progress)
         bank: RunBank | None = None
         try:
             version = bank_version(state) if checkpoint else None
-            bank = open_run_bank(config.skills, folder, version, models_of(config))
+            bank = open_run_bank(with_endpoint(config), folder, version, models_of(config))
             if bank is not None:
                 stack.callback(bank.close)
                 for text in bank.bank.notices:
@@ -106,8 +112,12 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
-        for phase in learn:
-            phase(run)
+        for name, phase in zip(config.phases, learn, strict=True):
+            with (
+                ledger.phase(name),
+                spending(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
+            ):
+                phase(run)
         if config.phases == ["sft"]:
             bench.backend.sync(0)
             run.evaluate("after")
@@ -224,6 +234,7 @@ def summarise(run: Run) -> Summary:
         warnings=run.warnings,
         stopped=stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None,
         versions=summary_versions(read_run_json(path)),
+        usage=current_ledger().report(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
@@ -12,13 +13,15 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.llm.usage import accounting
+from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.changes import storable
+from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.stages.build import make_parts
-from skill_ttrl.types import Task, VoteResult
+from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import majority_vote
 
 
@@ -36,10 +39,28 @@ class Trained:
 
         Where `skills.bank` is not what the run began with, that other bank takes its place.
         """
-        skills, began = self.config.skills, load_config(self.run / "config.yaml").skills
+        skills, began = with_endpoint(self.config), load_config(self.run / "config.yaml").skills
         if skills is not None and (began is None or skills.bank != began.bank):
             return bank_in_memory(skills)
-        return read_run_bank(self.config.skills, self.run, bank_version(load_state(self.weights)["state"]))
+        return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
+
+
+class Answering(Protocol):
+    """What can be asked: a trained policy, or whatever `subject.find_subject` finds."""
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """How it is asked."""
+        ...
+
+    @property
+    def weights(self) -> Path | None:
+        """Folder of its weights; None: the config says what to load, or where to ask."""
+        ...
+
+    def bank(self) -> RunBank | None:
+        """Its skill bank, open for reading."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +99,7 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
 
 
 def ask(
-    trained: Trained,
+    trained: Answering,
     question: str,
     *,
     samples: int = 1,
@@ -98,28 +119,15 @@ def ask(
 
     Raises:
         ConfigError: the question is empty, or no valid Unicode.
+        EnvError: no answer came, with the reason.
     """
     if not question.strip():
         raise ConfigError("The question is empty. Ask something.")
     if storable(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
-    parts = make_parts(config, weights=trained.weights)
-    agent = parts.agent
-    bank = trained.bank() if use_bank else None
-    try:
-        if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
-            agent = agent.seeing(bank.access())
-        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
-        task = Task("question", MATH_ENV_ID, {"question": question})
-        (group,) = wait_for(
-            rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, sampling=sampling, seed=config.seed)
-        )
-    finally:
-        parts.backend.close()
-        if bank is not None:
-            bank.close()
+    with accounting(None, config.endpoints) as ledger, ledger.phase("ask"):
+        group = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     return Reply(
@@ -129,3 +137,28 @@ def ask(
         majority_vote(group.answers),
         retrieved,
     )
+
+
+def _asked(
+    trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
+) -> Group:
+    config = trained.config
+    parts = make_parts(config, weights=trained.weights)
+    agent = parts.agent
+    bank: RunBank | None = None
+    try:
+        bank = trained.bank() if use_bank else None
+        if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
+            agent = agent.seeing(bank.access())
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
+        task = Task("question", MATH_ENV_ID, {"question": question})
+        (group,) = wait_for(
+            rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, sampling=sampling, seed=config.seed)
+        )
+        refuse_failure([group])
+    finally:
+        parts.backend.close()
+        if bank is not None:
+            bank.close()
+    return group

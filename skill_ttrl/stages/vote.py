@@ -13,9 +13,11 @@ from skill_ttrl.answers import journal
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.usage import USAGE, accounting
 from skill_ttrl.runs.files import explaining, write_atomic
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.report import usage_lines
 from skill_ttrl.runs.sample_folder import SampleFolder
 from skill_ttrl.stages.draw import draw_samples, open_samples
 from skill_ttrl.stages.replay import Held, Replayed, Settings, Visits, replay
@@ -227,6 +229,8 @@ def _drawn(
                 output, subject, problems, draws, chunk=chunk, use_bank=use_bank, both_wordings=both_wordings
             )
             folder = stack.enter_context(opened)
+        ledger = stack.enter_context(accounting(folder.path / USAGE if folder else None, subject.config.endpoints))
+        stack.enter_context(ledger.phase("vote"))
         found = draw_samples(
             subject,
             problems,
@@ -237,6 +241,8 @@ def _drawn(
             progress=progress,
             both_wordings=both_wordings,
         )
+    for line in usage_lines(ledger.report()):
+        progress.notice(line)
     known = found.known
     trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
     return _Found([found.rows], subject.config, trained_on)
