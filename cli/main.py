@@ -16,6 +16,7 @@ from rich.console import Console
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
+from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
@@ -135,20 +136,31 @@ app.command()(evaluate)
 
 @app.command()
 def ask(
-    path: TrainedPath,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder, or one checkpoint of it; `openai` or `openai:MODEL` asks `endpoints.policy`.",
+        ),
+    ],
     question: Annotated[str, typer.Argument(help="A task in the words of the training data, e.g. 'Compute 47+38.'")],
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers to draw; more than one vote.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Default: 0 for one answer, else 1.")] = None,
+    overrides: Overrides = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="RECIPE", help="For `openai`: its endpoint, template and lengths.")
+    ] = None,
     no_bank: NoBank = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a question to a trained policy."""
+    """Put a question to a trained policy, or to a model behind an address."""
     from skill_ttrl.cli.tables import reply_view
+    from skill_ttrl.stages.subject import find_asked
     from skill_ttrl.stages.trained import ask as put
-    from skill_ttrl.stages.trained import find_trained
 
     heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
-    reply = put(find_trained(path), question, samples=samples, temperature=heat, use_bank=not no_bank)
+    asked = find_asked(path, overrides or (), config=config)
+    reply = put(asked, question, samples=samples, temperature=heat, use_bank=not no_bank)
     if as_json:
         print_json(reply)
     else:
@@ -224,6 +236,7 @@ def export(
 
 app.command()(merge)
 app.command()(vote)
+app.command()(serve)
 
 
 @app.command()

