@@ -33,14 +33,31 @@ def merge(
         bool, typer.Option("--extract", help="Where no winner wrote a skill, take one from what their solutions share.")
     ] = False,
     by: Annotated[str, typer.Option(help="One update for each `step` of a run, or one for `all`.")] = "step",
-    merger: Annotated[str, typer.Option(help="`heuristic`, or `module:attribute` of your own.")] = "heuristic",
+    merger: Annotated[
+        str | None,
+        typer.Option(
+            help="`heuristic`, `openai` (the language model endpoints.merger), or `module:attribute` of your own. Default: the config's, else `heuristic`."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="A recipe or file that says which language models are asked, and what happens when they fail."
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. endpoints.merger.model=NAME."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
     from skill_ttrl.cli.output import print_json
+    from skill_ttrl.config import load_config
     from skill_ttrl.stages.merge import run
 
-    found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger)  # type: ignore[arg-type]  # checked there
+    asked = load_config(config or {}, overrides or ()) if config or overrides else None
+    found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked)  # type: ignore[arg-type]  # `by` is checked there
     if as_json:
         print_json(found)
     else:
@@ -76,7 +93,14 @@ def closing_lines(found: MergeResult) -> list[str]:
     if len(skipped) > MAX_SKIPPED:
         lines.append(f"… and {len(skipped) - MAX_SKIPPED} more (--json lists them).")
     change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
-    return [*lines, *found.notes, f"Dry run, nothing was changed. {change}" if found.dry_run else change]
+    if found.usage:
+        spent = found.usage
+        tokens = spent["tokens_in"] + spent["tokens_out"]
+        lines.append(
+            f"Language models were asked {spent['requests']} times: {tokens:,} tokens, cost {spent['cost']:.4g}."
+        )
+    asked = " (language models were asked all the same)" if found.usage else ""
+    return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]
 
 
 def _cell(text: str, most: int = MAX_CELL) -> str:
