@@ -1,0 +1,99 @@
+"""Where a model is found, and what is said when a key or an address is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from skill_ttrl.config import EndpointConfig, EndpointsConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.address import NO_KEY, find_address
+from skill_ttrl.llm.client import make_client
+
+KEY = "sk-test-1234567890"
+VARIABLES = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_OPENAI_ENDPOINT",
+    "OPENAI_API_VERSION",
+    "MY_KEY",
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def endpoint(**fields: object) -> EndpointConfig:
+    return EndpointConfig.model_validate({"model": "m", **fields})
+
+
+def test_openai_needs_a_key_and_the_message_names_its_variable() -> None:
+    with pytest.raises(
+        ConfigError, match=r"api\.openai\.com .*OPENAI_API_KEY is not set.*endpoints\.teacher\.api_key_env"
+    ):
+        find_address(endpoint(), "teacher")
+
+
+def test_a_server_of_ones_own_needs_none() -> None:
+    found = find_address(endpoint(base_url="http://127.0.0.1:8000/v1"), "policy")
+    assert (found.key, found.host, found.is_open) == (NO_KEY, "127.0.0.1:8000", True)
+
+
+def test_a_key_that_the_config_names_must_be_there() -> None:
+    with pytest.raises(ConfigError, match="MY_KEY is not set"):
+        find_address(endpoint(base_url="http://127.0.0.1:8000/v1", api_key_env="MY_KEY"), "policy")
+
+
+def test_the_usual_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://proxy.example/v1/")
+    found = find_address(endpoint(), "policy")
+    assert (found.base_url, found.key) == ("https://proxy.example/v1", KEY)
+    own = find_address(endpoint(base_url="https://other.example/v1"), "policy")
+    assert own.host == "other.example"
+
+
+def test_azure_needs_address_version_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    azure = endpoint(provider="azure")
+    with pytest.raises(ConfigError, match="AZURE_OPENAI_ENDPOINT"):
+        find_address(azure, "policy")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://name.openai.azure.com/")
+    with pytest.raises(ConfigError, match="OPENAI_API_VERSION"):
+        find_address(azure, "policy")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+    with pytest.raises(ConfigError, match="AZURE_OPENAI_API_KEY"):
+        find_address(azure, "policy")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    found = find_address(azure, "policy")
+    assert (found.host, found.api_version, found.key) == ("name.openai.azure.com", "2024-10-21", KEY)
+
+
+@pytest.mark.parametrize("value", ["two words", "sk-\x07bell", "schlüssel"])
+def test_what_is_no_key_is_refused_without_being_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(ConfigError) as caught:
+        find_address(endpoint(), "policy")
+    assert value not in str(caught.value)
+
+
+def test_an_address_in_the_environment_must_be_one_and_hold_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://user:secret@host.example/v1")
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL") as caught:
+        find_address(endpoint(), "policy")
+    assert "secret" not in str(caught.value)
+
+
+def test_no_repr_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    config = EndpointsConfig(policy=endpoint())
+    client = make_client(config, "policy")
+    assert KEY not in f"{find_address(endpoint(), 'policy')!r} {client!r} {client!s} {config!r}"
+    client.shut()
+
+
+def test_a_role_that_the_config_does_not_fill_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no endpoints\.merger"):
+        make_client(EndpointsConfig(), "merger")

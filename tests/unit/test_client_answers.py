@@ -1,0 +1,172 @@
+"""What servers make of the protocol, and JSON in whatever stands around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from skill_ttrl.config import EndpointConfig
+from skill_ttrl.llm.attempts import Unreadable
+from skill_ttrl.llm.openai import with_stop_text
+from skill_ttrl.llm.replies import read_body, read_chat, read_completion, read_embeddings
+from skill_ttrl.llm.structured import read_json, response_format, strict_schema
+
+
+class Part(BaseModel):
+    text: str
+
+
+class Thing(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: str
+    parts: list[Part] = Field(default_factory=list)
+
+
+def chat(**changes: Any) -> dict[str, Any]:
+    choice = {"message": {"content": "yes"}, "finish_reason": "stop"} | changes
+    return {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "ok"),
+        ({"finish_reason": None}, "ok"),
+        ({"finish_reason": "length"}, "length"),
+        ({"message": {"content": ""}}, "empty"),
+        ({"message": {"content": None}}, "empty"),
+        ({"message": {"content": None, "refusal": "No."}}, "refusal"),
+        ({"finish_reason": "content_filter"}, "filtered"),
+        ({"message": {"content": None, "tool_calls": [{}]}}, "tool_call"),
+        ({"message": {"content": [{"type": "text", "text": "y"}]}}, "ok"),
+    ],
+)
+def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: str) -> None:
+    assert read_chat(chat(**changes)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": "x"},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": 3}}]},
+        {"error": {"message": "overloaded"}},
+    ],
+)
+def test_an_answer_without_choices_is_unreadable(body: dict[str, Any]) -> None:
+    with pytest.raises(Unreadable):
+        read_chat(body)
+    with pytest.raises(Unreadable):
+        read_completion(body)
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "[1]", "{", "[" * 100_000, '{"choices": [{"mess'])
+def test_a_body_that_is_no_object_is_unreadable(text: str) -> None:
+    with pytest.raises(Unreadable):
+        read_body(text)
+
+
+def test_tokens_are_taken_as_the_server_counts_them_and_nonsense_is_nothing() -> None:
+    body = chat()
+    body["usage"]["prompt_tokens_details"] = {"cached_tokens": 5}
+    assert (read_chat(body).usage.prompt, read_chat(body).usage.cached, read_chat(body).usage.answer) == (7, 5, 2)
+    body["usage"] = {"prompt_tokens": -3, "completion_tokens": "many", "prompt_tokens_details": None}
+    assert read_chat(body).usage.prompt == read_chat(body).usage.answer == 0
+
+
+def test_log_probs_are_whole_or_none() -> None:
+    entries = [{"logprob": -0.5}, {"logprob": -1}]
+    assert read_chat(chat(logprobs={"content": entries})).logprobs == (-0.5, -1.0)
+    assert read_chat(chat(logprobs={"content": [*entries, {"logprob": None}]})).logprobs is None
+    found = read_completion({"choices": [{"text": "x", "logprobs": {"token_logprobs": [-2.0]}}]})
+    assert found.logprobs == (-2.0,)
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], [{"embedding": [1.0]}], [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]]
+)
+def test_vectors_must_be_one_for_each_text(data: Any) -> None:
+    with pytest.raises(Unreadable):
+        read_embeddings({"data": data}, 2)
+
+
+def test_vectors_are_put_in_order_and_must_be_numbers() -> None:
+    rows = [{"index": 1, "embedding": [2, 2]}, {"index": 0, "embedding": [1, 1]}]
+    assert read_embeddings({"data": rows}, 2)[0] == [[1.0, 1.0], [2.0, 2.0]]
+    for bad in ([float("nan"), 1.0], [], "AAAA", [True, 1]):
+        with pytest.raises(Unreadable):
+            read_embeddings({"data": [{"index": 0, "embedding": bad}]}, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"title": "t"}',
+        'Sure:\n```json\n{"title": "t"}\n```\nDone.',
+        '```\n{"title": "t"}\n```',
+        'I think {this} is it: {"title": "t"} and no more.',
+        '{"title": "t"} {"title": "second"}',
+        '{"thought": 1}\n{"title": "t", "parts": []}',
+    ],
+)
+def test_json_is_found_in_what_stands_around_it(text: str) -> None:
+    found, _ = read_json(text, Thing)
+    assert found == Thing(title="t")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("no object", "there is no JSON object"),
+        ('{"title": "unfinished', "there is no JSON object"),
+        ('{"title": 3}', "title: Input should be a valid string"),
+        ('{"title": "t", "extra": 1}', "extra: Extra inputs"),
+        ("{" * 10_000, "there is no JSON object"),
+        ('{"a":' * 50_000, "there is no JSON object"),
+    ],
+)
+def test_what_does_not_fit_is_explained(text: str, problem: str) -> None:
+    found, said = read_json(text, Thing)
+    assert found is None
+    assert problem in said and len(said) < 900
+
+
+def test_the_strict_schema_requires_everything_and_allows_no_more() -> None:
+    schema = strict_schema(Thing)
+    assert schema["required"] == ["title", "parts"] and schema["additionalProperties"] is False
+    assert schema["$defs"]["Part"]["additionalProperties"] is False
+    assert "default" not in schema["properties"]["parts"]
+
+
+def test_the_form_is_asked_for_as_the_config_says() -> None:
+    forms = {
+        how: response_format(EndpointConfig(model="m", structured=how), Thing)  # type: ignore[arg-type]  # all three
+        for how in ("json_schema", "json_object", "none")
+    }
+    assert forms["none"] is None and forms["json_object"] == {"type": "json_object"}
+    assert forms["json_schema"] is not None and forms["json_schema"]["json_schema"]["strict"] is True
+
+
+MARK = "</retrieve>"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "expected"),
+    [
+        ('<retrieve query="x">', None, f'<retrieve query="x">{MARK}'),
+        ("nothing asked", None, "nothing asked"),
+        (f"<retrieve>a{MARK} done", None, f"<retrieve>a{MARK} done"),
+        (f"<retrieve>a{MARK} <retrieve>b", None, f"<retrieve>a{MARK} <retrieve>b{MARK}"),
+        ("anything", MARK, f"anything{MARK}"),
+        (f"kept{MARK}", MARK, f"kept{MARK}"),
+        ("<retrieved> is another tag", None, "<retrieved> is another tag"),
+    ],
+)
+def test_a_stop_text_that_a_server_cut_off_is_put_back(text: str, said: str | None, expected: str) -> None:
+    assert with_stop_text(text, [MARK], said) == expected

@@ -1,0 +1,132 @@
+"""The ledger: what was spent is added up once, survives a crash, and bounds what is spent next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.llm.answer_cache import AnswerCache
+from skill_ttrl.llm.usage import Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending
+from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.report import usage_lines
+
+
+def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float = 0.5) -> Entry:
+    return Entry(phase, role, "m", outcome, 2, tokens_in=10, tokens_cached=4, tokens_out=5, cost=cost)
+
+
+def test_totals_are_those_of_the_file_also_after_a_torn_line(tmp_path: Path) -> None:
+    file = tmp_path / "usage.jsonl"
+    first = Ledger(file)
+    for each in (entry(), entry(outcome="timeout"), entry("evaluate", "policy")):
+        first.record(each)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"phase": "rl", "ro')
+    again = Ledger(file)
+    assert file.read_bytes() == whole
+    assert again.report() == first.report()
+    assert (again.totals().requests, again.totals().failed, again.totals().tokens) == (3, 1, 45)
+    assert again.report()["by"]["evaluate"]["policy"]["requests"] == 1
+
+
+def test_a_line_holds_no_text(tmp_path: Path) -> None:
+    Ledger(tmp_path / "usage.jsonl").record(entry())
+    line = json.loads((tmp_path / "usage.jsonl").read_text())
+    texts = {key for key, value in line.items() if isinstance(value, str)}
+    assert texts == {"phase", "role", "model", "outcome"}
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "usage.jsonl").write_text('{"phase": "rl", "spent": 3}\n')
+    with pytest.raises(RunFolderError, match=r"usage.jsonl:1 is no line of a ledger"):
+        Ledger(tmp_path / "usage.jsonl")
+
+
+@pytest.mark.parametrize("bound", [{"max_cost": 1.0}, {"max_total_tokens": 30}])
+def test_a_spent_budget_says_so(bound: dict[str, float]) -> None:
+    ledger = Ledger(None, **bound)  # type: ignore[arg-type]  # either of the two
+    ledger.record(entry())
+    ledger.check()
+    ledger.record(entry())
+    assert ledger.exhausted
+    with pytest.raises(BudgetError, match=r"30 tokens in 2 requests, cost 1, with endpoints\.max"):
+        ledger.check()
+
+
+def test_phases_are_nested() -> None:
+    ledger = Ledger()
+    with ledger.phase("rl"):
+        with ledger.phase("evaluate"):
+            assert ledger.present_phase == "evaluate"
+        assert ledger.present_phase == "rl"
+    assert ledger.present_phase == "other"
+
+
+def test_accounting_goes_on_from_the_file_and_ends(tmp_path: Path) -> None:
+    before = current_ledger()
+    file = tmp_path / "usage.jsonl"
+    with accounting(file, EndpointsConfig()) as ledger:
+        assert current_ledger() is ledger
+        assert not file.exists()  # begins with the first request
+        ledger.record(entry())
+    with accounting(file, EndpointsConfig(max_cost=0.4)) as ledger:
+        assert ledger.exhausted
+    assert current_ledger() is before
+
+
+def test_a_budget_error_says_what_was_kept() -> None:
+    with pytest.raises(BudgetError, match=r"spent\. Kept in X\."), spending("Kept in X."):
+        raise BudgetError("It is spent.")
+
+
+def test_prices_are_per_million_tokens() -> None:
+    config = EndpointConfig(model="m", price_in=2.0, price_cached=0.5, price_out=8.0)
+    assert cost_of(Tokens(1_000_000, 400_000, 500_000), config) == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.5 * 8)
+    assert cost_of(Tokens(1_000_000, 400_000, 0), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
+
+
+def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not() -> None:
+    base = {"endpoints": {"merger": {"model": "a"}, "max_cost": 1.0}}
+    saved = load_config(base)
+    loose = ["endpoints.max_cost=2", "endpoints.merger.timeout=5", "endpoints.merger.price_in=3"]
+    assert config_differences(saved, load_config(base, loose)) == []
+    found = config_differences(saved, load_config(base, ["endpoints.merger.model=b"]))
+    assert found == ['endpoints.merger.model "a" there, "b" here']
+
+
+def test_a_report_has_a_line_for_all_and_for_each() -> None:
+    ledger = Ledger()
+    assert usage_lines(ledger.report()) == []
+    ledger.record(entry())
+    assert usage_lines(ledger.report()) == [
+        "asked of models behind addresses: 1 requests; 10 tokens in, 5 out; cost 0.5"
+    ]
+    ledger.record(entry(role="teacher", outcome="dropped"))
+    assert usage_lines(ledger.report())[1:] == [
+        "rl, merger: 1 requests; 10 tokens in, 5 out; cost 0.5",
+        "rl, teacher: 1 requests, 1 failed; 10 tokens in, 5 out; cost 0.5",
+    ]
+
+
+def test_kept_answers_are_told_apart_by_all_that_was_asked(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path / "answers")
+    asked = {"messages": [{"role": "user", "content": "x"}], "seed": 1}
+    keys = {
+        cache.key("h", "m", "chat/completions", asked),
+        cache.key("h", "m", "chat/completions", {**asked, "seed": 2}),
+        cache.key("h", "m2", "chat/completions", asked),
+        cache.key("h2", "m", "chat/completions", asked),
+        cache.key("h", "m", "completions", asked),
+    }
+    assert len(keys) == 5
+    key = cache.key("h", "m", "chat/completions", dict(reversed(asked.items())))
+    assert key in keys
+    assert cache.get(key) is None
+    cache.put(key, {"choices": []})
+    assert cache.get(key) == {"choices": []}
+    next((tmp_path / "answers").rglob("*.json")).write_text('{"choices": [')
+    assert cache.get(key) is None
