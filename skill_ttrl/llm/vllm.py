@@ -24,7 +24,7 @@ from skill_ttrl.llm.load import EMBEDDED, load_tokenizer, save_model
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.llm.vllm_checks import LORA_RANKS, check_fits, engine_length, is_adapter, runs_on_cpu
-from skill_ttrl.llm.vllm_engine import Engine, Work, reason
+from skill_ttrl.llm.vllm_engine import Engine, Work, reason, set_environment
 from skill_ttrl.llm.weights import full_weights, has_adapters, save_adapters
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
@@ -58,6 +58,7 @@ class VLLMBackend:
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.config.vllm
         runs_on_cpu()  # says that vLLM is missing before a model is loaded
+        set_environment()
         self._in_memory = context.weights is None and context.config.model.path == EMBEDDED
         self.tokenizer, model_config, generation_config = self._read_model()
         check_fits(context, model_config)
@@ -241,22 +242,25 @@ class VLLMBackend:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         limit = request.max_new_tokens or sampling.max_new_tokens
-        return SamplingParams(
-            n=request.n,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=seed,
-            max_tokens=min(limit, sampling.max_new_tokens),
-            stop=list(sampling.stop),
-            include_stop_str_in_output=True,
-            stop_token_ids=sorted(self.eos_ids),
-            detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
-            logprobs=0,
-            flat_logprobs=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
-        )
+        try:
+            return SamplingParams(
+                n=request.n,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=seed,
+                max_tokens=min(limit, sampling.max_new_tokens),
+                stop=list(sampling.stop),
+                include_stop_str_in_output=True,
+                stop_token_ids=sorted(self.eos_ids),
+                detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
+                logprobs=0,
+                flat_logprobs=True,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
+            )
+        except Exception as error:  # vLLM's own class, which was a ValueError in older versions
+            raise ConfigError(f"vLLM does not sample like this: {reason(error)}. rollout.backend=hf does.") from None
 
     async def _generation(self, prompt: Sequence[int], future: asyncio.Future[Any], version: int) -> Generation:
         output = await future

@@ -81,11 +81,13 @@ class Engine:
         try:
             ready.result()
         except Exception as error:
-            _only.release()
             raise ModelError(
                 f"vLLM could not start with {arguments.get('model')}: {reason(error)}. VLLM_LOGGING_LEVEL=INFO shows what it "
                 "did; rollout.backend=hf samples without it."
             ) from error
+        except BaseException:  # a signal: nobody waits for the engine any more
+            self._inbox.put(None)
+            raise
 
     def submit(self, work: Iterable[Work]) -> list[Future[Any]]:
         """Hand in requests, which join the batch together; each future gives vLLM's finished `RequestOutput`.
@@ -125,7 +127,6 @@ class Engine:
             self._closed = True
             self._inbox.put(None)
             self._thread.join()
-            _only.release()
 
     def _refuse_unusable(self) -> None:
         if self._closed:
@@ -138,6 +139,7 @@ class Engine:
         try:
             self._llm = _start(arguments, threads)
         except BaseException as error:
+            _only.release()
             ready.set_exception(error)
             return
         ready.set_result(None)
@@ -148,7 +150,10 @@ class Engine:
         finally:
             for future in list(self._waiting.values()):
                 future.cancel()
-            _end(self.__dict__.pop("_llm"))
+            try:
+                _end(self.__dict__.pop("_llm"))
+            finally:
+                _only.release()
 
     def _take(self) -> bool:
         """Do what was asked for, and wait for it where there is nothing else to do. False when it was to end."""
@@ -171,7 +176,7 @@ class Engine:
             try:
                 self._llm.llm_engine.add_request(name, prompt, work.params, lora_request=work.lora)
             except Exception as error:
-                _settle(future, error=error)
+                _settle(future, error=_caused(f"vLLM refused a request: {reason(error)}.", error))
             else:
                 self._waiting[name] = future
 
@@ -185,14 +190,13 @@ class Engine:
 
     def _step(self) -> None:
         try:
-            outputs = self._llm.llm_engine.step()
+            with torch.random.fork_rng(devices=[]):  # on a CPU vLLM draws from the process's generator, seeds or not
+                outputs = self._llm.llm_engine.step()
         except Exception as error:
             self._broken = error
             waiting, self._waiting = self._waiting, {}
             for future in waiting.values():
-                failed = ModelError(f"vLLM's engine failed: {reason(error)}.")
-                failed.__cause__ = error
-                _settle(future, error=failed)
+                _settle(future, error=_caused(f"vLLM's engine failed: {reason(error)}.", error))
             return
         for output in outputs:
             if output.finished and output.request_id in self._waiting:
@@ -205,12 +209,28 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
 
 
+def _caused(text: str, error: Exception) -> ModelError:
+    found = ModelError(text)
+    found.__cause__ = error
+    return found
+
+
 def _settle(future: Future[Any], result: Any = None, *, error: Exception | None = None) -> None:
     with suppress(InvalidStateError):  # it was cancelled meanwhile
         if error is None:
             future.set_result(result)
         else:
             future.set_exception(error)
+
+
+def set_environment() -> None:
+    """What must be set before vLLM is imported."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ[IN_PROCESS] = "0"
+    logging.getLogger("vllm").setLevel(
+        os.environ["VLLM_LOGGING_LEVEL"].upper()
+    )  # it speaks before it reads that itself
 
 
 def _claim() -> None:
