@@ -26,6 +26,12 @@ PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 CUDA_CONTEXT_BYTES = 800_000_000
 """What a CUDA context, its kernels and its libraries' workspaces take of a GPU."""
+PLANNED_GPU_BYTES = 24_000_000_000
+"""Size of the GPU that is planned for where this machine has none."""
+ENGINE_BYTES = 250_000_000
+"""What a vLLM engine adds to a CPU process beside its weights and its cache."""
+ASLEEP_BYTES = 1_500_000_000
+"""Taken for what a sleeping engine keeps of a GPU (graphs, workspaces). Not measured here."""
 HEAP_LIMIT_BYTES = 32 * 1024**2
 HEAP_SHARE = 0.75
 """glibc hands freed blocks of more than 32 MiB back at once and keeps smaller ones: of activations and logits made of
@@ -48,10 +54,12 @@ class MemoryEstimate:
     trainable: int
     """Those that learn (a count)."""
     parts: Mapping[str, int]
-    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling runtime`, and
+    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
     """Peak of each phase: `sample`, `update` and, where the config has it, `sft`."""
+    engine_rows: float = 0.0
+    """Sequences of the longest length whose keys and values fit into the engine's share; 0 without an engine."""
 
     @property
     def peak(self) -> int:
@@ -79,7 +87,12 @@ class _Shape:
 
 
 def estimate_memory(
-    config: SkillTTRLConfig, model_config: Any, *, device: str | None = None, precision: str | None = None
+    config: SkillTTRLConfig,
+    model_config: Any,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+    total: int | None = None,
 ) -> MemoryEstimate:
     """Memory that training and sampling with this config need at their peaks.
 
@@ -93,13 +106,18 @@ def estimate_memory(
     - logits: `LOGIT_COPIES` x 4 x rows x vocabulary, rows bounded by the learner's chunks.
     - heap: on a CPU, freed memory that the C library keeps, see `HEAP_SHARE`.
     - kv_cache: rows x tokens x layers x width of keys and values, and one layer more while it is extended.
-    - sampling: `LOGIT_COPIES` x 4 x rows x vocabulary, and one layer of the prompts' first pass.
+    - sampling: `LOGIT_COPIES` x 4 x rows x vocabulary, and one layer of the prompts' first pass. This and kv_cache are the
+      `hf` backend's; others sample elsewhere.
+    - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
+      the learner computes too, unless `vllm.sleep`. On a CPU, where sleeping changes nothing, its weights and
+      `vllm.cpu_kv_cache_gb`.
 
     Args:
         config: The whole config.
         model_config: The model's transformers config (`llm.model_config`).
         device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
         precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
+        total: bytes of the GPU; None: this machine's, or `PLANNED_GPU_BYTES` where it has none.
 
     Raises:
         ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
@@ -119,6 +137,8 @@ def estimate_memory(
     activations, logits, heap = _backward(
         config, shape, kind, compute, config.rl.micro_batch_size, config.rl.entropy_coef > 0
     )
+    own_sampler = config.rollout.backend == "hf"
+    engine, engine_rows = _engine(config, shape, kind, compute, total)
     begins_bare = lora is not None and "sft" not in config.phases  # then the base without adapters is the reference
     keeps_reference = config.rl.kl_coef > 0 and not (begins_bare and config.rl.reference_refresh_steps is None)
     parts = {
@@ -130,22 +150,46 @@ def estimate_memory(
         "activations": activations,
         "logits": logits,
         "heap": heap,
-        "kv_cache": (shape.layers + 1) * cache_layer,
-        "sampling": LOGIT_COPIES * FP32 * rows * shape.vocabulary
-        + prefill * layer_bytes_per_token(shape, compute, False, _eager_tokens(config, config.data.max_prompt_tokens)),
+        "kv_cache": (shape.layers + 1) * cache_layer * own_sampler,
+        "sampling": own_sampler
+        * (
+            LOGIT_COPIES * FP32 * rows * shape.vocabulary
+            + prefill
+            * layer_bytes_per_token(shape, compute, False, _eager_tokens(config, config.data.max_prompt_tokens))
+        ),
         "runtime": PROCESS_BYTES if kind == "cpu" else CUDA_CONTEXT_BYTES,
+        "engine": engine,
     }
+    sleeps = config.vllm.sleep and kind == "cuda"
+    beside = min(engine, ASLEEP_BYTES) if sleeps else engine
     fixed = sum(parts[name] for name in ("weights", "reference", "casts", "runtime"))
     phases = {
-        "sample": fixed + parts["optimizer"] + parts["kv_cache"] + parts["sampling"],
-        "update": fixed + parts["optimizer"] + parts["gradients"] + activations + logits + heap,
+        "sample": fixed + parts["optimizer"] + parts["kv_cache"] + parts["sampling"] + engine,
+        "update": fixed + parts["optimizer"] + parts["gradients"] + activations + logits + heap + beside,
     }
     if "sft" in config.phases:
         muon = shape.matrices if config.sft.optimizer == "muon" and lora is None else 0
         optimizer = (2 * trainable - muon) * FP32
         parts["sft_activations"] = sum(_backward(config, shape, kind, compute, config.sft.micro_batch_size, False))
         phases["sft"] = fixed - parts["reference"] + optimizer + parts["gradients"] + parts["sft_activations"]
-    return MemoryEstimate(kind, precision, shape.parameters, trainable, parts, phases)
+    return MemoryEstimate(kind, precision, shape.parameters, trainable, parts, phases, engine_rows)
+
+
+def _engine(config: SkillTTRLConfig, shape: _Shape, kind: str, compute: int, total: int | None) -> tuple[int, float]:
+    """(bytes, longest sequences whose keys and values fit) of a vLLM engine in this process; (0, 0) without one."""
+    if config.rollout.backend != "vllm" or config.vllm.mode != "engine":
+        return 0, 0.0
+    number = {"auto": compute, "float32": FP32}.get(config.vllm.dtype, 2)
+    weights = (shape.parameters - shape.adapters) * number
+    longest = config.vllm.max_model_len or config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    row = 2 * shape.key_value * shape.layers * longest * number
+    if kind == "cpu":
+        cache = config.vllm.cpu_kv_cache_gb * 1024**3
+        return weights + cache + ENGINE_BYTES, cache / row
+    if total is None:
+        total = device_memory("cuda") if torch.cuda.is_available() else PLANNED_GPU_BYTES
+    share = int(config.vllm.gpu_memory_utilization * total)
+    return share, max(0, share - weights - ASLEEP_BYTES) / row
 
 
 def _backward(

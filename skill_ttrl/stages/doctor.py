@@ -1,22 +1,24 @@
 """What this machine can run: `diagnose` looks, changes nothing, and says what to do where something will not work.
 
-Checks of the machine are in `machine`, those of a config here. Each is a function that gives a `Check`; to add one, write
-it and name it in `diagnose` or `check_machine`.
+Checks of the machine are in `machine`, those of a config's samplers in `doctor_backends`, the others here. Each is a function
+that gives a text or a `Check` and is called through `tried`; to add one, write it and name it in `diagnose` or `check_machine`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
-from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.stages.machine import Check, Status, check_machine, installed_version
+from skill_ttrl.errors import ModelError
+from skill_ttrl.stages import version_sets
+from skill_ttrl.stages.doctor_backends import context_checks, endpoint_checks, memory_checks, vllm_checks
+from skill_ttrl.stages.machine import Check, Status, check_machine, installed_version, tried
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.memory import MemoryEstimate
 
+MODEL_REWARD = "model:"
 TIGHT = 0.9
 """Share of the available memory above which an estimate is called tight."""
 
@@ -38,31 +40,41 @@ class Diagnosis:
 
 
 def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
-    """Look at this installation and machine, and at what `config` needs of it."""
+    """Look at this installation and machine, and at what `config` needs of it. Whatever is wrong is found, never raised."""
     checks = check_machine()
     if config is None:
-        return Diagnosis([*checks, _env("math")])
+        return Diagnosis([*checks, *_env("math")])
     checks += [
-        _env(config.env.id),
+        *_env(config.env.id),
         *_waits(config),
-        _template(config),
-        _vote(config),
+        *_template(config),
+        *_vote(config),
         *_data(config),
-        *_optional(config),
-        *_skills(config),
+        *_names(config),
+        *_tracker(config),
+        *tried("skills", lambda: _skills(config)),
+        *tried("endpoints", lambda: endpoint_checks(config)),
     ]
-    model, estimate, plan = _model(config)
-    checks.append(model)
-    if estimate is None:
+    if config.rollout.backend == "openai":
+        found = "none is loaded: rollout.backend=openai asks endpoints.policy"
+        return Diagnosis([*checks, Check("model", "ok", found)])
+    model_config, model = _read_model(config)
+    checks += [model, *tried("device", lambda: _device(config)), *vllm_checks(config, model_config)]
+    if model_config is None:
         return Diagnosis(checks)
-    checks += [_memory(config, estimate), *plan]
-    return Diagnosis(checks, dict(estimate.parts), dict(estimate.phases))
+    checks += tried("context", lambda: context_checks(config, model_config))
+    sizes = _Sizes()
+    checks += tried("memory", lambda: _memory(config, model_config, sizes))
+    return Diagnosis(checks, sizes.parts, sizes.phases)
 
 
-def _env(name: str) -> Check:
-    from skill_ttrl.envs import resolve_env
+def _env(name: str) -> list[Check]:
+    def found() -> str:
+        from skill_ttrl.envs import resolve_env
 
-    return _tried("environment", lambda: f"{name} is {resolve_env(name)}")
+        return f"{name} is {resolve_env(name)}"
+
+    return tried("environment", found)
 
 
 def _waits(config: SkillTTRLConfig) -> list[Check]:
@@ -72,20 +84,23 @@ def _waits(config: SkillTTRLConfig) -> list[Check]:
     return [Check("recipe", "fail", f"{config.name} waits for {config.waits_for}", advice)]
 
 
-def _template(config: SkillTTRLConfig) -> Check:
-    from skill_ttrl.agents.prompt import PromptFormatter
-
+def _template(config: SkillTTRLConfig) -> list[Check]:
     def found() -> str:
+        from skill_ttrl.agents.prompt import PromptFormatter
+
         PromptFormatter.from_config(config.agent)
         return config.agent.template
 
-    return _tried("prompt template", found)
+    return tried("prompt template", found)
 
 
-def _vote(config: SkillTTRLConfig) -> Check:
-    from skill_ttrl.stages.ballots import check_vote
+def _vote(config: SkillTTRLConfig) -> list[Check]:
+    def found() -> str:
+        from skill_ttrl.stages.ballots import check_vote
 
-    return _tried("vote", lambda: check_vote(config))
+        return check_vote(config)
+
+    return tried("vote", found)
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:
@@ -96,27 +111,64 @@ def _data(config: SkillTTRLConfig) -> list[Check]:
         labelled = sum(task.reference is not None for task in loaded)
         return f"{source.path}: {len(loaded)} problems, {labelled} of them with a true answer"
 
-    checks = []
+    checks: list[Check] = []
     for name, source, split in (("train", config.data.train, "train"), ("eval", config.data.eval, "test")):
         if source is not None:
-            checks.append(_tried(f"data.{name}", lambda source=source, split=split: tasks(source, split)))  # type: ignore[misc]
+            checks += tried(f"data.{name}", lambda source=source, split=split: tasks(source, split))  # type: ignore[misc]
     demos = config.sft.data
     if demos is not None and "sft" in config.phases:
-        checks.append(_tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations"))
+        checks += tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations")
     return checks
 
 
-def _optional(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.llm.engine import BACKENDS
+def _names(config: SkillTTRLConfig) -> list[Check]:
+    """What a config calls by name, looked up as a run would."""
 
-    checks = [
-        _tried("backend", lambda: f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}")
-    ]
+    def backend() -> str:
+        from skill_ttrl.llm.engine import BACKENDS
+
+        return f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}"
+
+    def reward() -> str:
+        from skill_ttrl.rewards import build_reward
+
+        name = config.rl.reward
+        if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them
+            build_reward(name, {})
+        return name
+
+    def loss() -> str:
+        from skill_ttrl.rl.losses import LOSSES
+
+        LOSSES.get(config.rl.loss)
+        return config.rl.loss
+
+    def advantage() -> str:
+        from skill_ttrl.rl.advantages import ADVANTAGES
+
+        ADVANTAGES.get(config.rl.advantage)
+        return config.rl.advantage
+
+    def stop_rule() -> str:
+        from skill_ttrl.runs.stopping import find_rule
+
+        find_rule(str(config.rl.stop_rule), config.rl.stop_options)
+        return str(config.rl.stop_rule)
+
+    looks = {"backend": backend}
+    if "rl" in config.phases:
+        looks |= {"reward": reward, "loss": loss, "advantage": advantage}
+        if config.rl.stop_rule is not None:
+            looks["stop rule"] = stop_rule
+    return [check for name, look in looks.items() for check in tried(name, look)]
+
+
+def _tracker(config: SkillTTRLConfig) -> list[Check]:
     tracker = config.run.tracker
-    if tracker != "none" and installed_version(tracker) is None:
-        command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
-        checks.append(Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.tracker=none"))
-    return checks
+    if tracker == "none" or installed_version(tracker) is not None:
+        return []
+    command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
+    return [Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.tracker=none")]
 
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
@@ -133,9 +185,9 @@ def _skills(config: SkillTTRLConfig) -> list[Check]:
     def embedder() -> str:
         return make_embedder(skills.embedder, skills.embedder_model, skills.embedder_revision).name
 
-    checks = [_tried("skill bank", begun)]
-    if skills.retrieval != "keyword":
-        checks.append(_tried("embedder", embedder))
+    checks = tried("skill bank", begun)
+    if skills.retrieval != "keyword" and skills.embedder != "openai":  # its address is looked at apart
+        checks += tried("embedder", embedder)
     packages = {"hybrid": ["bm25s"], "keyword": ["bm25s"]}.get(skills.retrieval, [])
     packages += ["chromadb"] if skills.index == "chroma" and skills.retrieval != "keyword" else []
     for name in packages:
@@ -144,37 +196,69 @@ def _skills(config: SkillTTRLConfig) -> list[Check]:
     return checks
 
 
-def _model(config: SkillTTRLConfig) -> tuple[Check, MemoryEstimate | None, list[Check]]:
-    """Whether the model can be read, what it will take here, and what it would take on a GPU where this has none."""
+def _read_model(config: SkillTTRLConfig) -> tuple[Any | None, Check]:
+    """The model's config, and whether it can be read."""
+    found: list[Any] = []
+
+    def read() -> str:
+        from skill_ttrl.llm.model_config import load_model_config
+
+        found.append(load_model_config(config.model))
+        return f"{config.model.path}: {found[0].model_type}"
+
+    [check] = tried("model", read)
+    return (found[0] if found else None), check
+
+
+def _device(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.rl.device import resolve_device, resolve_precision
+
+    device = resolve_device(config.runtime.device)
+    return f"{device}, {resolve_precision(config.runtime.precision, device)}"
+
+
+@dataclass
+class _Sizes:
+    parts: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+
+
+def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
+    """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
     from skill_ttrl.llm.load import EMBEDDED
-    from skill_ttrl.llm.model_config import load_model_config
-    from skill_ttrl.rl.memory import estimate_memory
-
-    path = config.model.path
-    try:
-        model_config = load_model_config(config.model)
-        estimate = estimate_memory(config, model_config)
-    except SkillTTRLError as error:
-        return Check("model", "fail", path, str(error)), None, []
-    found = f"{path}: {model_config.model_type}, {estimate.parameters / 1e6:,.2f}M parameters"
-    check = Check("model", "ok", f"{found}, {estimate.trainable / 1e6:,.2f}M of them learn")
-    if estimate.device != "cpu" or path == EMBEDDED:
-        return check, estimate, []
-    planned = estimate_memory(config, model_config, device="cuda", precision="bf16")
-    advice = "For planning; the figures of the parts are those of this machine."
-    return check, estimate, [Check("memory on a GPU", "ok", f"{_gigabytes(planned.peak)} in bf16", advice)]
-
-
-def _memory(config: SkillTTRLConfig, estimate: MemoryEstimate) -> Check:
     from skill_ttrl.rl.device import resolve_device
-    from skill_ttrl.rl.memory import device_memory
+    from skill_ttrl.rl.memory import PLANNED_GPU_BYTES, device_memory, estimate_memory
 
-    available = device_memory(str(resolve_device(config.runtime.device)))
+    checks: list[Check] = []
+    try:
+        device = str(resolve_device(config.runtime.device))
+        estimate = estimate_memory(config, model_config)
+        sizes.parts, sizes.phases = dict(estimate.parts), dict(estimate.phases)
+        checks.append(_fits(config, estimate, device_memory(device)))
+        if estimate.device != "cpu" or config.model.path == EMBEDDED:
+            return checks + memory_checks(estimate, f"of {device}")
+        if version_sets.this_environment().engines:
+            checks += memory_checks(estimate, "of this machine")
+    except ModelError as error:
+        checks.append(Check("memory", "fail", "cannot be told for this machine", str(error)))
+    planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
+    found = f"{_parameters(planned)}; {_gigabytes(planned.peak)} in bf16"
+    if planned.parts["engine"]:
+        found += f", {_gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {_gigabytes(PLANNED_GPU_BYTES)}"
+    checks.append(Check("memory on a GPU", "ok", found, "For planning: no GPU is here to hold it to."))
+    return checks
+
+
+def _parameters(estimate: MemoryEstimate) -> str:
+    return f"{estimate.parameters / 1e6:,.2f}M parameters, {estimate.trainable / 1e6:,.2f}M of them learn"
+
+
+def _fits(config: SkillTTRLConfig, estimate: MemoryEstimate, available: int) -> Check:
     phase = max(estimate.phases, key=lambda name: estimate.phases[name])
     parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in estimate.parts.items() if size)
     found = (
         f"{_gigabytes(estimate.peak)} at most, in {phase} ({estimate.device}, {estimate.precision}); "
-        f"{_gigabytes(available)} available. Parts: {parts}"
+        f"{_gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
     )
     if estimate.peak <= TIGHT * available:
         return Check("memory", "ok", found)
@@ -189,20 +273,18 @@ def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str
         if config.model.lora is None:
             return "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), or a smaller model."
         return "The weights alone do not fit. Take a smaller model."
-    if phase == "sample":
+    if parts["engine"] and estimate.device == "cuda":
+        if phase == "sample":
+            return "Leave the learner more: a lower vllm.gpu_memory_utilization."
+        if not config.vllm.sleep:
+            return "Let the engine give its memory back while the learner computes: --set vllm.sleep=true."
+    if phase == "sample" and not parts["engine"]:
         fewer = max(1, config.rollout.max_batch_size // 2)
         return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
     section = "sft" if phase == "sft" else "rl"
     return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
-
-
-def _tried(name: str, look: Callable[[], str]) -> Check:
-    try:
-        return Check(name, "ok", look())
-    except SkillTTRLError as error:
-        return Check(name, "fail", "not usable", str(error))
 
 
 def _gigabytes(size: int) -> str:

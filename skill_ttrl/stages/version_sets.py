@@ -86,7 +86,7 @@ def install_command(name: LockName) -> str:
 
 def this_environment() -> Environment:
     """Read the metadata of what is installed here."""
-    versions = {
+    versions: dict[str, str] = {
         canonicalize_name(found.name): found.version
         for found in reversed(list(importlib.metadata.distributions()))  # the first on the path is the one that counts
         if found.name and found.version

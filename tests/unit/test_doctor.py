@@ -13,7 +13,9 @@ from skill_ttrl.config import load_config
 from skill_ttrl.stages import machine
 from skill_ttrl.stages.doctor import Diagnosis, diagnose
 
-EMBEDDED = {"model": {"path": "embedded"}, "data": {"train": {"path": "family:add"}}, "runtime": {"device": "cpu"}}
+EMBEDDED = {"model": {"path": "embedded", "embedded": {"max_positions": 4096}}, "runtime": {"device": "cpu"}} | {
+    "data": {"train": {"path": "family:add"}}
+}
 
 
 def check(found: Diagnosis, name: str) -> machine.Check:
