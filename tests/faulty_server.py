@@ -46,6 +46,11 @@ def echo(body: Mapping[str, Any], draw: random.Random) -> str:
     return f"{said} <answer>{draw.randint(0, 9)}</answer>"
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # many connect at once; one that is not taken would wait a second for its next try
+
+
 class FaultyServer:
     """A server on a free port of this machine; a context manager.
 
@@ -87,8 +92,7 @@ class FaultyServer:
         self._slow, self._retry_after, self._first = slow, retry_after, list(first)
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property

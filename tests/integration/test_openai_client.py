@@ -1,0 +1,396 @@
+"""The client against a really started server that fails on purpose: every request ends in a result or a recorded error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from skill_ttrl.config import EndpointConfig
+from skill_ttrl.errors import BudgetError, EndpointError
+from skill_ttrl.llm.base import wait_for
+from skill_ttrl.llm.client import Client
+from skill_ttrl.llm.replies import Reply
+from skill_ttrl.llm.usage import DELIVERED, Ledger
+from skill_ttrl.types import Message
+from tests.faulty_server import FAULTS, REFUSED, FaultyServer
+
+KEY = "sk-secret-0123456789abcdef"
+ASK = [Message("user", "How many?")]
+QUICK = {"timeout": 3.0, "max_wait": 0.05, "max_retries": 8}
+"""Short pauses; a timeout that a busy machine does not reach by itself."""
+
+
+class Titled(BaseModel):
+    title: str
+
+
+def client(server: FaultyServer, ledger: Ledger | None = None, **fields: Any) -> Client:
+    config = EndpointConfig.model_validate({"model": "m", "base_url": server.url, **QUICK, **fields})
+    return Client(config, "policy", ledger or Ledger())
+
+
+def ask(asked: Client, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+    """What `work` gives; the client is closed after it."""
+
+    async def whole() -> Any:
+        try:
+            return await work(asked)
+        finally:
+            await asked.close()
+
+    return wait_for(whole())
+
+
+def outcomes(ledger: Ledger) -> list[str]:
+    assert ledger.path is not None
+    return [json.loads(line)["outcome"] for line in ledger.path.read_text().splitlines()]
+
+
+def test_hundreds_of_requests_through_every_fault_are_each_counted_once(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer(slow=4.0, seed=3) as server:
+        asked = client(server, ledger, max_concurrency=24, max_retries=2)
+
+        async def one(number: int) -> Reply | EndpointError:
+            try:
+                return await asked.chat([Message("user", f"question {number}")], n=1 + number % 3, seed=number)
+            except EndpointError as error:
+                return error
+
+        async def every(_: Client) -> list[Reply | EndpointError]:
+            return await asyncio.gather(*(one(number) for number in range(400)))
+
+        found = ask(asked, every)
+        assert set(server.hit) >= set(FAULTS)  # each of them has happened
+    replies = [each for each in found if isinstance(each, Reply)]
+    errors = [each for each in found if isinstance(each, EndpointError)]
+    assert len(replies) + len(errors) == 400
+    numbers = [number for number, each in enumerate(found) if isinstance(each, Reply)]
+    assert [len(reply.choices) for reply in replies] == [1 + number % 3 for number in numbers]
+    for number, reply in zip(numbers, replies, strict=True):  # nobody has another's answer
+        assert all(f"question {number} " in text or not text or "unfinished" in text for text in reply.texts)
+    totals, counted = ledger.totals(), Counter(outcomes(ledger))
+    delivered = sum(counted[outcome] for outcome in DELIVERED)
+    assert (totals.tokens_in, totals.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
+    assert delivered == server.delivered["answers"]
+    assert totals.failed == totals.requests - delivered
+    assert totals.failed >= len(errors)
+    assert totals.attempts == len(server.asked)
+    assert server.busiest <= 24
+    assert {"length", "empty", "refusal", "tool_call"} <= set(counted)
+
+
+@pytest.mark.parametrize("fault", [*REFUSED, "drop before the answer", "drop in the answer", "truncated JSON"])
+def test_what_may_pass_is_asked_again_until_it_has_passed(fault: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer([fault], rate=0.5, seed=1) as server:
+        found = ask(client(server, ledger), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(20))))
+        assert server.hit[fault] >= 5
+    assert len(found) == 20 and outcomes(ledger) == ["ok"] * 20
+    assert ledger.totals().attempts == 20 + server.hit[fault]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("500", "server_error"),
+        ("429", "rate_limited"),
+        ("408", "timeout"),
+        ("409", "conflict"),
+        ("drop before the answer", "dropped"),
+        ("drop in the answer", "dropped"),
+        ("truncated JSON", "unreadable"),
+    ],
+)
+def test_what_does_not_pass_is_an_error_with_its_kind(fault: str, kind: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer([fault], rate=1.0) as server, pytest.raises(EndpointError) as caught:
+        ask(client(server, ledger, max_retries=2), lambda asked: asked.chat(ASK))
+    assert caught.value.kind == kind and len(server.asked) == 3
+    assert "endpoints.policy: 'm' at 127.0.0.1" in str(caught.value) and ", 3 times" in str(caught.value)
+    assert outcomes(ledger) == [kind]
+
+
+def test_an_answer_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer(["slow"], rate=1.0, slow=1.0) as server, pytest.raises(EndpointError, match="timeout") as caught:
+        ask(client(server, ledger, timeout=0.2, max_retries=1), lambda asked: asked.chat(ASK))
+    assert caught.value.kind == "timeout" and outcomes(ledger) == ["timeout"] and len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "advice"),
+    [
+        (400, "refused", "extra_body"),
+        (401, "unauthorized", "OPENAI_API_KEY"),
+        (403, "forbidden", "OPENAI_API_KEY"),
+        (404, "not_found", "the model's name"),
+        (422, "refused", "extra_body"),
+        (307, "redirected", "base_url"),
+    ],
+)
+def test_a_refusal_is_final_and_says_what_to_do(status: int, kind: str, advice: str) -> None:
+    said = {"error": {"message": "no such thing here", "code": "nope", "param": "model"}}
+    with (
+        FaultyServer(first=[(status, {"location": "http://127.0.0.1:1/"}, said)] * 3) as server,
+        pytest.raises(EndpointError) as caught,
+    ):
+        ask(client(server), lambda asked: asked.chat(ASK))
+    text = str(caught.value)
+    assert len(server.asked) == 1 and caught.value.kind == kind
+    assert f"({status})" in text and "no such thing here" in text and "'m' at 127.0.0.1" in text and advice in text
+
+
+def test_an_empty_account_is_not_asked_again() -> None:
+    said = {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}
+    with FaultyServer(first=[(429, {}, said)] * 3) as server, pytest.raises(EndpointError, match="credit") as caught:
+        ask(client(server), lambda asked: asked.chat(ASK))
+    assert len(server.asked) == 1 and caught.value.kind == "quota"
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    with FaultyServer([]) as server:
+        gone = server.url
+    config = EndpointConfig.model_validate({"model": "m", "base_url": gone, **QUICK, "max_retries": 1})
+    with pytest.raises(EndpointError, match=r"cannot be reached.*Check that the server runs") as caught:
+        ask(Client(config, "policy", Ledger()), lambda asked: asked.chat(ASK))
+    assert caught.value.kind == "unreachable" and gone in str(caught.value)
+
+
+def test_the_pause_that_a_server_asks_for_is_kept() -> None:
+    busy = (429, {"retry-after-ms": "300"}, {"error": {"message": "slow down"}})
+    with FaultyServer([], first=[busy]) as server:
+        began = time.monotonic()
+        ask(client(server, max_wait=2.0), lambda asked: asked.chat(ASK))
+        assert time.monotonic() - began >= 0.3 and len(server.asked) == 2
+
+
+def test_a_pause_longer_than_the_config_allows_ends_the_request() -> None:
+    busy = (429, {"retry-after": "3600"}, {"error": {"message": "slow down"}})
+    with FaultyServer([], first=[busy]) as server, pytest.raises(EndpointError, match="pause of 3600 s") as caught:
+        ask(client(server), lambda asked: asked.chat(ASK))
+    assert len(server.asked) == 1 and caught.value.kind == "rate_limited"
+
+
+def test_a_spent_limit_holds_back_the_next_request() -> None:
+    spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
+    with FaultyServer([], headers=spent) as server:
+
+        async def two(asked: Client) -> float:
+            await asked.chat(ASK)
+            began = time.monotonic()
+            await asked.chat(ASK)
+            return time.monotonic() - began
+
+        assert ask(client(server, max_wait=2.0), two) >= 0.35
+
+
+def test_no_more_requests_are_on_their_way_than_allowed() -> None:
+    with FaultyServer(["slow"], rate=1.0, slow=0.05) as server:
+        ask(client(server, max_concurrency=3), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(20))))
+        assert server.busiest == 3
+
+
+def test_samples_that_a_server_left_out_are_asked_for_with_seeds_of_their_own() -> None:
+    with FaultyServer(["one of n"], rate=1.0) as server:
+
+        async def often(asked: Client) -> list[Reply]:
+            return [await asked.chat(ASK, n=4, seed=number) for number in range(3)]
+
+        found = ask(client(server), often)
+        sent = [each["body"] for each in server.asked]
+    assert [len(reply.choices) for reply in found] == [4, 4, 4]
+    assert [body.get("n", 1) for body in sent] == [4, 1, 1, 1] * 2 + [1] * 4  # in the end it is not asked for four
+    assert len({body["seed"] for body in sent}) == len(sent)
+    assert all(reply.usage.prompt == 4 * 2 for reply in found)
+
+
+def test_a_field_that_is_null_in_extra_body_is_not_sent() -> None:
+    with FaultyServer([]) as server:
+        asked = client(
+            server, extra_body={"seed": None, "temperature": None, "top_k": 5}, token_limit_field="max_tokens"
+        )
+        ask(asked, lambda asked: asked.chat(ASK, temperature=1.0, top_p=0.9, seed=3, max_tokens=7, stop=["x"]))
+        assert server.asked[0]["body"] == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "How many?"}],
+            "top_p": 0.9,
+            "max_tokens": 7,
+            "stop": ["x"],
+            "top_k": 5,
+        }
+
+
+def test_log_probs_come_by_both_interfaces() -> None:
+    with FaultyServer([]) as server:
+
+        async def both(asked: Client) -> tuple[Reply, Reply]:
+            return await asked.chat(ASK), await asked.complete("How many?", n=2)
+
+        chat, text = ask(client(server, logprobs=True), both)
+        assert [each["path"] for each in server.asked] == ["/v1/chat/completions", "/v1/completions"]
+    assert chat.logprobs is not None and set(chat.logprobs) == {-0.5}
+    assert len(text.choices) == 2 and text.logprobs is not None
+
+
+def test_json_that_does_not_fit_is_asked_for_again_with_what_was_wrong(tmp_path: Path) -> None:
+    said = iter(['{"name": "x"}', 'Here:\n```json\n{"title": "better"}\n```'])
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer([], answer=lambda body, draw: next(said)) as server:
+        found = ask(client(server, ledger), lambda asked: asked.json(ASK, Titled))
+        second = server.asked[1]["body"]
+    assert found == Titled(title="better")
+    assert second["response_format"]["json_schema"]["schema"]["required"] == ["title"]
+    assert [each["role"] for each in second["messages"]] == ["user", "assistant", "user"]
+    assert "title: Field required" in second["messages"][-1]["content"]
+    assert outcomes(ledger) == ["malformed", "ok"]
+
+
+@pytest.mark.parametrize("fault", ["malformed content", "empty", "tool call", "length"])
+def test_json_that_never_fits_is_an_error_that_was_counted(fault: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with (
+        FaultyServer([fault], rate=1.0, answer=lambda body, draw: '{"title": "cut') as server,
+        pytest.raises(EndpointError, match=r"no Titled in 3 answers") as caught,
+    ):
+        ask(client(server, ledger, structured="none"), lambda asked: asked.json(ASK, Titled, repairs=2))
+    assert caught.value.kind == "malformed" and len(server.asked) == 3
+    assert "JSON schema" in server.asked[0]["body"]["messages"][-1]["content"]
+    assert set(outcomes(ledger)) == {{"malformed content": "malformed", "tool call": "tool_call"}.get(fault, fault)}
+
+
+def test_a_refusal_is_not_argued_with() -> None:
+    with FaultyServer(["refusal"], rate=1.0) as server, pytest.raises(EndpointError, match="cannot help") as caught:
+        ask(client(server), lambda asked: asked.json(ASK, Titled))
+    assert caught.value.kind == "refusal" and len(server.asked) == 1
+
+
+def test_vectors_come_in_order_over_many_requests() -> None:
+    texts = [f"text {number}" for number in range(100)]
+    with FaultyServer(["500", "drop in the answer"], rate=0.5, seed=2) as server:
+        found = ask(client(server), lambda asked: asked.embed(texts))
+        alone = ask(client(server), lambda asked: asked.embed(texts[70:71]))
+    assert len(found) == 100 and found[70] == alone[0] and found[0] != found[1]
+
+
+def test_a_kept_answer_costs_nothing_and_another_seed_is_another_question(tmp_path: Path) -> None:
+    ledger, kept = Ledger(tmp_path / "usage.jsonl"), str(tmp_path / "answers")
+    with FaultyServer([]) as server:
+
+        async def four(asked: Client) -> list[Reply]:
+            return [await asked.chat(ASK, n=3, temperature=1.0, seed=seed) for seed in (1, 2, 1, 2)]
+
+        first = ask(client(server, ledger, cache=kept), four)
+        again = ask(client(server, ledger, cache=kept), four)  # another process would do the same
+        assert len(server.asked) == 2
+    assert [reply.cached for reply in first] == [False, False, True, True]
+    assert [reply.texts for reply in again] == [reply.texts for reply in first]
+    assert first[0].texts != first[1].texts
+    totals = ledger.totals()
+    assert (totals.requests, totals.cached, totals.attempts) == (8, 6, 2)
+    assert totals.tokens_in == server.delivered["prompt"]
+
+
+def test_samples_without_a_seed_are_not_kept_as_one(tmp_path: Path) -> None:
+    with FaultyServer(["one of n"], rate=1.0) as server:
+        asked = client(server, cache=str(tmp_path))
+        found = ask(asked, lambda asked: asked.chat(ASK, n=6, temperature=1.0))
+    assert len(set(found.texts)) > 1
+
+
+def test_what_failed_is_not_kept(tmp_path: Path) -> None:
+    with FaultyServer(["empty"], rate=1.0) as server:
+
+        async def two(asked: Client) -> None:
+            await asked.chat(ASK, seed=1)
+            await asked.chat(ASK, seed=1)
+
+        ask(client(server, cache=str(tmp_path)), two)
+        assert len(server.asked) == 2
+
+
+def test_the_budget_ends_what_would_begin_and_counts_what_was_on_its_way(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl", max_total_tokens=40)
+    with FaultyServer([]) as server:
+
+        async def many(asked: Client) -> list[Any]:
+            return await asyncio.gather(*(asked.chat(ASK) for _ in range(50)), return_exceptions=True)
+
+        found = ask(client(server, ledger, max_concurrency=2), many)
+    refused = [each for each in found if isinstance(each, BudgetError)]
+    assert ledger.exhausted and refused and len(server.asked) == 50 - len(refused)
+    assert ledger.totals().requests == len(server.asked)  # what did not begin is no request
+    assert ledger.totals().tokens < 40 + 2 * 10
+
+
+def test_a_call_that_is_given_up_is_put_down_and_its_connection_ended(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer(["slow"], rate=1.0, slow=2.0) as server:
+
+        async def impatient(asked: Client) -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asked.chat(ASK), 0.3)
+
+        began = time.monotonic()
+        ask(client(server, ledger), impatient)
+        assert time.monotonic() - began < 1.5
+    assert outcomes(ledger) == ["cancelled"]
+
+
+def test_one_client_serves_several_event_loops_and_ends_its_thread() -> None:
+    with FaultyServer([]) as server:
+        asked = client(server)
+        texts = [wait_for(asked.chat(ASK)).text for _ in range(3)]
+        assert len(texts) == 3 and any(each.name == "endpoints.policy" for each in threading.enumerate())
+        asked.shut()
+        asked.shut()
+        assert not any(each.name == "endpoints.policy" for each in threading.enumerate())
+
+
+def test_azure_is_asked_by_its_own_paths_and_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+    with FaultyServer([]) as server:
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url.removesuffix("/v1"))
+        config = EndpointConfig.model_validate({"model": "my-deployment", "provider": "azure", **QUICK})
+        found = ask(Client(config, "policy", Ledger()), lambda asked: asked.chat(ASK))
+        sent = server.asked[0]
+    assert found.choices[0].outcome == "ok"
+    assert sent["path"] == "/openai/deployments/my-deployment/chat/completions?api-version=2024-10-21"
+    assert {name.lower(): value for name, value in sent["headers"].items()}["api-key"] == KEY
+
+
+def test_the_key_is_sent_and_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where a server says it back, in errors and in answers."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    caplog.set_level("DEBUG")
+    said: list[str] = []
+    echoing = (401, {}, {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}})
+    busy = (500, {}, f"<html>Bearer {KEY}</html>")
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer([], first=[echoing, busy, busy], answer=lambda body, draw: f"the key is {KEY}") as server:
+        for retries in (0, 1, 1):
+            asked = client(server, ledger, cache=str(tmp_path / "answers"), max_retries=retries)
+            said.append(repr(asked))
+            try:
+                said.append(ask(asked, lambda asked: asked.chat(ASK)).text)
+            except EndpointError as error:
+                said += [str(error), repr(error), repr(error.__cause__)]
+        assert all(each["headers"]["authorization"] == f"Bearer {KEY}" for each in server.asked)
+    out = capfd.readouterr()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 2
+    everything = [*said, caplog.text, out.out, out.err, *(path.read_text() for path in files)]
+    assert not any(KEY in text for text in everything)
+    assert any("[key]" in text for text in said)
