@@ -87,18 +87,15 @@ def merge_view(found: MergeResult) -> RenderableType:
 
 def closing_lines(found: MergeResult) -> list[str]:
     """The counts, what was left out, and what became of the bank."""
+    from skill_ttrl.runs.report import usage_lines
+
     skipped = found.report.skipped
     lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]
     lines += [f"Left out: {_cell(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
     if len(skipped) > MAX_SKIPPED:
         lines.append(f"… and {len(skipped) - MAX_SKIPPED} more (--json lists them).")
     change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
-    if found.usage:
-        spent = found.usage
-        tokens = spent["tokens_in"] + spent["tokens_out"]
-        lines.append(
-            f"Language models were asked {spent['requests']} times: {tokens:,} tokens, cost {spent['cost']:.4g}."
-        )
+    lines += usage_lines(found.usage)
     asked = " (language models were asked all the same)" if found.usage else ""
     return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]
 

@@ -130,7 +130,8 @@ class SkillsConfig(Section):
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
     extractor: str = "heuristic"
-    """Who writes the skill where no winner of a group did: `heuristic`, or `openai` (`endpoints.teacher`)."""
+    """Who writes the skill where no winner of a group did: `heuristic`, `openai` (`endpoints.teacher`), or `module:attribute`
+    of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
     """When a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
     out, or the heuristic does it. The two latter are said and counted."""

@@ -60,8 +60,11 @@ class Part:
 
     def shows_whole(self, skill: Skill) -> bool:
         """Whether all of a skill's text is in the request; one that is cut must not be rewritten."""
-        rewritten = any(each.base == skill.id for each in self.proposals)
-        return len(skill.text) <= (TEXT_CHARS if rewritten else NEIGHBOUR_CHARS)
+        return len(skill.text) <= self._shown(skill)
+
+    def _shown(self, skill: Skill) -> int:
+        """Most characters of a skill's text."""
+        return TEXT_CHARS if any(each.base == skill.id for each in self.proposals) else NEIGHBOUR_CHARS
 
     def question(self, templates: Templates) -> tuple[Message, ...]:
         """The request as a conversation."""
@@ -73,7 +76,7 @@ class Part:
             for number, each in enumerate(self.proposals, 1)
         ]
         skills = [
-            fenced("skill", each.text, TEXT_CHARS if self.shows_whole(each) else NEIGHBOUR_CHARS, id=each.id)
+            fenced("skill", each.text, self._shown(each), id=each.id, title=each.title[:MAX_TITLE])
             for each in self.skills
         ]
         asked = templates.render("merge_request", skills="\n".join(skills) or "none", proposals="\n".join(proposals))

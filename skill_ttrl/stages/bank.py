@@ -14,7 +14,7 @@ from pathlib import Path
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.operators import bank_family
-from skill_ttrl.errors import BudgetError, RunFolderError, SkillBankError
+from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.asking import OPENAI, Models
@@ -117,6 +117,12 @@ class RunBank:
         except BudgetError as error:
             changes, report = (), MergeReport(requests=1, failed=1)
             warn(f"{UNPAID} {error}", once=UNPAID)
+        except EndpointError as error:
+            raise EndpointError(
+                f"{error} The bank is as it was before this step. The same command with --resume auto goes on from the newest "
+                "checkpoint; with skills.on_failure=skip, or heuristic, a new run gets over it.",
+                error.kind,
+            ) from None
         if changes:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
             self.bank.apply(changes, reason="merge", evidence=evidence, round=step)

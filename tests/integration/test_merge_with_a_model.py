@@ -1,0 +1,238 @@
+"""Runs and `skillttrl merge` with a merger and an extractor that ask a language model: a scripted one, on a really started
+server. The policy is the small real one of tests/data/operators_base, which writes skills.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.merge import TROUBLE
+from skill_ttrl.stages import merge, train
+from skill_ttrl.types import BankUpdate, from_json
+from tests.faulty_server import FaultyServer
+from tests.integration.test_kill_and_resume import harness
+
+BASE = Path(__file__).parents[1] / "data" / "operators_base"
+STEPS = 4
+SMALL = [
+    "phases=[rl]",
+    f"model.path={BASE}",
+    "skills.update=merge",
+    "skills.merger=openai",
+    "skills.index=memory",
+    f"rl.steps={STEPS}",
+    "rl.prompts_per_step=6",
+    "rl.checkpoint_every=2",
+    "rollout.n_votes_per_prompt=6",
+    "rollout.n_samples_per_prompt=6",
+    "data.eval.limit=4",
+    "eval.samples=2",
+    "eval.greedy=false",
+    "eval.bootstrap_samples=100",
+    "runtime.threads=1",
+]
+
+
+def scripted(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Each proposal becomes a skill in the model's words; the solutions of a problem share nothing."""
+    prompt = body["messages"][1]["content"]
+    if "<problem>" in prompt:
+        return '{"technique": null}'
+    found = re.findall(r'<generate n="(\d+)"[^>]*>\n(.*?)\n</generate>', prompt, re.DOTALL)
+    skills = [{"title": "Rule", "text": f"The rule is: {text}", "support": [int(number)]} for number, text in found]
+    return json.dumps({"new_skills": skills, "rewrites": [], "known": []})
+
+
+@contextmanager
+def serving(**options: Any) -> Iterator[FaultyServer]:
+    with FaultyServer(answer=scripted, **{"faults": (), **options}) as server:
+        yield server
+
+
+def asking(server: FaultyServer, *more: str, role: str = "merger") -> list[str]:
+    endpoint = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
+    return [*(f"endpoints.{role}.{name}={value}" for name, value in endpoint.items()), *more]
+
+
+def merged_run(server: FaultyServer, folder: Path, *more: str, resume: Any = None) -> list[dict[str, Any]]:
+    """The figures of each step."""
+    train.run(load_config("quickstart_notes", [*SMALL, *asking(server, *more)]), folder, resume=resume)
+    return read_jsonl(folder / "metrics.jsonl")[0]
+
+
+def log_of(folder: Path) -> list[BankUpdate]:
+    return [from_json(BankUpdate, line) for line in (folder / "bank" / "log.jsonl").read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with serving() as server:
+        rows = merged_run(server, folder)
+        requests = len(server.asked)
+    assert len(rows) == STEPS and requests == sum(row["skills_merge_requests"] for row in rows) >= STEPS
+    assert all(row["skills_merge_failed"] == row["skills_merge_fallback"] == 0 for row in rows)
+    return folder
+
+
+def test_a_run_s_bank_holds_what_the_model_made_of_the_winners_skills(whole: Path) -> None:
+    with SkillBank.open(whole / "bank", read_only=True) as bank:
+        made = [skill for skill in bank if skill.source == "merge"]
+    assert made and all(skill.text.startswith("The rule is: ") and skill.title == "Rule" for skill in made)
+    rows = read_jsonl(whole / "metrics.jsonl")[0]
+    assert len(made) == sum(row["skills_added"] for row in rows) > 0
+    summary = json.loads((whole / "summary.json").read_text())
+    usage, _ = read_jsonl(whole / "usage.jsonl")
+    assert summary["usage"]["requests"] == len(usage) and {line["role"] for line in usage} == {"merger"}
+    assert {line["phase"] for line in usage} == {"rl"}
+
+
+def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(whole: Path, tmp_path: Path) -> None:
+    config = tmp_path / "notes.yaml"
+    config.write_text(load_config("quickstart_notes").to_yaml(sparse=True))
+    with serving() as server:
+        *kills, end = harness(config, tmp_path / "killed", "kill", STEPS, 2, settings=[*SMALL, *asking(server)])
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 4
+    logs = [(folder / "bank" / "log.jsonl").read_bytes() for folder in (whole, tmp_path / "killed")]
+    assert logs[0] == logs[1]
+    assert [update.version for update in log_of(whole)] == list(range(1, len(log_of(whole)) + 1))
+
+
+def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_path: Path) -> None:
+    """Three steps are merged, the fourth is not; the two up to the checkpoint are kept and asked about no more."""
+    cache = f"endpoints.merger.cache={tmp_path / 'answers'}"
+    with serving() as server:
+        settings = [*SMALL, *asking(server, cache)]
+        server._answer = lambda body, draw: scripted(body, draw) if len(server.asked) < 4 else "no JSON"
+        with pytest.raises(EndpointError, match=r"as it was before this step.*--resume auto"):
+            train.run(load_config("quickstart_notes", settings), tmp_path / "run")
+        assert len(log_of(tmp_path / "run")) == 1 + 3  # the import, and three steps
+        server._answer = scripted
+        train.run(load_config("quickstart_notes", settings), tmp_path / "run", resume="auto")
+    assert (tmp_path / "run/bank/log.jsonl").read_bytes() == (whole / "bank/log.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(("way", "figure"), [("skip", "skills_merge_failed"), ("heuristic", "skills_merge_fallback")])
+def test_a_run_gets_over_a_model_that_fails_says_it_once_and_counts(way: str, figure: str, tmp_path: Path) -> None:
+    with serving(faults=("503",), rate=1.0) as server:
+        rows = merged_run(server, tmp_path / "run", f"skills.on_failure={way}", "rl.steps=2")
+    assert [row[figure] for row in rows] == [row["skills_merge_requests"] for row in rows] == [1, 1]
+    assert (sum(row["skills_added"] for row in rows) > 0) is (way == "heuristic")
+    warnings = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    assert len([text for text in warnings if text.startswith(TROUBLE)]) == 1
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        assert not any(skill.text.startswith("The rule is") for skill in bank)
+
+
+def test_where_the_budget_ends_no_update_is_half_applied(tmp_path: Path) -> None:
+    """The first step asks the teacher, which is paid for, and then the merger, which is not: neither changes the bank."""
+    teacher = ["skills.extract=true", "skills.extractor=openai", "endpoints.max_total_tokens=1"]
+    with serving() as server:
+        teacher += asking(server, role="teacher")
+        config = load_config("quickstart_notes", [*SMALL, *asking(server, *teacher)])
+        with pytest.raises(BudgetError, match=r"budget is spent.*--resume auto"):
+            train.run(config, tmp_path / "run")
+        assert server.asked and len(log_of(tmp_path / "run")) == 1
+        (row,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]
+        assert row["skills_merge_failed"] == 1 and row["skills_added"] == row["skills_credited"] == 0
+        config.endpoints.max_total_tokens = None
+        train.run(config, tmp_path / "run", resume="auto")
+    assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]) == STEPS and len(log_of(tmp_path / "run")) > 1
+
+
+def test_a_run_without_its_endpoint_does_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"endpoints\.merger"):
+        train.run(load_config("quickstart_notes", SMALL), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# --- skillttrl merge ---
+
+TEXT = "<skill_ops><generate>{}</generate></skill_ops><answer>{}</answer>"
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    responses = [TEXT.format("Use Fermat.", 2), TEXT.format("Fermat it is.", 2), TEXT.format("Guess.", 3)]
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps({"problem": "2^10 mod 7?", "responses": responses}) + "\n")
+    return path
+
+
+def skillttrl(*words: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["skillttrl", *map(str, words)])
+    try:
+        main()
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    return 0
+
+
+def sets(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def test_the_command_asks_and_says_what_it_cost(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank = tmp_path / "bank"
+    with serving() as server:
+        asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.merger.price_in=2000000"))]
+        assert skillttrl(*asked, "--merger", "openai", "--dry-run", monkeypatch=monkeypatch) == 0
+        dry = capsys.readouterr().out
+        assert "asked all the same" in dry and "1 requests" in dry and "cost" in dry and not bank.exists()
+        assert len(server.asked) == 1
+        assert skillttrl(*asked, "--merger", "openai", "--json", monkeypatch=monkeypatch) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert skillttrl(*asked, "--bank", tmp_path / "b", monkeypatch=monkeypatch) == 0  # nobody asked for the model
+        assert "asked" not in capsys.readouterr().out and len(server.asked) == 2
+    assert (found["skills_after"], found["usage"]["by"]["merge"]["merger"]["requests"]) == (2, 1)
+    assert (
+        found["usage"]["cost"] == server.delivered["prompt"]
+    )  # of both requests, at 2 a token: half of it is this one's
+    with SkillBank.open(bank, read_only=True) as kept:
+        assert {skill.text for skill in kept} == {"The rule is: Use Fermat.", "The rule is: Fermat it is."}
+
+
+def test_a_recipe_says_who_is_asked(records: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    with serving(faults=("503",), rate=1.0) as server:
+        recipe.write_text(
+            "skills: {merger: openai, extractor: openai, on_failure: heuristic}\n"
+            f"endpoints: {{merger: {{model: m, base_url: '{server.url}', max_retries: 0}},"
+            f" teacher: {{model: t, base_url: '{server.url}', max_retries: 0}}}}\n"
+        )
+        found = merge.run(records, tmp_path / "bank", extract=True, config=load_config(recipe))
+    assert (found.report.added, found.report.fallback) == (2, 1)
+    assert any("the heuristic does its part" in note for note in found.notes)
+
+
+def test_a_model_that_fails_leaves_no_bank_behind(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank = tmp_path / "bank"
+    with serving(faults=("malformed content",), rate=1.0) as server:
+        asked = ["merge", records, "--bank", bank, "--merger", "openai", *sets(asking(server))]
+        assert skillttrl(*asked, monkeypatch=monkeypatch) == EndpointError.exit_code
+        told = capsys.readouterr().err
+        assert "Nothing was merged" in told and "skills.on_failure" in told and "Traceback" not in told
+        budget = [*asked, "--set", "endpoints.max_total_tokens=1", "--set", "skills.on_failure=skip"]
+        assert skillttrl(*budget, monkeypatch=monkeypatch) == BudgetError.exit_code
+        assert "budget is spent" in capsys.readouterr().err
+    assert skillttrl("merge", records, "--bank", bank, "--merger", "openai", monkeypatch=monkeypatch) == 2
+    assert "endpoints.merger" in capsys.readouterr().err
+    assert not bank.exists()
