@@ -86,6 +86,10 @@ class FaultyServer:
         """How often each fault was injected."""
         self.busiest = 0
         """Most requests that were here at once."""
+        self.refuse_about = ""
+        """Requests that hold this text are answered with 400."""
+        self.dimension = 4
+        """Numbers of a vector."""
         self._here = 0
         self._faults, self._rate = itertools.cycle(faults or ("none",)), rate if faults else 0.0
         self._draw, self._answer, self._upstream = random.Random(seed), answer, upstream
@@ -131,6 +135,8 @@ class FaultyServer:
                     first = outer._first.pop(0) if outer._first else None
                     hit = first is None and outer._draw.random() < outer._rate
                     fault = next(outer._faults) if hit else ""
+                    if outer.refuse_about and outer.refuse_about in json.dumps(body):
+                        first = 400, {}, {"error": {"message": f"nothing about {outer.refuse_about}"}}
                     outer.hit[fault] += bool(fault)
                     draw = random.Random(outer._draw.random())
                 try:
@@ -155,9 +161,7 @@ class FaultyServer:
                     time.sleep(outer._slow)
                 if fault == "one of n":
                     body = {**body, "n": 1}
-                answer = (
-                    outer._upstream_answer(path, body) if outer._upstream else scripted(path, body, outer._answer, draw)
-                )
+                answer = outer._upstream_answer(path, body) if outer._upstream else outer._scripted(path, body, draw)
                 if isinstance(answer, tuple):  # the engine refused
                     self._send(*answer)
                     return
@@ -196,6 +200,12 @@ class FaultyServer:
                     self._drop()
 
         return Handler
+
+    def _scripted(self, path: str, body: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+        found = scripted(path, body, self._answer, draw)
+        for row in found.get("data", []):
+            row["embedding"] = (row["embedding"] * 2)[: self.dimension]
+        return found
 
     def _count(self, usage: Mapping[str, int]) -> None:
         with self._lock:

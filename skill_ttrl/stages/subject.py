@@ -195,15 +195,15 @@ def is_remote(source: str | Path) -> bool:
 def _remote(source: str, now: Sequence[str], config: str | None, overrides: tuple[str, ...]) -> Subject:
     base: str | Mapping[str, Any] = {} if config is None else config
     name = source.partition(":")[2]
-    named = [f"endpoints.policy.model={json.dumps(name)}"] if name else []
-    asked = load_config(base, [*now, *named, f"rollout.backend={REMOTE}"])
+    own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
+    asked = load_config(base, [*now, *own])
     asked.waits_for = None
     if asked.endpoints.policy is None:
         raise ConfigError(
             f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
             "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
         )
-    return Subject(asked.endpoints.policy.model, _with_model_pinned(asked), None, None, base, overrides)
+    return Subject(asked.endpoints.policy.model, _with_model_pinned(asked), None, None, base, (*overrides, *own))
 
 
 def _measured_on(*path: str) -> list[str]:

@@ -1,0 +1,264 @@
+"""A policy behind an address, as its user meets it: evaluated, voted on, asked, bounded, and what its failures become."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.llm.base import Backend, Request, Sampling, wait_for
+from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.types import Completion, Message
+from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_evaluate_command import problems
+
+NOWHERE = "model.path=/no/such/model"
+"""A model of one's own that must never be looked at."""
+
+
+def adds(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The right sum, whatever is drawn."""
+    found = re.findall(r"(\d+)\+(\d+)", json.dumps(body.get("messages") or body.get("prompt")))
+    return f"<answer>{int(found[-1][0]) + int(found[-1][1])}</answer>" if found else "What?"
+
+
+def sometimes_adds(body: Mapping[str, Any], draw: random.Random) -> str:
+    return adds(body, draw) if draw.random() < 0.6 else "<answer>1</answer>"
+
+
+def at(server: FaultyServer, *more: str) -> list[str]:
+    """Settings that name the server."""
+    settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.05", NOWHERE, *more]
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def backend(server: FaultyServer, *overrides: str) -> Backend:
+    settings = ["endpoints.policy.model=m", f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.05"]
+    config = load_config({}, ["rollout.backend=openai", *settings, *overrides])
+
+    def load() -> Any:
+        raise AssertionError("a model was loaded")
+
+    return make_backend(BackendContext(config, load))
+
+
+def complete(server: FaultyServer, request: Request, *overrides: str, **sampling: Any) -> tuple[Completion, ...]:
+    made = backend(server, *overrides)
+    try:
+        (found,) = wait_for(made.generate([request], Sampling(max_new_tokens=50, **sampling), seed=1))
+        return found.completions
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    return problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1", "8+8")
+
+
+def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    with FaultyServer(answer=adds, slow=0.2, seed=5) as server:
+        command = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--json", *at(server, "eval.samples=8")]
+        done = skillttrl(*command)
+        assert done.code == 0, done
+        asked = len(server.asked)
+        again = skillttrl(*command)  # everything is kept: nobody is asked
+        assert len(server.asked) == asked and again.json == done.json
+    found = done.json
+    assert found["label"] == "tiny" and found["problems"] == 4 and found["transductive"] is None
+    assert found["majority"] == 1.0 and found["accuracy"] > 0.8
+    assert "asked of models behind addresses" in done.err
+    lines, _ = read_jsonl(out / "usage.jsonl")
+    assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
+    assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
+    assert "models behind addresses" in skillttrl("inspect", out).out
+
+
+def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    with FaultyServer([], answer=adds) as server:
+        server.refuse_about = "5+6"
+        done = skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--json", *at(server, "eval.samples=4"))
+    assert done.code == 0, done
+    assert done.json["failed"] == 0.25 and done.json["accuracy"] == 0.75
+    rows, _ = read_jsonl(out / "samples.jsonl")
+    errors = {sample["error"] for row in rows for sample in row["samples"] if sample["error"]}
+    assert len(errors) == 1 and "refused the request (400)" in errors.pop()
+    assert all(sample["text"] == "" for row in rows for sample in row["samples"] if sample["error"])
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "does not accept the key"), (404, "was not found")])
+def test_a_server_that_refuses_everything_ends_it_at_once(status: int, words: str, sums: Path) -> None:
+    with FaultyServer(first=[(status, {}, {"error": {"message": "no"}})] * 99) as server:
+        done = skillttrl("evaluate", "openai:tiny", "--data", sums, *at(server))
+        assert len(server.asked) <= 8  # those that were on their way
+    refused(done, 6, words, "tiny")
+
+
+def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path, tmp_path: Path) -> None:
+    def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
+        chosen = at(server, "eval.samples=4", "eval.greedy=false", *more)
+        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 1, "--json", *chosen)
+
+    with FaultyServer([], answer=adds) as server:
+        whole = evaluate(server, tmp_path / "whole")
+        stopped = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=20")
+        refused(stopped, 7, "The budget is spent", "endpoints.max_total_tokens=20", "lines of samples drawn")
+        drawn = (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()
+        assert 0 < len(drawn) < 4
+        asked = len(server.asked)
+        still = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=20")
+        assert still.code == 7 and len(server.asked) == asked  # what is spent is spent
+        done = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=100000")
+    assert done.code == 0 and done.json == whole.json
+    assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
+
+
+def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> None:
+    out = tmp_path / "votes"
+    with FaultyServer(answer=sometimes_adds, slow=0.1, seed=2) as server:
+        done = skillttrl("vote", "openai:tiny", "--data", sums, "-n", 12, "-o", out, "--json", *at(server))
+    assert done.code == 0, done
+    assert done.json["problems"] == 4 and done.json["samples"] == [12, 12]
+    assert {line["phase"] for line in read_jsonl(out / "usage.jsonl")[0]} == {"vote"}
+
+
+def test_confidence_needs_log_probs_and_has_them_where_the_server_gives_some(sums: Path) -> None:
+    with FaultyServer([], answer=sometimes_adds) as server:
+        command = ["vote", "openai:m", "--data", sums, "-n", 4, "--strategies", "confidence", "--json"]
+        told = skillttrl(*command, *at(server, "endpoints.policy.logprobs=true")).json["strategies"][1]
+        blind = skillttrl(*command, *at(server)).json["strategies"][1]
+    assert told["strategy"] == blind["strategy"] == "confidence"
+    assert told["needs"] is None and "log-probabilities" in blind["needs"]
+
+
+def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    with FaultyServer([], answer=adds) as server:
+        recipe.write_text(
+            f"agent: {{template: plain}}\nmodel: {{path: /no/such/model}}\nendpoints:\n  policy: {{model: m, base_url: '{server.url}'}}\n"
+        )
+        done = skillttrl("ask", "openai", "Compute 2+3.", "--config", recipe, "-n", 3, "--json")
+        assert done.code == 0 and done.json["answers"] == ["5", "5", "5"]
+        assert server.asked[0]["body"]["n"] == 3
+    assert skillttrl("ask", "openai", "Compute 2+3.").code == 2  # no endpoint is named
+
+
+def test_it_cannot_be_trained(tiny_yaml: Path, tmp_path: Path) -> None:
+    with FaultyServer([]) as server:
+        chosen = at(server, "rollout.backend=openai", "endpoints.policy.model=m")
+        done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *chosen)
+    refused(done, 2, "cannot be trained", "skillttrl evaluate openai")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp_path: Path) -> None:
+    assert skillttrl("train", tiny_yaml, "-o", tmp_path / "run", "--set", "rl.steps=0").code == 0
+    with FaultyServer([], answer=adds) as server:
+        chosen = at(server, "rollout.backend=openai", "endpoints.policy.model=m")
+        done = skillttrl("evaluate", tmp_path / "run", "--json", *chosen)
+    assert done.code == 0, done
+    assert done.json["accuracy"] == 1.0 and done.json["transductive"] is None
+
+
+def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:
+    begun = Request((Message("user", "Q"),), begun="<answer>1")
+    with FaultyServer([]) as server:
+        complete(server, begun)
+        complete(server, begun, "endpoints.policy.dialect=vllm")
+        complete(server, begun, "endpoints.policy.api=completions")
+        plain, vllm, text = (each["body"] for each in server.asked)
+    assert [each["role"] for each in plain["messages"]] == ["user", "assistant", "user"]
+    assert vllm["messages"][-1] == {"role": "assistant", "content": "<answer>1"}
+    assert vllm["continue_final_message"] is True and vllm["add_generation_prompt"] is False
+    assert text["prompt"] == "Q<answer>1" and "continue_final_message" not in plain
+
+
+def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
+    choose = Request((Message("user", "Q"),), choices=("go north", "go south"))
+    with FaultyServer([], answer=lambda body, draw: "go north") as server:
+        (done,) = complete(server, choose, "endpoints.policy.dialect=vllm", top_k=5, stop=("</x>",))
+        body = server.asked[0]["body"]
+        with pytest.raises(ConfigError, match="top_k=5"):
+            complete(server, choose, top_k=5)
+        assert not backend(server).constrains and backend(server, "endpoints.policy.dialect=vllm").constrains
+    assert done.text == "go north"
+    assert body["structured_outputs"] == {"choice": ["go north", "go south"]}
+    assert body["top_k"] == 5 and body["include_stop_str_in_output"] is True
+
+
+def test_an_action_that_was_not_offered_is_an_error_and_no_action() -> None:
+    choose = Request((Message("user", "Q"),), choices=("go north",))
+    with FaultyServer([], answer=lambda body, draw: "fly") as server:
+        (done,) = complete(server, choose, "endpoints.policy.dialect=vllm")
+    assert done.finish_reason == "error" and "structured_outputs" in (done.error or "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "text"),
+    [
+        ("length", "length", "Q"),
+        ("empty", "stop", ""),
+        ("refusal", "stop", "I cannot"),
+        ("tool call", "error", ""),
+    ],
+)
+def test_each_way_an_answer_can_go_is_a_completion(fault: str, reason: str, text: str) -> None:
+    with FaultyServer([fault], rate=1.0) as server:
+        (done,) = complete(server, Request((Message("user", "Q"),)))
+    assert (done.finish_reason, done.text[: len(text)]) == (reason, text)
+    assert done.token_ids == () and (done.error is not None) == (reason == "error")
+
+
+def test_log_probs_come_with_the_texts_where_they_are_asked_for() -> None:
+    with FaultyServer([]) as server:
+        request = Request((Message("user", "Q"),), n=2)
+        assert all(done.logprobs == () for done in complete(server, request))
+        with_them = complete(server, request, "endpoints.policy.logprobs=true")
+        assert all(done.logprobs == (-0.5, -0.5) and done.sampled == 2 for done in with_them)
+
+
+def test_the_same_seed_asks_the_same_and_requests_differ() -> None:
+    with FaultyServer([]) as server:
+        made = backend(server)
+        two = [Request((Message("user", "Q"),), n=2), Request((Message("user", "Q"),), n=2)]
+        for seed in (1, 1, 2):
+            wait_for(made.generate(two, Sampling(), seed=seed))
+        made.close()
+        seeds = [each["body"]["seed"] for each in server.asked]
+    assert sorted(seeds[:2]) == sorted(seeds[2:4]) and len(set(seeds)) == 4
+
+
+def test_prompts_are_counted_by_the_tokenizer_that_the_config_names(
+    tiny_model: tuple[Any, Any], tmp_path: Path
+) -> None:
+    _, tokenizer = tiny_model
+    tokenizer.save_pretrained(tmp_path)
+    messages = [Message("user", "Compute 12+34.")]
+    with FaultyServer([]) as server:
+        exact = backend(server, f"endpoints.policy.tokenizer={tmp_path}")
+        assert exact.count_text("Compute 12+34.") == len(tokenizer("Compute 12+34.").input_ids)
+        assert exact.count(messages) >= exact.count_text("Compute 12+34.")
+        assert backend(server).count_text("12345678") == 2 and backend(server).encode(messages) is None
+
+
+def test_the_plain_engine_asks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with FaultyServer([], answer=adds) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        engine = RolloutEngine("m", "openai")
+        assert engine.generate(["2+2", "3+4"], 2) == [["<answer>4</answer>"] * 2, ["<answer>7</answer>"] * 2]
+        server.refuse_about = "2+2"
+        with pytest.raises(EndpointError, match="refused"):
+            engine.generate(["2+2"], 1)
+        engine.close()

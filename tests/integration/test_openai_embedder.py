@@ -1,0 +1,152 @@
+"""Vectors from behind an address: a run whose skills are found with them, its budget, and what is written of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.llm.usage import accounting
+from skill_ttrl.runs.checkpoint import verify
+from skill_ttrl.runs.read import read_jsonl, read_run
+from skill_ttrl.skills.embed import make_embedder
+from skill_ttrl.stages import train
+from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.stages.skills import search_bank
+from tests.faulty_server import FaultyServer, vector_of
+from tests.integration.test_cli_commands import refused, skillttrl
+
+KEY = "sk-embed-0123456789abcdef"
+
+
+def endpoint(server: FaultyServer, **fields: Any) -> str:
+    return json.dumps({"model": "vectors", "base_url": server.url, "max_wait": 0.05, **fields})
+
+
+def settings(server: FaultyServer, *more: str) -> list[str]:
+    return ["skills.embedder=openai", f"endpoints.embeddings={endpoint(server)}", "phases=[rl]", "rl.steps=4", *more]
+
+
+def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
+    texts = [f"skill {number}" for number in range(40)]
+    with FaultyServer(["500", "drop in the answer"], seed=4) as server:
+        made = make_embedder("openai", endpoint(server))
+        rows = made.embed([*texts, "", "  ", "skill 3"])
+        asked = len(server.asked)
+        assert np.array_equal(made.embed(texts[::-1]), rows[:40][::-1]) and len(server.asked) == asked
+    assert made.dimension == 4 and "127.0.0.1" in made.name and made.name.endswith("/vectors:4")
+    expected = np.asarray(vector_of("skill 3"))
+    assert np.allclose(rows[3], expected / np.linalg.norm(expected), atol=1e-6)
+    assert np.allclose(np.linalg.norm(rows[:40], axis=1), 1, atol=1e-6)
+    assert not rows[40:42].any() and np.array_equal(rows[42], rows[3])
+    sent = [text for each in server.asked for text in each["body"]["input"]]
+    assert "" not in sent and "  " not in sent
+
+
+def test_kept_vectors_are_not_asked_for_again(tmp_path: Path) -> None:
+    with FaultyServer([]) as server:
+        model = endpoint(server, cache=str(tmp_path))
+        first = make_embedder("openai", model).embed(["a", "b"])
+        asked = len(server.asked)
+        again = make_embedder("openai", model).embed(["b", "a"])  # another process would do the same
+        assert len(server.asked) == asked and np.array_equal(again, first[::-1])
+
+
+def test_a_name_alone_is_a_model_at_the_usual_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with FaultyServer([]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert make_embedder("openai", "small").dimension == 4
+        assert server.asked[0]["body"]["model"] == "small"
+    with pytest.raises(ConfigError, match=r"endpoints\.embeddings\.model"):
+        make_embedder("openai")
+
+
+def test_another_model_in_the_old_ones_place_is_noticed() -> None:
+    with FaultyServer([]) as server:
+        made = make_embedder("openai", endpoint(server))
+        server.dimension = 5
+        with pytest.raises(EndpointError, match="5 numbers"):
+            made.embed(["new text"])
+
+
+def test_a_run_without_the_endpoint_says_so(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    done = skillttrl("train", tiny_skills_yaml, "-o", tmp_path / "run", "--set", "skills.embedder=openai")
+    refused(done, 2, "endpoints.embeddings")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_finds_its_skills_with_them_and_writes_no_key(
+    tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with FaultyServer(["503", "429", "truncated JSON"], seed=1) as server:
+        summary = train.run(load_config(tiny_skills_yaml, settings(server)), tmp_path / "run")
+        assert all(each["headers"]["authorization"] == f"Bearer {KEY}" for each in server.asked)
+        found = search_bank(tmp_path / "run", "Compute kida 3.")  # the bank remembers where its vectors come from
+        delivered = dict(server.delivered)
+    assert found.rows
+    lines, _ = read_jsonl(tmp_path / "run" / "usage.jsonl")
+    assert {line["role"] for line in lines} == {"embeddings"} and {line["outcome"] for line in lines} == {"ok"}
+    assert {"other", "evaluate", "rl"} >= {line["phase"] for line in lines} >= {"other"}
+    assert summary.usage["tokens_in"] == sum(line["tokens_in"] for line in lines) <= delivered["prompt"]
+    assert read_run(tmp_path / "run").summary == summary
+    assert "asked of models behind addresses" in (tmp_path / "run" / "summary.md").read_text()
+    assert "requests" in inspect(tmp_path / "run").facts["models behind addresses"]
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert files and not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the_same_end(
+    tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    """Each step's skills are changed, so each asks for vectors anew. The end is that of a run that was never stopped."""
+    with FaultyServer([]) as server:
+        often = settings(server, "rl.checkpoint_every=3", "skills.own_notes=false")
+        whole = train.run(load_config(tiny_skills_yaml, often), tmp_path / "whole")
+        parts = [line["tokens_in"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")[0]]
+        phases = [line["phase"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")[0]]
+        assert phases.count("rl") >= 2, phases  # the budget can end between two requests of the phase
+        bound = sum(parts[: phases.index("rl") + 1])
+        folder = tmp_path / "bounded"
+        with pytest.raises(BudgetError, match="--resume auto"):
+            train.run(load_config(tiny_skills_yaml, [*often, f"endpoints.max_total_tokens={bound}"]), folder)
+        spent = (folder / "usage.jsonl").read_text()
+        checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
+        for name in checkpoints:
+            verify(folder / "checkpoints" / name)
+        with pytest.raises(BudgetError, match="The budget is spent"):
+            train.run(
+                load_config(tiny_skills_yaml, [*often, f"endpoints.max_total_tokens={bound}"]), folder, resume="auto"
+            )
+        assert (folder / "usage.jsonl").read_text() == spent  # nobody was asked
+        more = load_config(tiny_skills_yaml, [*often, "endpoints.max_total_tokens=1000000"])
+        done = train.run(more, folder, resume="auto")
+    assert (folder / "usage.jsonl").read_text().startswith(spent)
+    for name in ("metrics.jsonl", "votes.jsonl", "evaluations.jsonl", "trajectories.jsonl"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert done.accuracy_after == whole.accuracy_after and done.usage["requests"] >= whole.usage["requests"]
+    log = "bank/log.jsonl"
+    assert (folder / log).is_file() == (tmp_path / "whole" / log).is_file()
+
+
+def test_the_command_leaves_with_its_own_exit_code(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    with FaultyServer([]) as server:
+        chosen = [word for each in settings(server, "endpoints.max_total_tokens=1") for word in ("--set", each)]
+        done = skillttrl("train", tiny_skills_yaml, "-o", tmp_path / "run", *chosen)
+    refused(done, 7, "The budget is spent", "endpoints.max_total_tokens=1")
+
+
+def test_the_budget_holds_for_vectors_too() -> None:
+    with FaultyServer([]) as server:
+        config = load_config({}, [f"endpoints.embeddings={endpoint(server)}", "endpoints.max_total_tokens=3"])
+        with accounting(None, config.endpoints):
+            made = make_embedder("openai", endpoint(server))
+            made.embed(["one two three four"])
+            with pytest.raises(BudgetError):
+                made.embed(["five"])
