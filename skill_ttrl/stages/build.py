@@ -311,9 +311,8 @@ def _check_context(config: SkillTTRLConfig, made: Parts) -> None:
     needed = sum(parts.values())
     if positions is not None and needed > positions:
         sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items())
-        raise ConfigError(
-            f"{sums} = {needed} tokens, but the sampler takes {positions}: the model's positions, or vllm.max_model_len. Change one."
-        )
+        asked = " by vllm.max_model_len" if positions == config.vllm.max_model_len else ""
+        raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{asked}. Lower one.")
 
 
 def _around_skills(skills: SkillsConfig, made: Parts) -> int:
