@@ -125,7 +125,7 @@ def asking_model(
         endpoint = EndpointConfig(model=model, base_url=base_url)
     except ValidationError as error:
         raise ConfigError(f"base_url: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
-    return Asking(partial(Client, endpoint, "merger", key=api_key), on_failure)
+    return Asking(lambda: Client(endpoint, "merger", key=api_key), on_failure)  # a partial would show the key
 
 
 def _connect(endpoints: EndpointsConfig, role: Role) -> Client:

@@ -23,6 +23,7 @@ from skill_ttrl.skills.asking import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.extractor import make_extractor
 from skill_ttrl.skills.hostile import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.merge import Merged, MergeReport, Rewrite, make_merger, merge_groups
+from skill_ttrl.skills.merge_llm import LLMMerger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Change, Group, Skill, Step, Task, Trajectory
@@ -329,7 +330,8 @@ def test_the_merger_of_the_published_system_asks_by_itself(monkeypatch: pytest.M
         monkeypatch.setenv("OPENAI_API_KEY", "sk-9876543210")
         assert SkillMerger(use_api=True, model="m").merge(outputs).asked.requests == 1
         assert server.asked[-1]["headers"]["authorization"] == "Bearer sk-9876543210"
-    assert "sk-0123456789" not in repr(vars(merger))
+    assert isinstance(merger._model, LLMMerger)
+    assert "sk-0123456789" not in repr((vars(merger), vars(merger._model), vars(merger._model.asking)))
 
 
 def test_what_the_published_merger_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
