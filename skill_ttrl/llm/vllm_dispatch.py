@@ -2,7 +2,7 @@
 
 A server is asked only after it was seen to have the weights, which is found out, and put right where it must be, by `bring_up`.
 What a server was asked when it was lost goes back among the waiting. At the end every server that has answered is looked at
-once more; the answers of one that has other weights by then are thrown away and asked for again.
+once more; the answers of one that somebody gave other weights meanwhile are thrown away and asked for again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Dispatch:
         servers: to spread them over.
         bodies: the requests; the name of the model is filled in for each server.
         bring_up: blocks until a server has the present weights; raises `ServerLost` where it does not answer.
-        still: whether a server has the weights that it was asked with; blocks.
+        still: whether what a server has answered is of the weights that it was asked with; blocks.
         room: most sequences that are asked of one server at once; a single larger request is asked all the same.
         patience: seconds in which a lost server must be back.
         notice: told what is being waited for.

@@ -24,6 +24,9 @@ SHARED_MEMORY = Path("/dev/shm")
 STALE = 3600.0
 """Seconds after which what a learner that is gone has left there is removed."""
 
+INIT: dict[str, bool] = {}
+"""What is agreed upon with a server before an update; a test of the check that follows it has something to say."""
+
 
 def transfer_folder(asked: str | None) -> Path:
     """The folder, made where it is not there: learner and servers of one user find the same without being told.
@@ -106,7 +109,7 @@ def send_weights(server: Server, path: Path, version: str) -> None:
     with _update_of(server):
         server.post("/pause?mode=wait")
         try:
-            server.post("/init_weight_transfer_engine", {"init_info": {}})
+            server.post("/init_weight_transfer_engine", {"init_info": INIT})
             server.post("/start_weight_update")
             server.post("/update_weights", {"update_info": {"path": str(path)}})
             server.post("/finish_weight_update", {"weight_version": version})

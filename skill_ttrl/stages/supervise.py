@@ -183,8 +183,8 @@ class Supervisor:
         address, log = watched.job.address, watched.job.log
         if watched.quick_deaths >= self._patience.most_quick:
             raise ModelError(
-                f"The server of {address} {how}, the {watched.quick_deaths}. time soon after its start, and is given up. The end "
-                f"of its log, {log}:\n{log_end(log)}"
+                f"The server of {address} {how}. It has died {watched.quick_deaths} times in a row soon after its start and is "
+                f"given up. The end of its log, {log}:\n{log_end(log)}"
             )
         pause = self._patience.first_pause * 2 ** max(0, watched.quick_deaths - 1)
         pause = min(pause, self._patience.longest_pause)

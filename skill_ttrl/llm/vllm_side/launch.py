@@ -38,7 +38,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--lora", type=int, metavar="RANK", help="take adapters of up to this rank")
     parser.add_argument("--sleep", action="store_true", help="can give its GPU memory back")
     parser.add_argument("--parent", type=int, help="process to end with")
-    parser.add_argument("--test-only-stale-head", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
 
@@ -70,7 +69,7 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
         rank = next((size for size in LORA_RANKS if size >= options.lora), options.lora)
         # Two, so that a new adapter is there before the old one goes.
         words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
-    if options.sleep:
+    if options.sleep and not on_cpu:  # there vLLM takes the call without it, does nothing, and refuses the flag
         words += ["--enable-sleep-mode"]
     return words
 
@@ -90,8 +89,6 @@ def set_environment(options: argparse.Namespace) -> None:
     }
     if options.lora is not None:
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-    if options.test_only_stale_head:
-        own["SKILLTTRL_TEST_STALE_HEAD"] = "1"
     key = os.environ.pop("SKILLTTRL_SERVER_KEY", None)
     if key:
         own["VLLM_API_KEY"] = key

@@ -40,7 +40,8 @@ class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not the
     """Nothing is agreed upon beforehand, except by a test of the check that follows an update."""
 
     stale_head: bool = False
-    """Test only, and only where the server was started with `--test-only-stale-head`: leave out the cure of a tied head."""
+    """Test only, and only where the server was started with the variable of `STALE_HEAD_VARIABLE`: leave out the cure of a tied
+    head."""
 
 
 @dataclass
@@ -59,7 +60,7 @@ class FileTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: i
     def init_transfer_engine(self, init_info: FileInit) -> None:
         """See `WeightTransferEngine`."""
         if init_info.stale_head and not os.environ.get(STALE_HEAD_VARIABLE):
-            raise ValueError("stale_head is for tests: start the server with --test-only-stale-head.")
+            raise ValueError(f"stale_head is for tests: start the server with {STALE_HEAD_VARIABLE}=1.")
         self._cures_head = not init_info.stale_head
 
     def start_weight_update(self) -> None:

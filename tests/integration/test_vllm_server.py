@@ -1,0 +1,376 @@
+"""A real vLLM server under `skillttrl serve`: it samples what the learner has, also when it is killed in the middle.
+
+One server for the whole file, with a key. Order matters in two places, and the tests say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from skill_ttrl.cli.main import app
+from skill_ttrl.config import EmbeddedConfig, LoraConfig, SkillTTRLConfig
+from skill_ttrl.errors import EndpointError, WeightSyncError
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.embedded import build_model, build_tokenizer
+from skill_ttrl.llm.engine import BackendContext
+from skill_ttrl.llm.hf import HFBackend
+from skill_ttrl.llm.load import LoadedModel, add_lora, save_model
+from skill_ttrl.llm.vllm_server import VLLMServerBackend
+from skill_ttrl.types import Message
+
+pytestmark = pytest.mark.vllm
+pytest.importorskip("vllm")
+
+KEY = "a-key-for-this-test-alone"
+CLOSE = 1e-4
+"""Largest difference of log-probs in float32 that is rounding, nats."""
+SHAPE = EmbeddedConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
+QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
+
+
+@dataclass
+class Served:
+    """The server of this file, and what was said about it."""
+
+    address: str
+    model: Path
+    folder: Path
+    state: Path
+    process: subprocess.Popen[str]
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return int(json.loads(self.state.read_text())["servers"][0]["pid"])
+
+    @property
+    def client(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.address, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False, timeout=60
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    tokenizer = build_tokenizer(QUESTIONS)
+    save_model(build_model(SHAPE, tokenizer, seed=0), tokenizer, folder / "model")
+    port, logs, transfer = free_port(), folder / "logs", folder / "transfer"
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
+    patch.setenv("SKILLTTRL_TEST_STALE_HEAD", "1")
+    options = ["--port", port, "--lora", 4, "--sleep", "--max-model-len", 512, "--max-num-seqs", 64]
+    options += ["--log-dir", logs, "--transfer-folder", transfer]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options, "--json"]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        told = json.loads("".join(lines))
+        yield Served(told["servers"][0]["address"], folder / "model", transfer, logs / "servers.json", process)
+        children = [each["pid"] for each in json.loads((logs / "servers.json").read_text())["servers"]]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not any(Path("/proc", str(pid)).exists() for pid in children)
+        assert KEY not in (logs / f"server-{port}.log").read_text()
+    finally:
+        process.kill()
+        patch.undo()
+
+
+def config_for(served: Served, **vllm: Any) -> SkillTTRLConfig:
+    config = SkillTTRLConfig.model_validate({"model": {"path": str(served.model)}})
+    options = {"servers": [served.address], "transfer_folder": str(served.folder), "start_timeout": 240, **vllm}
+    return config.model_copy(update={"vllm": config.vllm.model_validate({"mode": "server", **options})})
+
+
+def learner(served: Served, scale: float = 0.0, lora: bool = False) -> LoadedModel:
+    """A learner; with `scale` its weights have moved away from those that the server started with."""
+    tokenizer = build_tokenizer(QUESTIONS)
+    model: Any = build_model(SHAPE, tokenizer, seed=0)
+    if lora:
+        model = add_lora(model, LoraConfig(r=4, alpha=8), seed=0)
+    move(model, scale)
+    return LoadedModel(model, tokenizer)
+
+
+def move(model: Any, scale: float) -> None:
+    generator = torch.Generator().manual_seed(int(scale * 1e4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+
+
+def backend_for(
+    served: Served, loaded: LoadedModel, *, config: SkillTTRLConfig | None = None, trains: bool = True
+) -> VLLMServerBackend:
+    context = BackendContext(config or config_for(served), lambda: loaded, trains=trains, notice=served.notices.append)
+    return VLLMServerBackend(context)
+
+
+def sampled(backend: Any, sampling: Sampling, n: int = 2, seed: int = 0, **how: Any) -> list[Generation]:
+    requests = [Request((Message("user", question),), n=n, **how) for question in QUESTIONS]
+    return wait_for(backend.generate(requests, sampling, seed=seed))
+
+
+def largest_difference(loaded: LoadedModel, generations: list[Generation], temperature: float = 1.0) -> float:
+    differences = []
+    for generation in generations:
+        for done in generation.completions:
+            ids = torch.tensor([[*generation.prompt_ids, *done.token_ids]])
+            with torch.no_grad():
+                logits = loaded.model(input_ids=ids).logits[0].float() / temperature
+            scores = torch.log_softmax(logits, dim=-1)
+            start = len(generation.prompt_ids) - 1
+            own = [float(scores[start + place, token]) for place, token in enumerate(done.token_ids)]
+            differences += [abs(a - b) for a, b in zip(own, done.logprobs, strict=True)]
+    return max(differences)
+
+
+def refuse_to_load() -> LoadedModel:
+    raise AssertionError("the learner's model was loaded")
+
+
+def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> None:
+    """First: the server has the weights that it started with."""
+    context = BackendContext(config_for(served), refuse_to_load, trains=False)
+    backend = VLLMServerBackend(context)
+    found = sampled(backend, Sampling(max_new_tokens=12))
+    assert backend.context == 512
+    assert largest_difference(learner(served), found) < CLOSE
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_are_the_learners_at_the_sampling_temperature(served: Served, temperature: float) -> None:
+    loaded = learner(served, 0.05)
+    backend = backend_for(served, loaded)
+    backend.sync(3)
+    assert backend.last_gap is not None and backend.last_gap.mean < 1e-5
+    sampling = Sampling(temperature=temperature, max_new_tokens=24)
+    found = sampled(backend, sampling, n=3)
+    assert largest_difference(loaded, found, temperature) < CLOSE
+    assert len({done.token_ids for each in found for done in each.completions}) > 90  # of 96
+    assert {done.policy_version for each in found for done in each.completions} == {3}
+    assert all(done.mask == (True,) * len(done.token_ids) for each in found for done in each.completions)
+    assert sampled(backend, sampling, n=3) == found
+    assert sampled(backend, sampling, n=3, seed=1) != found
+
+
+def test_greedy_answers_are_those_of_the_hf_backend(served: Served) -> None:
+    loaded = learner(served, 0.05)
+    backend = backend_for(served, loaded)
+    backend.sync(1)
+    sampling = Sampling(temperature=0, max_new_tokens=16)
+    here = sampled(backend, sampling, n=2)
+    there = sampled(HFBackend(loaded.model, loaded.tokenizer), sampling, n=2)
+    assert [[done.token_ids for done in each.completions] for each in here] == [
+        [done.token_ids for done in each.completions] for each in there
+    ]
+    assert largest_difference(loaded, here) < CLOSE
+
+
+def test_completions_end_as_those_of_the_hf_backend_do(served: Served) -> None:
+    loaded = learner(served, 0.05)
+    backend = backend_for(served, loaded)
+    backend.sync(1)
+    found = [done for each in sampled(backend, Sampling(max_new_tokens=200), n=4) for done in each.completions]
+    ended = [done for done in found if done.finish_reason == "stop"]
+    assert ended and all(done.token_ids[-1] in backend.eos_ids for done in ended)
+    assert all(not set(done.token_ids[:-1]) & backend.eos_ids for done in found)
+    cut = sampled(backend, Sampling(max_new_tokens=200, stop=("7",)), n=4)
+    stopped = [done for each in cut for done in each.completions if "7" in done.text]
+    assert stopped and all(
+        done.finish_reason == "stop" and done.text.index("7") >= len(done.text) - 8 for done in stopped
+    )
+    short = sampled(backend, Sampling(max_new_tokens=200), n=1, max_new_tokens=5)
+    assert {len(done.token_ids) <= 5 for each in short for done in each.completions} == {True}
+
+
+def test_actions_are_kept_to(served: Served) -> None:
+    backend = backend_for(served, learner(served))
+    found = sampled(backend, Sampling(max_new_tokens=40), n=3, choices=("go to desk 1", "open drawer 2"))
+    assert {done.text for each in found for done in each.completions} == {"go to desk 1", "open drawer 2"}
+
+
+def test_each_update_changes_what_is_sampled(served: Served) -> None:
+    loaded = learner(served)
+    backend = backend_for(served, loaded)
+    texts = []
+    for version in range(1, 4):
+        move(loaded.model, 0.02 * version)
+        backend.sync(version)
+        found = sampled(backend, Sampling(max_new_tokens=16))
+        assert largest_difference(loaded, found) < CLOSE
+        texts.append([done.text for each in found for done in each.completions])
+    assert texts[0] != texts[1] != texts[2]
+    assert list(served.folder.iterdir()) == []
+
+
+def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is told, as a test may, to leave out the cure; whoever comes next says that it is wanted again."""
+    loaded = learner(served)
+    backend = backend_for(served, loaded)
+    backend.sync(1)
+    move(loaded.model, 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr("skill_ttrl.llm.vllm_transfer.INIT", {"stale_head": True})
+        with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
+            backend.sync(2)
+    backend.sync(2)
+    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+
+
+def test_adapters_are_swapped(served: Served) -> None:
+    loaded = learner(served, lora=True)
+    config = config_for(served, updates="lora")
+    config.model.lora = LoraConfig(r=4, alpha=8)
+    backend = backend_for(served, learner(served))
+    backend.sync(0)  # the server's base is the learner's again
+    backend = backend_for(served, loaded, config=config)
+    for version in (1, 2):
+        move(loaded.model, 0.1 * version)
+        backend.sync(version)
+        found = sampled(backend, Sampling(max_new_tokens=16))
+        assert largest_difference(loaded, found) < CLOSE
+        with served.client as client:
+            models = client.get("/v1/models").json()["data"]
+        assert len([each for each in models if each["parent"] is not None]) == 1
+    assert len(list(served.folder.iterdir())) == 1
+    backend.close()
+    assert list(served.folder.iterdir()) == []
+
+
+def test_folded_adapters_reach_a_server_as_weights(served: Served) -> None:
+    loaded = learner(served, 0.1, lora=True)
+    backend = backend_for(served, loaded)
+    backend.sync(1)
+    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+
+
+def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
+    mine, other = learner(served, 0.03), learner(served, 0.06)
+    first, second = backend_for(served, mine), backend_for(served, other)
+    first.sync(1)
+    second.sync(1)
+    assert largest_difference(mine, sampled(first, Sampling(max_new_tokens=8))) < CLOSE
+    assert "again" in served.notices[-1]
+
+
+def test_a_server_that_slept_samples_with_the_new_weights(served: Served) -> None:
+    loaded = learner(served, 0.02)
+    backend = backend_for(served, loaded, config=config_for(served, sleep=True))
+    backend.sync(1)
+    backend.rest()
+    move(loaded.model, 0.03)
+    backend.sync(2)
+    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+
+
+def test_nobody_gets_in_without_the_key_or_beyond_what_is_needed(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "weights.safetensors"
+    outside.write_bytes(b"x")
+    link = served.folder / "link.safetensors"
+    link.symlink_to(outside)
+    with served.client as client:
+        for path in (str(outside), str(link), f"{served.folder}/../{outside.name}", "weights.safetensors", None, 3):
+            assert client.post("/update_weights", json={"update_info": {"path": path}}).status_code == 403, path
+        body = {"lora_name": "stolen", "lora_path": str(tmp_path)}
+        assert client.post("/v1/load_lora_adapter", json=body).status_code == 403
+        assert client.post("/collective_rpc", json={"method": "reload_weights"}).status_code == 403
+        client.headers.pop("authorization")
+        assert client.get("/health").status_code == 200
+        assert client.get("/weight_info").status_code == client.get("/v1/models").status_code == 401
+    link.unlink()
+    command = Path("/proc", str(served.pid), "cmdline").read_bytes()
+    assert KEY.encode() not in command
+    monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "another")
+    with pytest.raises(EndpointError, match="SKILLTTRL_SERVER_KEY"):
+        backend_for(served, learner(served))
+
+
+def test_training_follows_through_a_server(
+    served: Served, tmp_path: Path, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The corpus decides how many tokens there are; the server's model has so many.
+    monkeypatch.setattr("skill_ttrl.llm.load.build_tokenizer", lambda corpus: build_tokenizer(QUESTIONS))
+    run = tmp_path / "run"
+    shape = SHAPE.model_dump()
+    options = [f"model.embedded={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]
+    options += [f"vllm.servers=[{served.address}]", f"vllm.transfer_folder={served.folder}", "rl.steps=3"]
+    words = ["train", str(tiny_yaml), "--output", str(run), *(word for each in options for word in ("--set", each))]
+    app(words, standalone_mode=False)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    gaps = [line["sampler_gap"] for line in lines if "sampler_gap" in line]
+    assert len(gaps) == 3 and max(gaps) < CLOSE
+    tries = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
+    versions = {step["completion"]["policy_version"] for each in tries for step in each["steps"]}
+    assert versions == {0, 1, 2}
+
+
+def killed_in_the_middle(served: Served, work: Callable[[], Any], after: float) -> Any:
+    timer = threading.Timer(after, lambda: os.kill(served.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        return work()
+    finally:
+        timer.join()
+
+
+def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
+    """Last: the server is started again, once."""
+    loaded = learner(served, 0.05)
+    backend = backend_for(served, loaded)
+    backend.sync(5)
+    sampling = Sampling(max_new_tokens=128)
+    began = time.monotonic()
+    undisturbed = sampled(backend, sampling, n=8)
+    took = time.monotonic() - began
+    before = served.pid
+    found = killed_in_the_middle(served, lambda: sampled(backend, sampling, n=8), 0.4 * took)
+    assert served.pid != before
+    assert [[done.token_ids for done in each.completions] for each in found] == [
+        [done.token_ids for done in each.completions] for each in undisturbed
+    ]
+    assert largest_difference(loaded, found) < CLOSE
+    assert any("sent again" in text for text in served.notices)
+    assert any("is given the weights" in text for text in served.notices)
+    move(loaded.model, 0.02)
+    backend.sync(6)
+    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+
+
+def test_a_model_of_another_shape_is_refused(served: Served) -> None:
+    """After the last: what a refused update leaves behind in a server is not to be sampled from."""
+    tokenizer = build_tokenizer(QUESTIONS)
+    other = build_model(EmbeddedConfig(hidden_size=64, layers=2, heads=2, max_positions=512), tokenizer, seed=0)
+    backend = backend_for(served, LoadedModel(other, tokenizer))
+    with pytest.raises(WeightSyncError, match="could not be handed"):
+        backend.sync(1)
