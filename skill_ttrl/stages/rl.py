@@ -22,6 +22,7 @@ from skill_ttrl.rewards import Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import Correction
+from skill_ttrl.rl.gauge import Gauge
 from skill_ttrl.rl.update import Learner
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
@@ -275,9 +276,15 @@ def record(
     )
     run.log.log("rl", step, figures)
     times = clock.stop()
-    tries = sum(len(group.trajectories) for group in groups)
-    run.log.time("rl", step, {**times, "rollouts_per_second": tries / max(times["sample_seconds"], 1e-9)})
+    run.log.time("rl", step, times | sampling_rates(groups, times["sample_seconds"]))
     run.progress.advance(PHASE, step + 1, figures)
+
+
+def sampling_rates(groups: Sequence[Group], seconds: float) -> dict[str, float]:
+    """Tries and sampled tokens a second; tokens that a bank inserted are not counted."""
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    tokens = sum(step.completion.sampled for each in tries for step in each.steps if step.completion is not None)
+    return {"rollouts_per_second": len(tries) / max(seconds, 1e-9), "tokens_per_second": tokens / max(seconds, 1e-9)}
 
 
 def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
@@ -314,10 +321,11 @@ def saving_if_spent(run: Run, done: int, learner: Learner, poll: Poll) -> Iterat
 
 
 class Clock:
-    """Wall time of the parts of one step."""
+    """Wall time of the parts of one step, and on a GPU what it took of the memory."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._gauge = Gauge(run.bench.accelerator.device)
         self._part: str | None = None
         self._since = time.perf_counter()
         self._began = self._since
@@ -325,6 +333,7 @@ class Clock:
 
     def enter(self, part: str) -> None:
         """The part before ends, this one begins."""
+        self._gauge.look()
         now = time.perf_counter()
         if self._part is not None:
             self._seconds[f"{self._part}_seconds"] = now - self._since
@@ -332,7 +341,8 @@ class Clock:
         self._run.progress.enter(PHASE, part)
 
     def stop(self) -> dict[str, float]:
-        """Seconds of each part, and `seconds` of the whole step."""
+        """Seconds of each part, and `seconds` of the whole step; see also `Gauge.figures`."""
+        self._gauge.look()
         now = time.perf_counter()
         self._seconds[f"{self._part}_seconds"] = now - self._since
-        return {**self._seconds, "seconds": now - self._began}
+        return {**self._seconds, "seconds": now - self._began, **self._gauge.figures()}

@@ -94,6 +94,7 @@ def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     assert {f"{name}_{when}" for name in figures for when in ("before", "after")} <= summary.keys()
     assert summary["steps"] == {"sft": 12, "rl": 2} and summary["seconds"].keys() >= {"sft", "rl"}
     run = read_run(trained)
+    assert (run.timings.query("phase == 'rl'")["tokens_per_second"] > 0).all()
     assert len(run.metrics) == 14 and run.summary is not None and run.summary.seed == 0
     assert "verified: never" in (trained / "config_source.yaml").read_text()
 

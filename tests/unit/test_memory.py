@@ -127,6 +127,31 @@ def test_recipes_fit_where_their_headers_say() -> None:
     half = gpu_estimate(load_config("ttrl_qwen2.5_0.5b_lora"), (151936, 896, 4864, 24, 14, 2, True))
     assert half.parts["weights"] == pytest.approx(2 * 494_032_768 + 4 * half.trainable)
     assert 3e9 < half.peak < 24e9
+    beside = gpu_estimate(load_config("ttrl_qwen2.5_0.5b_lora_vllm"), (151936, 896, 4864, 24, 14, 2, True))
+    assert beside.parts["weights"] == half.parts["weights"]
+    assert beside.parts["engine"] == 12e9 and 12e9 < beside.peak < 0.9 * 24e9
+    assert beside.engine_rows > 256  # vllm.max_num_seqs of them are decoded at once
+
+
+def test_engine_in_this_process_takes_its_share() -> None:
+    from skill_ttrl.rl.memory import ASLEEP_BYTES, ENGINE_BYTES, estimate_memory
+
+    def found(*overrides: str, device: str = "cuda") -> Any:
+        config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.0), ["rollout.backend=vllm", *overrides])
+        precision = "fp32" if device == "cpu" else "bf16"
+        return estimate_memory(config, published(**WIDE), device=device, precision=precision, total=10**11)
+
+    share = found("vllm.gpu_memory_utilization=0.25")
+    assert share.parts["engine"] == 25 * 10**9 and share.parts["kv_cache"] == share.parts["sampling"] == 0
+    assert all(size > 25e9 for size in share.phases.values())
+    asleep = found("vllm.gpu_memory_utilization=0.25", "vllm.sleep=true")
+    assert asleep.phases["sample"] == share.phases["sample"]
+    assert share.phases["update"] - asleep.phases["update"] == 25 * 10**9 - ASLEEP_BYTES
+    assert found("vllm.mode=server").parts["engine"] == found("rollout.backend=openai").parts["engine"] == 0
+    cpu = found("vllm.cpu_kv_cache_gb=2", "vllm.sleep=true", device="cpu")
+    assert cpu.parts["engine"] == 4 * cpu.parameters + 2 * 2**30 + ENGINE_BYTES
+    assert cpu.phases["update"] > cpu.parts["engine"]  # sleeping changes nothing on a CPU
+    assert cpu.engine_rows == 2 * 2**30 / (2 * 256 * 5 * 128 * 4)  # keys and values: width, layers, tokens, bytes
 
 
 def test_adapters_are_counted_as_peft_makes_them() -> None:

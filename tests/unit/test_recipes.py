@@ -13,6 +13,7 @@ REAL_MODELS = (
     "ttrl_qwen2.5_math_7b",
     "ttrl_qwen2.5_math_1.5b",
     "ttrl_qwen2.5_0.5b_lora",
+    "ttrl_qwen2.5_0.5b_lora_vllm",
     "skill_ttrl_qwen2.5_0.5b_lora",
 )
 
@@ -59,3 +60,12 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     assert (rl.prompts_per_step, rl.mini_batch_prompts, rl.epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
     assert (rl.clip_ratio, rl.dual_clip, rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.2, 3.0, 0.001, "k3", 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
+
+
+def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_sampler_alone() -> None:
+    with_engine = load_config("ttrl_qwen2.5_0.5b_lora_vllm").model_dump(exclude={"name", "vllm"})
+    without = load_config("ttrl_qwen2.5_0.5b_lora").model_dump(exclude={"name", "vllm"})
+    assert with_engine["rollout"].pop("backend") == "vllm" and without["rollout"].pop("backend") == "hf"
+    del with_engine["rollout"]["max_batch_size"], without["rollout"]["max_batch_size"]  # of the hf backend
+    assert with_engine == without
+    assert load_config("ttrl_qwen2.5_0.5b_lora_vllm").vllm.sleep
