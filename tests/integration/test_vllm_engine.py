@@ -70,7 +70,7 @@ def backend(loaded: LoadedModel) -> Iterator[Any]:
 
 def move(loaded: LoadedModel, by: float = 0.05) -> None:
     """A step of the learner."""
-    generator = torch.Generator().manual_seed(torch.randint(2**31, ()).item())
+    generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             parameter.add_(by * torch.randn(parameter.shape, generator=generator))
@@ -85,9 +85,10 @@ def sample(
 
 def learners(loaded: LoadedModel, prompt: Sequence[int], done: Completion, temperature: float = 1.0) -> list[float]:
     """What the learner computes for the very tokens."""
+    model: Any = loaded.model
     tokens = torch.tensor([[*prompt, *done.token_ids]])
     with torch.no_grad():
-        logits = loaded.model.eval()(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
+        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
     scores = torch.log_softmax(logits / temperature, -1).gather(1, tokens[0, len(prompt) :, None])
     return scores.squeeze(1).tolist()
 
@@ -117,7 +118,7 @@ def test_log_probs_are_the_learners_at_the_sampling_temperature(
             assert not backend.eos_ids & set(before)
             assert (last in backend.eos_ids) == (done.finish_reason == "stop")
             assert done.finish_reason == "stop" or len(done.token_ids) == 40
-            assert done.text == loaded.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+            assert done.text == loaded.tokenizer.decode(list(done.token_ids), skip_special_tokens=True)
             assert done.policy_version == backend.policy_version and done.mask == (True,) * len(done.token_ids)
             reasons.add(done.finish_reason)
     assert reasons == {"stop", "length"}
@@ -140,7 +141,7 @@ def test_a_completion_keeps_the_text_that_ends_it(backend: Any, loaded: LoadedMo
     ended = [done for generation in found for done in generation.completions if {"a", "1"} & set(done.text)]
     assert len(ended) > 4
     for done in ended:
-        before = loaded.tokenizer.decode(done.token_ids[:-1], skip_special_tokens=True)
+        before = loaded.tokenizer.decode(list(done.token_ids[:-1]), skip_special_tokens=True)
         assert done.finish_reason == "stop" and not {"a", "1"} & set(before)
 
 
@@ -172,7 +173,7 @@ def test_calls_join_one_batch_and_end_by_themselves(backend: Any) -> None:
         return found
 
     async def both() -> list[list[Generation]]:
-        return await asyncio.gather(ask("long", 32, 200), ask("short", 1, 1), ask("second", 2, 1))
+        return list(await asyncio.gather(ask("long", 32, 200), ask("short", 1, 1), ask("second", 2, 1)))
 
     long, short, second = asyncio.run(both())
     assert ended[-1] == "long"
@@ -258,7 +259,7 @@ def test_a_request_that_vllm_refuses_fails_alone(backend: Any) -> None:
         return found
 
     async def both() -> list[Any]:
-        return await asyncio.gather(ask(6), ask(10**6), return_exceptions=True)
+        return list(await asyncio.gather(ask(6), ask(10**6), return_exceptions=True))
 
     found, refused = asyncio.run(both())
     assert len(found) == 1 and isinstance(refused, ModelError) and "refused a request" in str(refused)

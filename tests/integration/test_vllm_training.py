@@ -1,0 +1,202 @@
+"""Whole runs whose sampler is a vLLM engine in this process: full weights, adapters, resumed, measured, and engines that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.load import LoadedModel, load_checkpoint, load_model
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.stages import evaluate, train
+from skill_ttrl.stages.build import build
+from skill_ttrl.stages.trained import ask, find_trained
+from skill_ttrl.types import Message
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+STEPS = 3
+SETTINGS = [
+    "rollout.backend=vllm",
+    "model.embedded={hidden_size: 128, heads: 4, layers: 2, max_positions: 128}",
+    "sft.steps=30",
+    "sft.data.limit=512",
+    f"rl.steps={STEPS}",
+    "rl.prompts_per_step=8",
+    "rl.checkpoint_every=1",
+    "rollout.n_votes_per_prompt=8",
+    "rollout.n_samples_per_prompt=8",
+    "data.train.limit=32",
+    "data.eval.limit=16",
+    "eval.samples=4",
+    "runtime.threads=1",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cold start and a few steps of reinforcement."""
+    folder = tmp_path_factory.mktemp("runs") / "weights"
+    train.run(load_config("quickstart", SETTINGS), folder)
+    return folder
+
+
+def lora_config(trained: Path, updates: str, *more: str) -> SkillTTRLConfig:
+    """Reinforcement of adapters on the cold-started model."""
+    cold = trained / "checkpoints" / "sft-000030"
+    assert cold.is_dir()
+    return load_config(
+        "quickstart",
+        [*SETTINGS, "phases=[rl]", f"model.path={cold}", "model.lora={r: 4}", f"vllm.updates={updates}", *more],
+    )
+
+
+def look_at(folder: Path) -> None:
+    """Every step sampled from the weights of the step before, and the learner found the sampler's log-probs to be its own."""
+    steps = [row for row in read_jsonl(folder / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    assert [row["step"] for row in steps] == list(range(STEPS))
+    assert all(0 < row["sampler_gap"] < 1e-4 and row["sampler_gap_max"] < 1e-3 for row in steps)
+    assert all(row["grad_norm"] > 0 for row in steps)
+    versions: dict[int, set[int]] = {}
+    for line in read_jsonl(folder / "trajectories.jsonl")[0]:
+        completions = [step["completion"] for step in line["steps"]]
+        versions.setdefault(line["step"], set()).update(done["policy_version"] for done in completions)
+    assert versions == {step: {step} for step in range(STEPS)}
+
+
+def test_a_run_follows_all_weights(trained: Path) -> None:
+    look_at(trained)
+
+
+@pytest.mark.parametrize("updates", ["lora", "weights"])
+def test_a_run_follows_adapters(updates: str, trained: Path, tmp_path: Path) -> None:
+    config = lora_config(trained, updates, "vllm.sleep=true", "rl.learning_rate=1e-2")
+    train.run(config, tmp_path / "run")
+    look_at(tmp_path / "run")
+    reply = ask(find_trained(tmp_path / "run"), "12+34", samples=2, temperature=1.0)  # from the adapters' folder
+    assert len(reply.texts) == 2
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint(trained: Path, tmp_path: Path) -> None:
+    resumed = tmp_path / "resumed"
+    shutil.copytree(trained, resumed)
+    shutil.rmtree(resumed / "checkpoints" / f"rl-{STEPS:06}")
+    (resumed / "summary.json").unlink()
+    train.run(load_config("quickstart", SETTINGS), resumed, resume="auto")
+    look_at(resumed)
+    rows = [read_jsonl(folder / "metrics.jsonl")[0][-1] for folder in (trained, resumed)]
+    assert rows[0]["reward"] == pytest.approx(rows[1]["reward"], abs=0.1)
+
+
+def test_a_trained_policy_is_measured_without_a_learner(trained: Path) -> None:
+    measured = evaluate.run(trained, ["eval.samples=8", "eval.top_p=0.9"])
+    same = evaluate.run(trained, ["eval.samples=8", "eval.top_p=0.9", "rollout.backend=hf"])
+    assert measured.problems == 16 and measured.greedy == same.greedy
+
+
+def test_texts_for_people_who_want_no_more(trained: Path) -> None:
+    engine = RolloutEngine(
+        str(trained / "checkpoints" / "sft-000030"), "vllm", max_new_tokens=8, temperature=0.7, top_p=0.9
+    )
+    try:
+        texts = engine.generate(["12+34", "5+6"], n_samples=3)
+    finally:
+        engine.close()
+    assert [len(row) for row in texts] == [3, 3]
+
+
+@pytest.fixture
+def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
+    config = lora_config(trained, "lora", "vllm.sleep=true")
+    loaded = load_model(config.model, device="cpu")
+    backend = make_backend(BackendContext(config, lambda: loaded, trains=True))
+    yield backend, loaded
+    backend.close()
+
+
+def move(loaded: LoadedModel) -> None:
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))))
+
+
+def test_adapters_that_were_not_swapped_end_the_run(
+    adapted: tuple[Any, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, loaded = adapted
+    for version in (1, 2):
+        move(loaded)
+        backend.sync(version)
+        assert backend.last_gap.mean < 1e-4
+        backend.rest()
+        with pytest.raises(RuntimeError, match="rests"):
+            wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
+    backend.sync(2)
+    assert wait_for(backend.generate([Request(token_ids=(5,))], Sampling(max_new_tokens=4), seed=0))
+    assert len(backend.engine().call(lambda llm: llm.llm_engine.list_loras())) == 1  # the old ones are gone
+    move(loaded)
+    monkeypatch.setattr(type(backend), "_swap_adapters", lambda *_: None)
+    with pytest.raises(WeightSyncError, match=r"vllm\.updates=lora"):
+        backend.sync(3)
+    assert backend.policy_version == 2
+
+
+def test_an_engine_that_breaks_tells_everybody_who_waits(
+    adapted: tuple[Any, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, _ = adapted
+
+    def broken() -> Any:
+        raise ValueError("the kernel is gone")
+
+    monkeypatch.setattr(backend.engine()._llm.llm_engine, "step", broken)
+
+    async def ask_twice() -> list[Any]:
+        asked = [
+            backend.generate([Request((Message("user", "1+2"),), n=2)], Sampling(max_new_tokens=8), seed=seed)
+            for seed in (1, 2)
+        ]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    failed: list[list[Generation] | ModelError] = asyncio.run(ask_twice())
+    assert all(isinstance(each, ModelError) and "the kernel is gone" in str(each) for each in failed)
+    with pytest.raises(ModelError, match="failed before"):
+        wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
+
+
+def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> None:
+    weights = trained / "checkpoints" / "sft-000030"
+    config = load_config(trained / "config.yaml", ["vllm.cpu_kv_cache_gb=100000"])
+    backend = make_backend(BackendContext(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
+    with pytest.raises(ModelError, match="vLLM could not start with"):
+        wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
+    backend.close()
+    assert len(ask(find_trained(trained), "1+2").texts) == 1
+
+
+def test_what_cannot_be_trained_with_is_said_before_anything_starts(trained: Path) -> None:
+    for wrong, says in (
+        (["rollout.top_p=0.9"], r"rollout\.top_p=0\.9"),
+        (["model.embedded.hidden_size=96", "model.path=embedded"], r"model\.embedded\.hidden_size"),
+        (["vllm.max_model_len=4000"], "128 positions"),
+        (["vllm.updates=lora"], r"model\.lora"),
+        (["vllm.max_model_len=16"], r"vllm\.max_model_len"),
+    ):
+        config = load_config(trained / "config.yaml", wrong)
+        with pytest.raises(ConfigError, match=says):
+            build(config, SilentProgress())
+    with pytest.raises(ModelError, match="no folder"):
+        build(load_config(trained / "config.yaml", ["model.path=./nowhere"]), SilentProgress())
