@@ -1,0 +1,86 @@
+"""A merger and an extractor that ask a real engine: it takes their schemas, and what it writes under them can be read.
+
+The model has random weights, so nothing that it says makes sense: only its form is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from skill_ttrl.config import EmbeddedConfig, EndpointConfig, EndpointsConfig
+from skill_ttrl.llm.embedded import build_model, build_tokenizer
+from skill_ttrl.llm.load import save_model
+from skill_ttrl.llm.usage import accounting
+from skill_ttrl.skills.asking import Models
+from skill_ttrl.skills.extractor import Solved, make_extractor
+from skill_ttrl.skills.merger import make_merger
+from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill
+
+pytestmark = pytest.mark.vllm
+pytest.importorskip("vllm")
+
+POSITIONS = 8192
+ASKED = 16
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]:
+    folder = tmp_path_factory.mktemp("served")
+    shape = EmbeddedConfig(hidden_size=64, layers=1, heads=2, max_positions=POSITIONS)
+    tokenizer = build_tokenizer(["Compute 12+34."])
+    save_model(build_model(shape, tokenizer, seed=0), tokenizer, folder / "model")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [
+        "--max-model-len",
+        POSITIONS,
+        "--max-num-seqs",
+        16,
+        "--log-dir",
+        folder / "logs",
+        "--json",
+        "--port",
+        port,
+    ]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options]
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        url = json.loads("".join(lines))["servers"][0]["address"] + "/v1"
+        (model,) = httpx.get(f"{url}/models", trust_env=False).json()["data"]
+        yield EndpointConfig(model=model["id"], base_url=url, max_tokens=300, max_retries=0)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig, tmp_path: Path) -> None:
+    models = Models(EndpointsConfig(merger=served, teacher=served), "skip")
+    problems = [
+        Solved(f"t{place}", f"Compute {place}+34.", ("Tens first.", "Then units."), ()) for place in range(ASKED)
+    ]
+    outputs = [OutputParser().parse("<skill_ops><generate>Tens first.</generate></skill_ops>")]
+    bank = Snapshot.of(1, [Skill("sk-old", "Old", "Units first.")])
+    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()) as ledger:
+        found = make_extractor("openai", models=models).extract(problems)
+        merges = [make_merger("openai", models=models).merge(outputs, snapshot=bank) for _ in range(ASKED)]
+    assert found.asked.requests == ASKED and found.asked.failed < ASKED
+    assert sum(each.asked.failed for each in merges) < ASKED
+    outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
+    assert outcomes <= {"ok", "length"}  # none was refused, none was no JSON
