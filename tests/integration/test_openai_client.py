@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def client(server: FaultyServer, ledger: Ledger | None = None, **fields: Any) ->
     return Client(config, "policy", ledger or Ledger())
 
 
-def ask(asked: Client, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+def ask(asked: Client, work: Callable[[Client], Awaitable[Any]]) -> Any:
     """What `work` gives; the client is closed after it."""
 
     async def whole() -> Any:
@@ -376,8 +376,12 @@ def test_the_key_is_sent_and_never_written(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level("DEBUG")
     said: list[str] = []
-    echoing = (401, {}, {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}})
-    busy = (500, {}, f"<html>Bearer {KEY}</html>")
+    echoing: tuple[int, Mapping[str, str], Any] = (
+        401,
+        {},
+        {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}},
+    )
+    busy: tuple[int, Mapping[str, str], Any] = (500, {}, f"<html>Bearer {KEY}</html>")
     ledger = Ledger(tmp_path / "usage.jsonl")
     with FaultyServer([], first=[echoing, busy, busy], answer=lambda body, draw: f"the key is {KEY}") as server:
         for retries in (0, 1, 1):

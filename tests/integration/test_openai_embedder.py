@@ -118,6 +118,7 @@ def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the
             train.run(load_config(tiny_skills_yaml, [*often, f"endpoints.max_total_tokens={bound}"]), folder)
         spent = (folder / "usage.jsonl").read_text()
         checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
+        assert checkpoints == ["rl-000001"]  # saved at the budget's end, not at a third step
         for name in checkpoints:
             verify(folder / "checkpoints" / name)
         with pytest.raises(BudgetError, match="The budget is spent"):

@@ -146,7 +146,7 @@ def test_the_strict_schema_requires_everything_and_allows_no_more() -> None:
 
 def test_the_form_is_asked_for_as_the_config_says() -> None:
     forms = {
-        how: response_format(EndpointConfig(model="m", structured=how), Thing)  # type: ignore[arg-type]  # all three
+        how: response_format(EndpointConfig(model="m", structured=how), Thing)
         for how in ("json_schema", "json_object", "none")
     }
     assert forms["none"] is None and forms["json_object"] == {"type": "json_object"}

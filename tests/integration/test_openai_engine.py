@@ -1,0 +1,242 @@
+"""OpenAI's protocol against a real engine: a vLLM server, asked directly and through a proxy that fails on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from skill_ttrl.config import EmbeddedConfig, EndpointConfig, load_config
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.client import Client
+from skill_ttrl.llm.embedded import build_model, build_tokenizer
+from skill_ttrl.llm.engine import BackendContext, make_backend
+from skill_ttrl.llm.hf import HFBackend
+from skill_ttrl.llm.load import save_model
+from skill_ttrl.llm.replies import Reply
+from skill_ttrl.llm.usage import DELIVERED, Ledger
+from skill_ttrl.types import Message
+from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import skillttrl
+from tests.integration.test_evaluate_command import problems
+from tests.integration.test_vllm_server import free_port
+
+pytestmark = pytest.mark.vllm
+pytest.importorskip("vllm")
+
+SHAPE = EmbeddedConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
+CORPUS = ["Compute 12+34.", '8;12;<answer>128</answer> {"pick": "yes"} "no"'] * 20
+QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 19)]
+
+
+class Choice(BaseModel):
+    pick: Literal["yes", "no"]
+
+
+@dataclass
+class Engine:
+    """The server of this file and the same weights here."""
+
+    address: str
+    name: str
+    here: HFBackend
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    tokenizer = build_tokenizer(CORPUS)
+    model: Any = build_model(SHAPE, tokenizer, seed=0)
+    for parameter in model.parameters():  # far from flat, so that greedy texts have no ties
+        parameter.data.mul_(4 if parameter.ndim > 1 else 1)
+    save_model(model, tokenizer, folder / "model")
+    options = [
+        "--port",
+        free_port(),
+        "--max-model-len",
+        512,
+        "--max-num-seqs",
+        64,
+        "--log-dir",
+        folder / "logs",
+        "--json",
+    ]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        address = json.loads("".join(lines))["servers"][0]["address"]
+        models = httpx.get(f"{address}/v1/models", trust_env=False).json()["data"]
+        yield Engine(address, models[0]["id"], HFBackend(model.eval(), tokenizer))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None, **fields: Any) -> Client:
+    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", "max_wait": 0.1, **fields}
+    return Client(EndpointConfig.model_validate(settings), "policy", ledger or Ledger())
+
+
+def backend(engine: Engine, *more: str) -> Backend:
+    settings = [f"endpoints.policy.model={json.dumps(engine.name)}", f"endpoints.policy.base_url={engine.address}/v1"]
+    settings += ["rollout.backend=openai", "endpoints.policy.dialect=vllm", "endpoints.policy.logprobs=true", *more]
+    return make_backend(BackendContext(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
+
+
+def readable(generation: Generation) -> str:
+    return "".join(letter for letter in generation.completions[0].text if letter.isascii())
+
+
+def sample(made: Any, requests: list[Request], **sampling: Any) -> list[Generation]:
+    return wait_for(made.generate(requests, Sampling(max_new_tokens=40, **sampling), seed=3))
+
+
+def test_greedy_texts_and_their_log_probs_are_those_of_the_same_weights_here(engine: Engine) -> None:
+    requests = [Request((Message("user", question),)) for question in QUESTIONS]
+    made = backend(engine)
+    there, here = sample(made, requests, temperature=0.0), sample(engine.here, requests, temperature=0.0)
+    made.close()
+    for far, near in zip(there, here, strict=True):
+        # Random weights write bytes that are no text; those are shown in two ways.
+        assert readable(far) == readable(near)
+        assert far.completions[0].finish_reason == near.completions[0].finish_reason
+        assert far.completions[0].sampled == near.completions[0].sampled
+        assert far.completions[0].logprobs == pytest.approx(near.completions[0].logprobs, abs=1e-4)
+
+
+def test_a_seed_repeats_samples_and_samples_differ(engine: Engine) -> None:
+    made = backend(engine)
+    requests = [Request((Message("user", QUESTIONS[0]),), n=8)]
+    first, again = sample(made, requests), sample(made, requests)
+    made.close()
+    assert [done.text for done in first[0].completions] == [done.text for done in again[0].completions]
+    assert len({done.text for done in first[0].completions}) == 8
+
+
+def test_a_stop_text_ends_an_answer_and_stays_in_it(engine: Engine) -> None:
+    request = Request((Message("user", QUESTIONS[0]),))
+    whole = sample(engine.here, [request], temperature=0.0)[0].completions[0].text
+    mark = next(letter for letter in whole[3:] if letter.isascii() and letter.isprintable())
+    made = backend(engine)
+    far, near = (
+        sample(each, [request], temperature=0.0, stop=(mark,))[0].completions[0] for each in (made, engine.here)
+    )
+    made.close()
+    assert far.text.endswith(mark) and far.finish_reason == "stop" and len(far.text) < len(whole)
+    assert far.logprobs == pytest.approx(near.logprobs, abs=1e-4)
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(engine: Engine) -> None:
+    """By its text there, by its tokens here: the same follows."""
+    messages, begun = (Message("user", QUESTIONS[0]),), "8;12;<answer>12"
+    ids = (*engine.here.encode(messages), *engine.here.encode_text(begun))
+    made = backend(engine)
+    far = sample(made, [Request(messages, begun=begun)], temperature=0.0)[0].completions[0]
+    near = sample(engine.here, [Request(messages, token_ids=ids)], temperature=0.0)[0].completions[0]
+    made.close()
+    assert far.logprobs == pytest.approx(near.logprobs, abs=1e-4) and not far.text.startswith(begun)
+
+
+def test_the_policy_keeps_to_the_actions_it_is_given(engine: Engine) -> None:
+    made = backend(engine)
+    choices = ("go north", "take 12")
+    found = sample(made, [Request((Message("user", QUESTIONS[0]),), n=16, choices=choices)], temperature=1.0)
+    made.close()
+    assert {done.text for done in found[0].completions} <= set(choices)
+    assert not any(done.error for done in found[0].completions)
+
+
+def test_a_json_answer_fits_its_schema_also_from_random_weights(engine: Engine) -> None:
+    ledger = Ledger()
+    asked = client(engine, ledger=ledger, max_tokens=60)
+    found = wait_for(asked.json([Message("user", "yes or no?")], Choice))
+    assert found.pick in ("yes", "no")
+    asked.shut()
+    assert ledger.totals().requests == 1 and ledger.totals().failed == 0
+
+
+def test_both_interfaces_answer_with_log_probs(engine: Engine) -> None:
+    asked = client(engine, logprobs=True)
+    chat = wait_for(asked.chat([Message("user", QUESTIONS[0])], n=3, max_tokens=12, seed=1))
+    text = wait_for(asked.complete(QUESTIONS[0], n=3, max_tokens=12, seed=1))
+    asked.shut()
+    for reply in (chat, text):
+        assert len(reply.choices) == 3 and reply.usage.prompt > 0 and not reply.usage.estimated
+        counts = [len(choice.logprobs or ()) for choice in reply.choices]
+        assert reply.usage.answer == sum(counts) and max(counts) <= 12
+
+
+def test_a_prompt_that_is_too_long_is_refused_once(engine: Engine) -> None:
+    ledger = Ledger()
+    asked = client(engine, ledger=ledger)
+    with pytest.raises(EndpointError, match=r"refused the request \(400\)") as caught:
+        wait_for(asked.chat([Message("user", "Compute 12+34. " * 400)], max_tokens=8))
+    asked.shut()
+    assert caught.value.kind == "refused" and ledger.totals().attempts == 1
+
+
+def test_an_unknown_model_and_an_unknown_field_say_what_is_wrong(engine: Engine) -> None:
+    asked = client(engine, model="another")
+    with pytest.raises(EndpointError, match=r"'another' at 127\.0\.0\.1:\d+ was not found \(404\)"):
+        wait_for(asked.chat([Message("user", "Q")]))
+    asked.shut()
+
+
+def test_through_every_fault_nothing_is_lost_or_counted_twice(engine: Engine, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer(upstream=engine.address, slow=25.0, seed=9) as server:
+        asked = client(engine, server.url, ledger, timeout=20.0, max_retries=4, max_concurrency=16, logprobs=True)
+
+        async def one(number: int) -> Reply | EndpointError:
+            question = QUESTIONS[number % len(QUESTIONS)]
+            try:
+                return await asked.chat([Message("user", question)], n=1 + number % 3, max_tokens=16, seed=number)
+            except EndpointError as error:
+                return error
+
+        async def every() -> list[Reply | EndpointError]:
+            return await asyncio.gather(*(one(number) for number in range(240)))
+
+        found = wait_for(every())
+        asked.shut()
+        assert len([name for name, count in server.hit.items() if count]) >= 15
+    replies = [(number, each) for number, each in enumerate(found) if isinstance(each, Reply)]
+    assert len(found) == 240 and len(replies) >= 230
+    assert all(len(reply.choices) == 1 + number % 3 for number, reply in replies)
+    lines = [json.loads(line) for line in (tmp_path / "usage.jsonl").read_text().splitlines()]
+    delivered = [line for line in lines if line["outcome"] in DELIVERED]
+    assert len(delivered) == server.delivered["answers"]
+    assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
+    assert sum(line["tokens_out"] for line in lines) == server.delivered["answer"]
+    assert len(server.asked) == sum(line["attempts"] for line in lines)
+
+
+def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:
+    data = problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1")
+    with FaultyServer(["503", "drop in the answer", "truncated JSON", "one of n"], upstream=engine.address) as server:
+        settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.1", "eval.samples=8"]
+        settings += ["rollout.max_new_tokens=24", "model.path=/no/such/model"]
+        chosen = [word for each in settings for word in ("--set", each)]
+        done = skillttrl(
+            "evaluate", f"openai:{engine.name}", "--data", data, "-o", tmp_path / "kept", "--json", *chosen
+        )
+    assert done.code == 0, done
+    assert done.json["problems"] == 3 and done.json["failed"] == 0.0
