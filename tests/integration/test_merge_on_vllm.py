@@ -77,7 +77,7 @@ def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig
     ]
     outputs = [OutputParser().parse("<skill_ops><generate>Tens first.</generate></skill_ops>")]
     bank = Snapshot.of(1, [Skill("sk-old", "Old", "Units first.")])
-    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()) as ledger:
+    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()):
         found = make_extractor("openai", models=models).extract(problems)
         merges = [make_merger("openai", models=models).merge(outputs, snapshot=bank) for _ in range(ASKED)]
     assert found.asked.requests == ASKED and found.asked.failed < ASKED
