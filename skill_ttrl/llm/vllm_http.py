@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx
@@ -105,16 +107,21 @@ def headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+@cache
+def _trust() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)  # reading the certificates takes longer than many a request
+
+
 def open_client() -> httpx.Client:
     """For what is said one after the other. Servers are asked directly, whatever proxy the environment names."""
-    return httpx.Client(headers=headers(), trust_env=False, timeout=CONTROL_TIMEOUT)
+    return httpx.Client(headers=headers(), verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
 
 
 def open_async_client() -> httpx.AsyncClient:
     """For many requests at once; how long an answer may take is decided by `ask`."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)
-    return httpx.AsyncClient(headers=headers(), trust_env=False, timeout=timeout, limits=limits)
+    return httpx.AsyncClient(headers=headers(), verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
 
 
 def refuse_error(response: httpx.Response, address: str, path: str) -> None:

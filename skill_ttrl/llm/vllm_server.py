@@ -49,18 +49,25 @@ class VLLMServerBackend:
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.config.vllm
         _check(context)
+        self.constrains = True
+        self.policy_version = 0
         self._client = open_client()
-        servers = [Server(address, self._client) for address in self._config.servers]
+        try:
+            self._meet([Server(address, self._client) for address in self._config.servers])
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _meet(self, servers: list[Server]) -> None:
+        """Find out what the servers serve."""
         found = [self._wait_for(server) for server in servers]
         self.context: int | None = min(length for _, _, length in found)
         self._check_length(self.context)
-        self.constrains = True
-        self.policy_version = 0
-        self.tokenizer, self.eos_ids = _tokenizer(context)
+        self.tokenizer, self.eos_ids = _tokenizer(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
-        self._fleet = Fleet(context, servers, self._probe)
-        policy = context.weights or context.config.model.path
-        if not context.trains and all(_same(root, policy) for _, root, _ in found):
+        self._fleet = Fleet(self._context, servers, self._probe)
+        policy = self._context.weights or self._context.config.model.path
+        if not self._context.trains and all(_same(root, policy) for _, root, _ in found):
             self._fleet.keep_original()
 
     @property

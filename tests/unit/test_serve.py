@@ -1,0 +1,395 @@
+"""`skillttrl serve` without vLLM: its supervisor with real processes, what it refuses beforehand, and what its servers let in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from skill_ttrl.cli.main import app
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
+from skill_ttrl.llm.vllm_side.launch import parse, set_environment, vllm_arguments
+from skill_ttrl.llm.vllm_side.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
+from skill_ttrl.stages.serve import LAUNCHER, Serving, ask_interpreter, find_model, of_recipe, plan
+from skill_ttrl.stages.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
+
+SERVER = f"""
+import http.server, signal, sys
+sys.path.insert(0, {str(LAUNCHER.parent)!r})
+from skillttrl_process import die_with_parent
+die_with_parent(signal.SIGTERM, int(sys.argv[2]))
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+print("up", flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+"""
+QUICKLY = Patience(start=20, hang=1.0, quick=0.0, first_pause=0.05, grace=5, look=0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def free_ports(count: int) -> int:
+    """The first of some ports that follow each other."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
+def job(folder: Path, code: str = SERVER) -> Job:
+    port = free_port()
+    command = (sys.executable, "-c", code, str(port), str(os.getpid()))
+    return Job(f"http://127.0.0.1:{port}", command, folder / f"server-{port}.log")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def run(jobs: Sequence[Job], folder: Path, then: Callable[[Supervisor, list[Watched]], None], **how: Any) -> Supervisor:
+    """Supervise until `then`, called at every change, sets `stop`."""
+    supervisor = Supervisor(jobs, folder, changed=lambda watched: then(supervisor, list(watched)), **how)
+    supervisor.run()
+    return supervisor
+
+
+@pytest.fixture
+def open_ports() -> Iterator[Callable[[], int]]:
+    held: list[socket.socket] = []
+
+    def hold() -> int:
+        held.append(socket.socket())
+        held[-1].bind(("127.0.0.1", 0))
+        held[-1].listen()
+        return int(held[-1].getsockname()[1])
+
+    yield hold
+    for each in held:
+        each.close()
+
+
+def test_servers_are_started_named_and_ended_together(tmp_path: Path) -> None:
+    jobs = [job(tmp_path), job(tmp_path)]
+    seen: list[dict[str, Any]] = []
+
+    def then(supervisor: Supervisor, watched: list[Watched]) -> None:
+        if all(each.phase == "ready" for each in watched):
+            seen.append(json.loads((tmp_path / STATE_FILE).read_text()))
+            assert all(alive(each["pid"]) for each in seen[0]["servers"])
+            supervisor.stop.set()
+
+    run(jobs, tmp_path, then, patience=QUICKLY)
+    (state,) = seen
+    assert state["supervisor"] == os.getpid()
+    assert [each["address"] for each in state["servers"]] == [each.address for each in jobs]
+    assert not any(alive(each["pid"]) for each in state["servers"])
+    assert all("up" in Path(each["log"]).read_text() for each in state["servers"])
+    after = json.loads((tmp_path / STATE_FILE).read_text())["servers"]
+    assert {(each["phase"], each["pid"]) for each in after} == {("stopped", None)}
+
+
+def test_a_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    pids: list[int] = []
+    told: list[str] = []
+
+    def then(supervisor: Supervisor, watched: list[Watched]) -> None:
+        (each,) = watched
+        if each.phase == "ready":
+            assert each.process is not None
+            pids.append(each.process.pid)
+            if len(pids) == 1:
+                os.kill(pids[0], signal.SIGKILL)
+            else:
+                supervisor.stop.set()
+
+    supervisor = run([job(tmp_path)], tmp_path, then, patience=QUICKLY, notice=told.append)
+    assert pids[0] != pids[1] and not any(map(alive, pids))
+    assert supervisor.watched[0].restarts == 1
+    assert "SIGKILL" in told[0] and "started again" in told[0]
+
+
+def test_a_server_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+    pids: list[int] = []
+    told: list[str] = []
+
+    def then(supervisor: Supervisor, watched: list[Watched]) -> None:
+        if watched[0].phase == "ready":
+            assert watched[0].process is not None
+            pids.append(watched[0].process.pid)
+            if len(pids) == 1:
+                os.kill(pids[0], signal.SIGSTOP)
+            else:
+                supervisor.stop.set()
+
+    supervisor = Supervisor([job(tmp_path)], tmp_path, patience=QUICKLY, notice=told.append)
+    supervisor._client.timeout = 0.2
+    supervisor._changed = lambda watched: then(supervisor, list(watched))
+    supervisor.run()
+    assert len(set(pids)) == 2
+    assert "has not answered" in told[0]
+
+
+def test_one_that_dies_at_once_is_given_up_with_the_end_of_its_log(tmp_path: Path) -> None:
+    broken = job(tmp_path, "print('the model is no model', flush=True); raise SystemExit(7)")
+    healthy, pids, pauses = job(tmp_path), set[int](), list[str]()
+
+    def then(supervisor: Supervisor, watched: list[Watched]) -> None:
+        pids.update(each.process.pid for each in watched if each.process is not None)
+
+    patience = Patience(first_pause=0.05, most_quick=3, look=0.05)
+    with pytest.raises(ModelError, match="3 times in a row") as caught:
+        run([healthy, broken], tmp_path, then, patience=patience, notice=pauses.append)
+    assert "exit code 7" in str(caught.value) and "the model is no model" in str(caught.value)
+    assert len(pauses) == 2
+    assert len(pids) == 4 and not any(map(alive, pids))  # the healthy one is ended too
+
+
+def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
+    sleeper = job(tmp_path, "import time; time.sleep(60)")
+    patience = Patience(start=0.3, first_pause=0.01, most_quick=2, look=0.05)
+    with pytest.raises(ModelError, match="was not ready after"):
+        run([sleeper], tmp_path, lambda supervisor, watched: None, patience=patience)
+
+
+OWN_PROCESS = """
+import os, sys
+from pathlib import Path
+from skill_ttrl.stages.supervise import Job, Patience, Supervisor
+folder, port, code = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]).read_text()
+job = Job(f"http://127.0.0.1:{port}", (sys.executable, "-c", code, port, str(os.getpid())), folder / "log")
+Supervisor([job], folder, patience=Patience(look=0.05)).run()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_servers_end_with_their_supervisor_however_it_ends(tmp_path: Path, signum: signal.Signals) -> None:
+    code = tmp_path / "server.py"
+    code.write_text(SERVER)
+    words = [sys.executable, "-c", OWN_PROCESS, str(tmp_path), str(free_port()), str(code)]
+    supervisor = subprocess.Popen(words)
+    try:
+        pid = wait_until(lambda: ready_pid(tmp_path / STATE_FILE))
+        supervisor.send_signal(signum)
+        assert supervisor.wait(20) == (-signal.SIGKILL if signum == signal.SIGKILL else 0)
+        wait_until(lambda: not alive(pid))
+    finally:
+        supervisor.kill()
+
+
+def ready_pid(state: Path) -> int | None:
+    if not state.exists():
+        return None
+    (server,) = json.loads(state.read_text())["servers"]
+    return int(server["pid"]) if server["phase"] == "ready" else None
+
+
+def wait_until(look: Callable[[], Any], seconds: float = 20) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come about")
+
+
+def model_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def fake_interpreter(path: Path, vllm: str | None, gpus: int = 0) -> str:
+    """An interpreter that says what it is told to: what is looked at here is what becomes of the answer."""
+    path.write_text(f"#!/bin/sh\necho '{json.dumps({'python': '3.11.7', 'vllm': vllm, 'gpus': gpus})}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def serving(tmp_path: Path, *, gpus_there: int = 0, vllm: str | None = "0.32.0", **changes: Any) -> Serving:
+    python = fake_interpreter(tmp_path / "python", vllm, gpus_there)
+    how = {
+        "port": free_ports(changes.get("replicas", 1)),
+        "python": python,
+        "log_dir": tmp_path / "logs",
+        "transfer": str(tmp_path / "pass"),
+    }
+    model = model_folder(tmp_path / "model") if not (tmp_path / "model").exists() else tmp_path / "model"
+    return Serving(**{"model": str(model), **how, **changes})
+
+
+def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path, open_ports: Callable[[], int]) -> None:
+    port = open_ports()
+    with pytest.raises(ConfigError, match=f"Port {port} .*Nothing was started.*--port"):
+        plan(serving(tmp_path, port=port))
+
+
+def test_an_interpreter_without_vllm_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependencyError, match=r"has no vLLM.*--python"):
+        plan(serving(tmp_path, vllm=None))
+
+
+def test_this_interpreter_is_asked_in_earnest() -> None:
+    found = ask_interpreter(sys.executable)
+    assert (found.vllm is not None) == (find_spec("vllm") is not None)
+    assert found.python == sys.version.split()[0]
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/false"])
+def test_what_is_no_interpreter_is_a_clear_error(python: str) -> None:
+    with pytest.raises(ConfigError, match=r"interpreter|cannot be asked"):
+        ask_interpreter(python)
+
+
+def test_each_server_has_gpus_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def shares(**how: Any) -> list[str]:
+        return [each.environment["CUDA_VISIBLE_DEVICES"] for each in plan(serving(tmp_path, gpus_there=4, **how))]
+
+    assert shares(replicas=2) == ["0", "1"]
+    assert shares(replicas=2, tensor_parallel_size=2) == ["0,1", "2,3"]
+    assert shares(replicas=1, gpus=("3",)) == ["3"]
+    with pytest.raises(ConfigError, match="need 5, and there are 4"):
+        shares(replicas=5)
+    with pytest.raises(ConfigError, match="finds no GPU"):
+        plan(serving(tmp_path, gpus=("0",)))
+
+
+def test_a_server_for_others_wants_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
+    with pytest.raises(ConfigError, match="SKILLTTRL_SERVER_KEY"):
+        plan(serving(tmp_path, host="0.0.0.0"))
+    monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "a-secret")
+    (planned,) = plan(serving(tmp_path, host="0.0.0.0"))
+    assert planned.address.startswith("http://127.0.0.1:")
+    assert "a-secret" not in " ".join(planned.command) + str(planned.environment)
+
+
+def test_what_is_served_is_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model folder"):
+        find_model(str(tmp_path / "nowhere"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        find_model(str(empty))
+    (empty / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="export RUN --merged"):
+        find_model(str(empty))
+    assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def test_a_run_is_served_by_its_newest_checkpoint(tmp_path: Path, tiny_yaml: Path) -> None:
+    words = ["train", str(tiny_yaml), "--output", str(tmp_path / "run"), "--set", "phases=[sft]"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = Path(find_model(str(tmp_path / "run")))
+    assert (found / "config.json").is_file() and found.parent.parent == (tmp_path / "run").resolve()
+
+
+def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) -> None:
+    config = load_config(str(tiny_yaml), ["vllm.mode=server", "vllm.max_num_seqs=7"])
+    found = of_recipe(config, tmp_path)
+    assert (found.max_model_len, found.max_num_seqs, found.lora) == (58, 7, None)
+    assert Path(found.model, "config.json").is_file()  # the built-in model is made and written
+
+
+def test_the_command_serves_as_the_backend_counts_on() -> None:
+    options = parse(["m", "--port", "1", "--transfer-folder", "/t", "--lora", "9", "--sleep"])
+    words = vllm_arguments(options, on_cpu=True)
+    assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert words[words.index("--generation-config") + 1] == "vllm"
+    assert words[words.index("--max-lora-rank") + 1] == "16"
+    assert "--enforce-eager" in words and "--enable-sleep-mode" not in words
+    on_gpu = vllm_arguments(options, on_cpu=False)
+    assert "--enable-sleep-mode" in on_gpu and "--enforce-eager" not in on_gpu
+
+
+def test_the_key_reaches_the_server_by_its_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"SKILLTTRL_SERVER_KEY": "a-secret", "PYTHONPATH": "/mine"})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = parse(["m", "--port", "1", "--transfer-folder", "/t"])
+    set_environment(options)
+    assert os.environ["VLLM_API_KEY"] == "a-secret" and "SKILLTTRL_SERVER_KEY" not in os.environ
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(LAUNCHER.parent), "/mine"]
+    assert "a-secret" not in " ".join(vllm_arguments(options, on_cpu=True))
+
+
+def test_only_files_below_the_folder_are_inside(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "pass", tmp_path / "outside"
+    folder.mkdir()
+    outside.write_text("")
+    (folder / "link").symlink_to(outside)
+    assert inside(str(folder / "weights.safetensors"), str(folder))
+    refused = [outside, folder, folder / "link", folder / ".." / "outside", tmp_path / "pass2" / "x"]
+    assert not any(inside(str(path), str(folder)) for path in refused)
+    assert not any(inside(path, str(folder)) for path in ("x", "", None, 3, ["a"], f"{folder}/a\0b"))
+    assert not inside("/x", "")
+
+
+def asked_of_guard(
+    path: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
+) -> tuple[int, bytes | None]:
+    """(status, what the application was given) for one request."""
+    given: list[bytes] = []
+    sent: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        given.append((await receive()).get("body", b""))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    pieces = [body[:5], body[5:]]
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "headers": list(headers)}
+    asyncio.run(Guard(application)(scope, receive, send))
+    if given:
+        assert b"x-skillttrl-process" in dict(sent[0]["headers"])
+    return sent[0]["status"], given[0] if given else None
+
+
+def test_the_guard_lets_in_what_is_needed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(KEY_VARIABLE, "a-secret")
+    key = [(b"authorization", b"Bearer a-secret")]
+    assert asked_of_guard("/health")[0] == 200
+    assert asked_of_guard("/v1/models")[0] == 401
+    assert asked_of_guard("/v1/models", headers=[(b"authorization", b"Bearer a-secre")])[0] == 401
+    assert asked_of_guard("/v1/models", headers=key)[0] == 200
+    assert asked_of_guard("/collective_rpc", headers=key)[0] == 403
+    good = json.dumps({"update_info": {"path": str(tmp_path / "w.safetensors")}}).encode()
+    assert asked_of_guard("/update_weights", good, key) == (200, good)
+    for body in (b"", b"{", b"[]", b'{"update_info": "x"}', b'{"update_info": {"path": "/etc/passwd"}}', b" " * 2**21):
+        assert asked_of_guard("/update_weights", body, key) == (403, None)
+    assert asked_of_guard("/v1/load_lora_adapter", b'{"lora_path": "/etc"}', key)[0] == 403

@@ -1,0 +1,370 @@
+"""Requests spread over servers that die, hang, come back as others, refuse or answer nonsense: each ends once, rightly.
+
+The upstream here is scripted: it speaks as a vLLM server and samples nothing. Real ones are in `test_vllm_server.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, EndpointError, ModelError
+from skill_ttrl.llm import vllm_http
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.engine import BackendContext, make_backend
+from skill_ttrl.llm.load import LoadedModel, save_model
+from skill_ttrl.llm.vllm_server import VLLMServerBackend
+
+PROCESS = vllm_http.PROCESS_HEADER
+Script = Callable[["Upstream", dict[str, Any]], "tuple[int, dict[str, Any]] | None"]
+
+
+class Upstream(ThreadingHTTPServer):
+    """A scripted upstream: `script` says how a request for completions is answered; None drops the connection."""
+
+    daemon_threads = True
+
+    def __init__(self, root: str, script: Script) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root, self.script = root, script
+        self.process, self.version, self.length, self.well = "p1", "default", 128, True
+        self.answered: list[int] = []
+        self.running = self.most_running = 0
+        self.counting = threading.Lock()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that has gone is part of the script."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Upstream
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        upstream = self.server
+        model = {"id": "policy", "root": upstream.root, "parent": None, "max_model_len": upstream.length}
+        said: dict[str, dict[str, Any]] = {
+            "/v1/models": {"data": [model]},
+            "/weight_info": {"weight_version": upstream.version},
+            "/health": {},
+        }
+        self._say(200 if upstream.well else 503, said.get(self.path, {}))
+
+    def do_POST(self) -> None:
+        upstream = self.server
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with upstream.counting:
+            upstream.running += body["n"]
+            upstream.most_running = max(upstream.running, upstream.most_running)
+        try:
+            found = upstream.script(upstream, body)
+        finally:
+            with upstream.counting:
+                upstream.running -= body["n"]
+        if found is None:
+            self.close_connection = True
+            self.connection.close()
+            return
+        if found[0] == 200:
+            upstream.answered.append(body["prompt"][0])
+        self._say(*found)
+
+    def _say(self, status: int, said: dict[str, Any]) -> None:
+        text = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.send_header(PROCESS, self.server.process)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def echo(upstream: Upstream, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Each sample is the first token of its prompt."""
+    token = body["prompt"][0]
+    one = {"token_ids": [token], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "stop"}
+    return 200, {"choices": [{"index": index, **one} for index in range(body["n"])]}
+
+
+OPEN: list[VLLMServerBackend] = []
+"""Backends of the test that runs, to be closed after it."""
+
+
+@pytest.fixture(autouse=True)
+def _closing() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+@pytest.fixture(autouse=True)
+def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skill_ttrl.llm.vllm_dispatch.POLL", 0.05)
+    monkeypatch.setattr("skill_ttrl.llm.vllm_server.POLL", 0.05)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(*tiny_model, path)
+    return path
+
+
+@pytest.fixture
+def upstreams(folder: Path) -> Iterator[Callable[[Script], Upstream]]:
+    running: list[Upstream] = []
+
+    def start(script: Script) -> Upstream:
+        running.append(Upstream(str(folder), script))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.shutdown()
+        each.server_close()
+
+
+def refuse_to_load() -> LoadedModel:
+    raise AssertionError("the learner's model was loaded")
+
+
+def backend_for(folder: Path, *servers: Upstream, notices: list[str] | None = None, **vllm: Any) -> VLLMServerBackend:
+    addresses = [each.address for each in servers]
+    section = {"mode": "server", "servers": addresses, "start_timeout": 2, **vllm}
+    config = SkillTTRLConfig.model_validate({"model": {"path": str(folder)}, "vllm": section})
+    config.rollout.backend = "vllm"
+    told = notices.append if notices is not None else (lambda text: None)
+    backend = make_backend(BackendContext(config, refuse_to_load, notice=told))
+    assert isinstance(backend, VLLMServerBackend)
+    OPEN.append(backend)
+    return backend
+
+
+def ask(backend: VLLMServerBackend, count: int, n: int = 2) -> list[Generation]:
+    requests = [Request(token_ids=(number + 10, 3), n=n) for number in range(count)]
+    return wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
+
+
+def assert_each_once(found: list[Generation], count: int, n: int = 2) -> None:
+    assert [[done.token_ids for done in each.completions] for each in found] == [
+        [(number + 10,)] * n for number in range(count)
+    ]
+
+
+def test_requests_are_spread_and_come_back_in_order(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    def slowly(upstream: Upstream, body: dict[str, Any]) -> Any:
+        time.sleep(0.001 * (body["prompt"][0] % 7))
+        return echo(upstream, body)
+
+    first, second = upstreams(slowly), upstreams(slowly)
+    assert_each_once(ask(backend_for(folder, first, second), 60), 60)
+    assert len(first.answered) > 10 and len(second.answered) > 10
+    assert sorted(first.answered + second.answered) == list(range(10, 70))
+
+
+def test_no_more_is_asked_at_once_than_a_server_decodes_twice(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    def slowly(upstream: Upstream, body: dict[str, Any]) -> Any:
+        time.sleep(0.01)
+        return echo(upstream, body)
+
+    upstream = upstreams(slowly)
+    assert_each_once(ask(backend_for(folder, upstream, max_num_seqs=4), 20), 20)
+    assert 4 < upstream.most_running <= 8
+    assert_each_once(
+        ask(backend_for(folder, upstream, max_num_seqs=4), 2, n=30), 2, n=30
+    )  # one that is larger goes alone
+
+
+def test_what_a_dead_server_was_asked_goes_to_another(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
+        if len(upstream.answered) < 5:
+            return echo(upstream, body)
+        upstream.well = False
+        return None
+
+    notices: list[str] = []
+    dead, healthy = upstreams(dying), upstreams(echo)
+    assert_each_once(ask(backend_for(folder, dead, healthy, notices=notices), 40), 40)
+    assert sorted(dead.answered + healthy.answered) == list(range(10, 50))  # what it had answered is kept
+    assert sum("sent again" in text for text in notices) == 1
+
+
+def test_requests_wait_for_the_only_server_to_come_back(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    def once(upstream: Upstream, body: dict[str, Any]) -> Any:
+        if len(upstream.answered) == 5 and upstream.process == "p1":
+            upstream.well, upstream.process = False, "p2"
+            threading.Timer(0.5, lambda: setattr(upstream, "well", True)).start()
+        return echo(upstream, body) if upstream.well else None
+
+    notices: list[str] = []
+    upstream = upstreams(once)
+    backend = backend_for(folder, upstream, notices=notices, start_timeout=20)
+    assert_each_once(ask(backend, 30), 30)
+    assert any("Waiting for" in text for text in notices)
+
+
+def test_answers_of_a_process_that_was_not_asked_are_thrown_away(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    """It died and came back between two requests: nothing but its name tells."""
+    given: list[str] = []
+
+    def reborn(upstream: Upstream, body: dict[str, Any]) -> Any:
+        if len(upstream.answered) == 3 and upstream.process == "p1":
+            upstream.process = "p2"
+        given.append(upstream.process)
+        return echo(upstream, body)
+
+    upstream = upstreams(reborn)
+    assert_each_once(ask(backend_for(folder, upstream, max_num_seqs=1), 8), 8)
+    assert len(given) > 8  # those of p2, before it was looked at, were asked again
+
+
+def test_answers_of_weights_that_somebody_changed_are_not_taken(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    def changed(upstream: Upstream, body: dict[str, Any]) -> Any:
+        upstream.version = "another:1"
+        return echo(upstream, body)
+
+    with pytest.raises(EndpointError, match="two runs share it"):
+        ask(backend_for(folder, upstreams(changed)), 4)
+
+
+def test_a_server_that_hangs_is_not_waited_for(
+    folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_http, "LOOK_EVERY", 0.2)
+
+    def hanging(upstream: Upstream, body: dict[str, Any]) -> Any:
+        upstream.well = False
+        time.sleep(3)
+        return None
+
+    began = time.monotonic()
+    assert_each_once(ask(backend_for(folder, upstreams(hanging), upstreams(echo)), 10), 10)
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_server_that_is_slow_and_well_is_waited_for(
+    folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_http, "LOOK_EVERY", 0.1)
+
+    def slow(upstream: Upstream, body: dict[str, Any]) -> Any:
+        time.sleep(0.5)
+        return echo(upstream, body)
+
+    upstream = upstreams(slow)
+    assert_each_once(ask(backend_for(folder, upstream), 3), 3)
+    assert len(upstream.answered) == 3
+
+
+def test_servers_that_stay_away_end_the_run_in_time(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
+        upstream.well = False
+
+    began = time.monotonic()
+    with pytest.raises(EndpointError, match="did not come up within 1 s") as caught:
+        ask(backend_for(folder, upstreams(dying), upstreams(dying), start_timeout=1), 4)
+    assert caught.value.kind == "unreachable" and time.monotonic() - began < 10
+
+
+def test_a_request_that_kills_every_server_ends_the_run(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    with pytest.raises(EndpointError, match="lost 5 times"):
+        ask(backend_for(folder, upstreams(lambda upstream, body: None)), 2)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, "refused"), (401, "refused"), (404, "refused")])
+def test_a_refusal_is_not_asked_again(
+    folder: Path, upstreams: Callable[[Script], Upstream], status: int, kind: str
+) -> None:
+    calls: list[int] = []
+
+    def refusing(upstream: Upstream, body: dict[str, Any]) -> Any:
+        calls.append(status)
+        return status, {"error": {"message": "too long"}}
+
+    with pytest.raises(EndpointError, match="SKILLTTRL_SERVER_KEY" if status == 401 else "too long") as caught:
+        ask(backend_for(folder, upstreams(refusing)), 1)
+    assert caught.value.kind == kind and len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [],
+        [{"index": 0, "text": "no ids"}] * 2,
+        [
+            {"index": i, "token_ids": [1, 2], "logprobs": {"token_logprobs": [0.1]}, "finish_reason": "stop"}
+            for i in (0, 1)
+        ],
+        [
+            {"index": i, "token_ids": [1], "logprobs": {"token_logprobs": [None]}, "finish_reason": "stop"}
+            for i in (0, 1)
+        ],
+    ],
+)
+def test_an_answer_without_tokens_or_log_probs_is_refused(
+    folder: Path, upstreams: Callable[[Script], Upstream], choices: list[Any]
+) -> None:
+    with pytest.raises(EndpointError, match="cannot be used") as caught:
+        ask(backend_for(folder, upstreams(lambda upstream, body: (200, {"choices": choices}))), 1)
+    assert caught.value.kind == "malformed"
+
+
+def test_a_server_that_has_other_weights_is_given_the_learners(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    """It was trained through before: what is measured is the policy that was named, not what is left there."""
+    upstream = upstreams(echo)
+    upstream.version = "another:3"
+    with pytest.raises(AssertionError, match="was loaded"):
+        ask(backend_for(folder, upstream), 1)
+
+
+def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    upstream = upstreams(echo)
+    with pytest.raises(ConfigError, match=r"vllm\.servers names none"):
+        backend_for(folder)
+    with pytest.raises(ConfigError, match=r"takes 128 tokens.*--max-model-len 200"):
+        backend_for(folder, upstream, max_model_len=200)
+    config = SkillTTRLConfig.model_validate({"vllm": {"mode": "server", "servers": [upstream.address]}})
+    config.rollout.top_p = 0.9
+    with pytest.raises(ConfigError, match=r"rollout\.top_p"):
+        VLLMServerBackend(BackendContext(config, refuse_to_load, trains=True))
+    upstream.length = 64
+    assert backend_for(folder, upstream, upstreams(echo)).context == 64
+    with pytest.raises(ModelError, match="does not fit"):
+        wait_for(backend_for(folder, upstream).generate([Request(token_ids=(3,) * 64)], Sampling(), seed=0))
+
+
+def test_a_server_that_is_not_there_is_waited_for_and_then_said(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    notices: list[str] = []
+    upstream = upstreams(echo)
+    upstream.well = False
+    threading.Timer(0.5, lambda: setattr(upstream, "well", True)).start()
+    assert backend_for(folder, upstream, notices=notices, start_timeout=20).context == 128
+    assert "Waiting for" in notices[0]
+    upstream.well = False
+    with pytest.raises(EndpointError, match="skillttrl serve"):
+        backend_for(folder, upstream, start_timeout=0.5)
