@@ -236,7 +236,7 @@ def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[C
         sizes.parts, sizes.phases = dict(estimate.parts), dict(estimate.phases)
         checks.append(_fits(config, estimate, device_memory(device)))
         if estimate.device != "cpu" or config.model.path == EMBEDDED:
-            return checks + memory_checks(estimate, f"of {device}")
+            return checks + memory_checks(estimate, "of the GPU" if estimate.device == "cuda" else "of this machine")
         if version_sets.this_environment().engines:
             checks += memory_checks(estimate, "of this machine")
     except ModelError as error:

@@ -56,7 +56,12 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check]]) -> list[
     except Exception as error:  # a broken package can raise anything where it is imported
         text = f"looking at it failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return [
-            Check(name, "fail", text, "If `versions` and `packages` are ok, this is a bug of skill-ttrl: report it.")
+            Check(
+                name,
+                "fail",
+                text,
+                "First mend what `versions` and `packages` say. Where both are ok this is a bug of skill-ttrl: report it.",
+            )
         ]
     if isinstance(found, str):
         return [Check(name, "ok", found)]
