@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -112,7 +114,9 @@ class ServeView:
 
     def __init__(self, console: Console, *, as_json: bool, state: Path) -> None:
         self._console, self._as_json, self._state = console, as_json, state
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._watched: Sequence[Watched] = ()
+        draw = lambda: servers_table(self._watched)  # noqa: E731
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=draw) if console.is_terminal else None
         self._phases: dict[str, str] = {}
         self._told = False
 
@@ -127,8 +131,9 @@ class ServeView:
 
     def show(self, watched: Sequence[Watched]) -> None:
         """Draw their state; say once when all are ready how they are used."""
+        self._watched = watched
         if self._live is not None:
-            self._live.update(servers_table(watched))
+            self._live.refresh()
         else:
             for each in watched:
                 if self._phases.get(each.job.address) != each.phase:
@@ -158,7 +163,9 @@ def servers_table(watched: Sequence[Watched]) -> Table:
     table = Table("address", "state", "process", "GPU", "restarts", "log")
     for each in watched:
         process = each.process.pid if each.process is not None else ""
-        state = Text(each.phase, style=STYLES[each.phase])
+        state: RenderableType = Text(each.phase, style=STYLES[each.phase])
+        if each.phase == "starting":
+            state = Spinner("dots", Text(f"starting, {time.monotonic() - each.since:.0f} s", style=STYLES[each.phase]))
         table.add_row(
             each.job.address, state, str(process), each.job.gpus, str(each.restarts), visible(str(each.job.log))
         )

@@ -142,6 +142,8 @@ def plan(serving: Serving) -> list[Job]:
             "interpreter of an environment that has it: skillttrl serve MODEL --python OTHER/bin/python."
         )
     gpus = _shares(serving, found)
+    if not gpus[0]:
+        _refuse_heads(model)
     for port in _ports(serving):
         _refuse_taken(serving.host, port)
     folder = transfer_folder(serving.transfer)
@@ -220,6 +222,22 @@ def _command(serving: Serving, port: int, folder: Path) -> list[str]:
         "--sleep": serving.sleep,
     }
     return words + [name for name, wanted in flags.items() if wanted]
+
+
+def _refuse_heads(model: str) -> None:
+    """Raise `ModelError` for a model that vLLM's attention cannot compute on a CPU."""
+    from skill_ttrl.llm.vllm_checks import HEAD_SIZES
+
+    try:
+        config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return  # a hub's model, or one that is described otherwise: vLLM will say
+    if size not in HEAD_SIZES:
+        raise ModelError(
+            f"The heads of {model} are {size} wide; on a CPU vLLM's attention has the widths {', '.join(map(str, HEAD_SIZES))}. "
+            "Take another model; of the built-in one model.embedded.hidden_size over model.embedded.heads is the width."
+        )
 
 
 def _ports(serving: Serving) -> list[int]:

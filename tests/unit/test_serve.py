@@ -305,6 +305,14 @@ def test_what_is_served_is_looked_at(tmp_path: Path) -> None:
     assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
 
 
+def test_heads_that_a_cpu_cannot_compute_are_said_at_once(tmp_path: Path) -> None:
+    narrow = model_folder(tmp_path / "narrow")
+    (narrow / "config.json").write_text('{"hidden_size": 64, "num_attention_heads": 4}')
+    with pytest.raises(ModelError, match="are 16 wide"):
+        plan(serving(tmp_path, model=str(narrow)))
+    assert plan(serving(tmp_path, model=str(narrow), gpus_there=1))
+
+
 def test_a_run_is_served_by_its_newest_checkpoint(tmp_path: Path, tiny_yaml: Path) -> None:
     words = ["train", str(tiny_yaml), "--output", str(tmp_path / "run"), "--set", "phases=[sft]"]
     assert CliRunner().invoke(app, words).exit_code == 0
