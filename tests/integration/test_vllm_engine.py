@@ -164,8 +164,8 @@ def test_what_prompts_share_is_read_once(backend: Any) -> None:
 
 
 def test_more_prompts_than_a_step_can_read_are_read_in_turns(backend: Any, loaded: LoadedModel) -> None:
-    text = backend.encode_text("why " * 800)
-    requests = [Request(token_ids=text[number : number + 390]) for number in range(16)]
+    texts = [backend.encode_text(f"{number}: " + "why " * 400) for number in range(16)]  # no beginning in common
+    requests = [Request(token_ids=text[:390]) for text in texts]
     assert sum(len(request.token_ids or ()) for request in requests) > 1.5 * BATCHED_TOKENS
     found = wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
     assert worst_gap(loaded, found) < 1e-4
