@@ -65,6 +65,8 @@ class Serving:
     prefix_caching: bool = True
     lora: int | None = None
     """Most rank of adapters that are taken; None: no adapters."""
+    lora_modules: tuple[str, ...] = ()
+    """Names of the layers that take adapters; none: those of a decoder block."""
     sleep: bool = False
     gpus: tuple[str, ...] = ()
     """Ids, `tensor_parallel_size` for each server; none: counted from the first."""
@@ -98,6 +100,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
     from skill_ttrl.llm.vllm_checks import engine_length
 
     vllm, own = config.vllm, config.model
+    lora = own.lora if vllm.updates == "lora" else None
     positions = getattr(load_model_config(own), "max_position_embeddings", None)
     path = model or own.path
     if path == EMBEDDED:
@@ -117,7 +120,8 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         tensor_parallel_size=vllm.tensor_parallel_size,
         enforce_eager=vllm.enforce_eager,
         prefix_caching=vllm.prefix_caching,
-        lora=own.lora.r if vllm.updates == "lora" and own.lora is not None else None,
+        lora=None if lora is None else lora.r,
+        lora_modules=() if lora is None or isinstance(lora.target_modules, str) else tuple(lora.target_modules),
         sleep=vllm.sleep,
         transfer=vllm.transfer_folder,
         start_timeout=vllm.start_timeout,
@@ -221,7 +225,8 @@ def _command(serving: Serving, port: int, folder: Path) -> list[str]:
         "--no-prefix-caching": not serving.prefix_caching,
         "--sleep": serving.sleep,
     }
-    return words + [name for name, wanted in flags.items() if wanted]
+    words += [name for name, wanted in flags.items() if wanted]
+    return words + (["--lora-modules", *serving.lora_modules] if serving.lora_modules else [])
 
 
 def _refuse_heads(model: str) -> None:

@@ -212,6 +212,18 @@ def test_completions_end_as_those_of_the_hf_backend_do(served: Served) -> None:
     assert {len(done.token_ids) <= 5 for each in short for done in each.completions} == {True}
 
 
+def test_many_long_prompts_are_read_at_once(served: Served) -> None:
+    """More tokens than a step takes, each request with a seed: no prompt may be cut in two."""
+    loaded = learner(served, 0.05)
+    backend = backend_for(served, loaded)
+    backend.sync(1)
+    (long,) = {backend.encode_text("Compute 12+34. " * 100)[:480]}
+    assert long is not None
+    requests = [Request(token_ids=(*long[number:], *long[:number]), n=2) for number in range(24)]
+    found = wait_for(backend.generate(requests, Sampling(max_new_tokens=8), seed=0))
+    assert largest_difference(loaded, found) < CLOSE
+
+
 def test_actions_are_kept_to(served: Served) -> None:
     backend = backend_for(served, learner(served))
     found = sampled(backend, Sampling(max_new_tokens=40), n=3, choices=("go to desk 1", "open drawer 2"))

@@ -328,11 +328,15 @@ def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) ->
 
 
 def test_the_command_serves_as_the_backend_counts_on() -> None:
-    options = parse(["m", "--port", "1", "--transfer-folder", "/t", "--lora", "9", "--sleep"])
+    options = parse(
+        ["m", "--port", "1", "--transfer-folder", "/t", "--lora", "9", "--sleep", "--max-model-len", "9000"]
+    )
     words = vllm_arguments(options, on_cpu=True)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"
     assert words[words.index("--max-lora-rank") + 1] == "16"
+    assert words[words.index("--max-num-batched-tokens") + 1] == "9000"  # no prompt is cut
+    assert "lm_head" not in words and "q_proj" in words
     assert "--enforce-eager" in words and "--enable-sleep-mode" not in words
     on_gpu = vllm_arguments(options, on_cpu=False)
     assert "--enable-sleep-mode" in on_gpu and "--enforce-eager" not in on_gpu
@@ -341,7 +345,7 @@ def test_the_command_serves_as_the_backend_counts_on() -> None:
 def test_the_key_reaches_the_server_by_its_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"SKILLTTRL_SERVER_KEY": "a-secret", "PYTHONPATH": "/mine"})
     monkeypatch.setattr(sys, "path", list(sys.path))
-    options = parse(["m", "--port", "1", "--transfer-folder", "/t"])
+    options = parse(["m", "--port", "1", "--transfer-folder", "/t", "--max-model-len", "64"])
     set_environment(options)
     assert os.environ["VLLM_API_KEY"] == "a-secret" and "SKILLTTRL_SERVER_KEY" not in os.environ
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(LAUNCHER.parent), "/mine"]

@@ -15,6 +15,10 @@ from pathlib import Path
 SIDE = str(Path(__file__).resolve().parent)
 SERVED = "policy"
 """Name of the model in requests, whatever its path is."""
+BATCHED_TOKENS = 4096
+"""Tokens of a step on a CPU, at least."""
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Layers that take adapters on a CPU where no others are named: those of a decoder block."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for."""
 
@@ -36,6 +40,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--lora", type=int, metavar="RANK", help="take adapters of up to this rank")
+    parser.add_argument("--lora-modules", nargs="+", help="names of the layers that take adapters")
     parser.add_argument("--sleep", action="store_true", help="can give its GPU memory back")
     parser.add_argument("--parent", type=int, help="process to end with")
     return parser.parse_args(words)
@@ -61,6 +66,9 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
         # A step that ends within the prompt of a request with a seed turns its generator back, which torch's generators of a
         # CPU cannot ("CPU Generator does not use offset"), and the engine dies: prompts are read whole.
         words += ["--no-enable-chunked-prefill"]
+    if on_cpu:
+        most = max(BATCHED_TOKENS, options.max_model_len)
+        words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
     if on_cpu and options.tensor_parallel_size == 1:
         words += ["--distributed-executor-backend", "uni"]
     if not on_cpu:
@@ -69,9 +77,19 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
         rank = next((size for size in LORA_RANKS if size >= options.lora), options.lora)
         # Two, so that a new adapter is there before the old one goes.
         words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
+        modules = options.lora_modules or (ADAPTED if on_cpu else ())
+        words += ["--lora-target-modules", *modules] if modules else []
     if options.sleep and not on_cpu:  # there vLLM takes the call without it, does nothing, and refuses the flag
         words += ["--enable-sleep-mode"]
     return words
+
+
+def positions(model: str, revision: str | None) -> int:
+    """Longest sequence of a model, in tokens."""
+    from vllm.transformers_utils.config import get_config
+
+    config = get_config(model, trust_remote_code=False, revision=revision)
+    return int(config.get_text_config().max_position_embeddings)
 
 
 def set_environment(options: argparse.Namespace) -> None:
@@ -110,7 +128,10 @@ def main() -> None:
         die_with_parent(signal.SIGTERM, options.parent)
     from vllm.platforms import current_platform
 
-    sys.argv = ["vllm", *vllm_arguments(options, on_cpu=current_platform.is_cpu())]
+    on_cpu = current_platform.is_cpu()
+    if on_cpu and options.max_model_len is None:
+        options.max_model_len = positions(options.model, options.revision)
+    sys.argv = ["vllm", *vllm_arguments(options, on_cpu=on_cpu)]
     try:
         from vllm.entrypoints.launchers.api_server.entry import main as serve
     except ImportError:  # where it was before 0.32
