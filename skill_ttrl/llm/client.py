@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -21,7 +22,7 @@ from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.address import connect, find_address
 from skill_ttrl.llm.answer_cache import AnswerCache
-from skill_ttrl.llm.attempts import Failure, pause_before, until_reset
+from skill_ttrl.llm.attempts import Failure, Unreadable, pause_before, until_reset
 from skill_ttrl.llm.own_loop import OwnLoop
 from skill_ttrl.llm.replies import Reply, estimated, read_body, read_chat, read_completion, read_embeddings, tokens_said
 from skill_ttrl.llm.structured import instruction, read_json, repair, response_format
@@ -268,10 +269,11 @@ class Client:
         if self._cache is not None:
             key = self._cache.key(self.host, self.config.model, path, {**body, "": marks})
             kept = self._cache.get(key)
-            if kept is not None:
-                found, _, outcome = read(kept)
-                ledger.record(replace(entry, outcome=outcome, cached=True))
-                return found, True
+            with suppress(Unreadable):  # somebody has changed the file: asked for anew
+                if kept is not None:
+                    found, _, outcome = read(kept)
+                    ledger.record(replace(entry, outcome=outcome, cached=True))
+                    return found, True
         async with self._slots:
             ledger.check()
             began, spent = time.monotonic(), Tokens()

@@ -14,7 +14,7 @@ from skill_ttrl.runs.beside import Beside, beside_lines, find_beside
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.html import html_page
 from skill_ttrl.runs.read import Run, read_run
-from skill_ttrl.runs.report import Summary, learned_by, sentence, summary_rows
+from skill_ttrl.runs.report import Summary, learned_by, sentence, summary_rows, usage_lines
 
 Point = tuple[float, float]
 """(step, value), both finite."""
@@ -100,7 +100,10 @@ def _summary_html(summary: Summary, beside: Beside | None, lines: Sequence[str])
         for label, before, after in summary_rows(summary)
     )
     column = "" if beside is None else f"<th>after, {escape(learned_by(beside.summary))}</th>"
-    told = "".join(f"<p>{escape(text)}</p>" for text in [*([summary.stopped] if summary.stopped else []), *lines])
+    told = "".join(
+        f"<p>{escape(text)}</p>"
+        for text in [*usage_lines(summary.usage), *([summary.stopped] if summary.stopped else []), *lines]
+    )
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in summary.warnings)
     held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
     return (

@@ -15,7 +15,7 @@ import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, ConfigError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rewards import Reward, build_reward
@@ -76,7 +76,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock = Clock(run)
         tasks = tasks_of(step)
         clock.enter("sample")
-        with saving_if_spent(run, step, learner, poll):
+        with saving_if_refused(run, step, learner, poll):
             groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(
@@ -300,21 +300,21 @@ def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
         run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         run.leave_if_asked("rl", finished)
     if not last:
-        with saving_if_spent(run, finished, learner, poll):
+        with saving_if_refused(run, finished, learner, poll):
             current_ledger().check()
 
 
 @contextmanager
-def saving_if_spent(run: Run, done: int, learner: Learner, poll: Poll) -> Iterator[None]:
-    """For what comes between the steps and for the sampling of the next: where the budget ends, the run is saved as it stood
-    after `done` steps before it leaves.
+def saving_if_refused(run: Run, done: int, learner: Learner, poll: Poll) -> Iterator[None]:
+    """For what comes between the steps and for the sampling of the next: where the budget ends, or a server answers no more,
+    the run is saved as it stood after `done` steps before it leaves.
 
     Raises:
-        BudgetError: as it came.
+        BudgetError, EndpointError: as they came.
     """
     try:
         yield
-    except BudgetError:
+    except (BudgetError, EndpointError):
         if done and not (run.folder.checkpoints / f"rl-{done:06d}").is_dir():
             run.checkpoint("rl", done, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.address import NO_KEY, find_address
 from skill_ttrl.llm.client import make_client
 
@@ -92,6 +94,12 @@ def test_no_repr_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     client = make_client(config, "policy")
     assert KEY not in f"{find_address(endpoint(), 'policy')!r} {client!r} {client!s} {config!r}"
     client.shut()
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingDependencyError, match=r"endpoints\.policy needs .*skill-ttrl\[openai\]"):
+        make_client(EndpointsConfig(policy=endpoint(base_url="http://127.0.0.1:1/v1")), "policy")
 
 
 def test_a_role_that_the_config_does_not_fill_is_named() -> None:
