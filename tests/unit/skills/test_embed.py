@@ -99,7 +99,7 @@ def test_hash_embeds_fast_enough_for_50_000_skills() -> None:
 def test_unknown_embedder_names_the_known() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'hash'\? Known: hash, openai, sentence-transformers"):
         make_embedder("hsh")
-    assert sorted(EMBEDDERS) == ["hash", "sentence-transformers"]
+    assert sorted(EMBEDDERS) == ["hash", "openai", "sentence-transformers"]
 
 
 def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
