@@ -22,7 +22,7 @@ help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
 	@echo 'make quickstart-skills  install the extra skills too, then train one to ask a skill bank'
 	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
-	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (3 GB, minutes)'
+	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
 	@echo 'make clean              remove .venv, .venv-vllm, build outputs and caches; runs/ stays'
