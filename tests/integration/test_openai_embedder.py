@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.usage import accounting
 from skill_ttrl.runs.checkpoint import verify
+from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.skills.embed import make_embedder
+from skill_ttrl.skills.embed_openai import OpenAIEmbedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inspect import inspect
 from skill_ttrl.stages.skills import search_bank
@@ -151,3 +154,33 @@ def test_the_budget_holds_for_vectors_too() -> None:
             made.embed(["one two three four"])
             with pytest.raises(BudgetError):
                 made.embed(["five"])
+
+
+class _Watching(SilentProgress):
+    """Calls `then` when the sampling of the third step begins."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._left, self._then = 3, then
+
+    def enter(self, phase: str, part: str) -> None:
+        self._left -= part == "sample"
+        if not self._left and part == "sample":
+            self._then()
+
+
+def test_a_server_that_answers_no_more_leaves_the_last_finished_step_saved(
+    tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyServer([]) as server:
+        config = load_config(tiny_skills_yaml, settings(server, "rl.checkpoint_every=9"))
+
+        def refuse() -> None:
+            server.refuse_about = " "
+            monkeypatch.setattr(OpenAIEmbedder, "_remembered", lambda self, text: False)  # it would need nobody
+
+        with pytest.raises(EndpointError, match="refused the request"):
+            train.run(config, tmp_path / "run", progress=_Watching(refuse))
+        assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["rl-000002"]
+        server.refuse_about = ""
+        monkeypatch.undo()
+        assert train.run(config, tmp_path / "run", resume="auto").steps == {"rl": 4}
