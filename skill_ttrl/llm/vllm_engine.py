@@ -68,7 +68,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[Any]] = {}
         self._names = map(str, itertools.count())
-        self._broken: BaseException | None = None
+        self._broken: Exception | None = None
         self._closed = False
         self._llm: Any = None
         _claim()
@@ -151,7 +151,7 @@ class Engine:
             for future in list(self._waiting.values()):
                 future.cancel()
             try:
-                _end(self.__dict__.pop("_llm"))
+                self._end()
             finally:
                 _only.release()
 
@@ -165,7 +165,10 @@ class Engine:
                 return True
             if work is None:
                 return False
-            work()
+            try:
+                work()
+            except Exception as error:  # the thread must not die of it: others wait for what comes next
+                self._break(error)
             block = False
 
     def _add(self, entries: Sequence[tuple[str, Work, Future[Any]]]) -> None:
@@ -174,6 +177,8 @@ class Engine:
                 continue
             prompt = {"type": "token", "prompt_token_ids": list(work.prompt_ids)}
             try:
+                if self._broken is not None:
+                    raise self._broken
                 self._llm.llm_engine.add_request(name, prompt, work.params, lora_request=work.lora)
             except Exception as error:
                 _settle(future, error=_caused(f"vLLM refused a request: {reason(error)}.", error))
@@ -193,14 +198,25 @@ class Engine:
             with torch.random.fork_rng(devices=[]):  # on a CPU vLLM draws from the process's generator, seeds or not
                 outputs = self._llm.llm_engine.step()
         except Exception as error:
-            self._broken = error
-            waiting, self._waiting = self._waiting, {}
-            for future in waiting.values():
-                _settle(future, error=_caused(f"vLLM's engine failed: {reason(error)}.", error))
+            self._break(error)
             return
         for output in outputs:
             if output.finished and output.request_id in self._waiting:
                 _settle(self._waiting.pop(output.request_id), output)
+
+    def _break(self, error: Exception) -> None:
+        """The engine cannot be used any more: tell everybody who waits for it."""
+        self._broken = error
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            _settle(future, error=_caused(f"vLLM's engine failed: {reason(error)}.", error))
+
+    def _end(self) -> None:
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+        cleanup_dist_env_and_memory()
 
 
 def reason(error: BaseException) -> str:
@@ -266,14 +282,6 @@ def _start(arguments: Mapping[str, Any], threads: int) -> Any:
         except BaseException:
             cleanup_dist_env_and_memory()
             raise
-
-
-def _end(llm: Any) -> None:
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    llm.llm_engine.engine_core.shutdown()
-    del llm
-    cleanup_dist_env_and_memory()
 
 
 @contextmanager
