@@ -20,6 +20,8 @@ SKILL_USE = {
     "generate_rate": "tries that write a skill",
     "evolve_rate": "tries that rewrite a skill",
 }
+ASKED = "asked of models behind addresses"
+"""Begins the line that says what they cost."""
 _UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"))
 
 
@@ -194,7 +196,7 @@ def usage_lines(usage: Mapping[str, Any]) -> list[str]:
     if not usage:
         return []
     parts = {f"{phase}, {role}": each for phase, roles in usage["by"].items() for role, each in roles.items()}
-    whole = f"asked of models behind addresses: {_asked(usage)}"
+    whole = f"{ASKED}: {_asked(usage)}"
     return [whole, *(f"{name}: {_asked(each)}" for name, each in parts.items() if len(parts) > 1)]
 
 

@@ -15,7 +15,7 @@ from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run
-from skill_ttrl.runs.report import learned_by, summary_rows, usage_lines
+from skill_ttrl.runs.report import ASKED, learned_by, summary_rows, usage_lines
 from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 
@@ -128,7 +128,8 @@ def _asked(folder: Path) -> str:
     """What was asked of models behind addresses and what it cost; empty where nothing was."""
     if not (folder / USAGE).is_file():
         return ""
-    return "; ".join(usage_lines(usage_report(read_usage(folder / USAGE))))
+    lines = usage_lines(usage_report(read_usage(folder / USAGE)))
+    return "; ".join(line.removeprefix(f"{ASKED}: ") for line in lines)
 
 
 def _checkpoint(path: Path) -> Inspection:
