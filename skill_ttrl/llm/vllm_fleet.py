@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.llm.vllm_dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm_http import Server, ServerLost, prompt_logprobs
@@ -29,7 +29,7 @@ from skill_ttrl.llm.vllm_transfer import (
     transfer_folder,
     weights_file,
 )
-from skill_ttrl.llm.weights import has_adapters
+from skill_ttrl.llm.vllm_updates import adapted_layers
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext
@@ -70,6 +70,7 @@ class Fleet:
         """Give every server that answers the learner's weights, at least one of them within `vllm.start_timeout`.
 
         Raises:
+            ConfigError: adapters are to be handed over, and there are none, or on the output layer.
             WeightSyncError: a server does not take them, or differs from the learner afterwards.
             EndpointError: none answers.
         """
@@ -81,10 +82,7 @@ class Fleet:
         for server in self.servers:
             server.holds = False
         if self._hands_adapters:
-            if not has_adapters(model):
-                raise ConfigError(
-                    "vllm.updates=lora, but the policy that was loaded has no adapters. Set it to weights."
-                )
+            adapted_layers(model)  # refuses those that no engine can follow
             self._adapters = adapter_folder(self._folder, self._name(), model)
             self._update_all(self._adapters)
             remove_adapters(older)

@@ -47,7 +47,12 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
-    """VLLM's own command line."""
+    """The command line of vLLM itself; on a CPU `max_model_len` must be known.
+
+    On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
+    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies. And with
+    room for adapters on an output layer that is not tied to the embedding it cannot score a prompt there (0.32).
+    """
     words = ["--model", options.model, "--host", options.host, "--port", str(options.port)]
     words += ["--served-model-name", SERVED, "--dtype", options.dtype, "--max-num-seqs", str(options.max_num_seqs)]
     words += ["--logprobs-mode", "processed_logprobs"]  # at the sampling temperature
@@ -62,10 +67,6 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
         words += ["--max-model-len", str(options.max_model_len)]
     if on_cpu or options.enforce_eager:
         words += ["--enforce-eager"]
-    if on_cpu:
-        # A step that ends within the prompt of a request with a seed turns its generator back, which torch's generators of a
-        # CPU cannot ("CPU Generator does not use offset"), and the engine dies: prompts are read whole.
-        words += ["--no-enable-chunked-prefill"]
     if on_cpu:
         most = max(BATCHED_TOKENS, options.max_model_len)
         words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]

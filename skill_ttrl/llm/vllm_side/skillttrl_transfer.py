@@ -99,7 +99,8 @@ class FileTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: i
 def pack_head(model: Any) -> None:
     """Pack the output layer anew. On a CPU it is packed once; tied to the embedding, it keeps its old weights in a reload."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    head = getattr(model, "lm_head", None)
-    if head is not None and getattr(head, "weight", None) is not None and head.weight.numel():
-        dispatch_cpu_unquantized_gemm(getattr(head, "base_layer", head), remove_weight=False)
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
