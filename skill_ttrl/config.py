@@ -237,6 +237,10 @@ def _recipe_hint(name: str) -> str:
     return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs list."
 
 
+MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
+"""Fields whose value no message shows: a key may have been put there by mistake."""
+
+
 def _explain(error: ValidationError, where: str) -> str:
     lines = [f"{where} has {error.error_count()} problem{'s' if error.error_count() > 1 else ''}:"]
     for problem in error.errors():
@@ -247,7 +251,8 @@ def _explain(error: ValidationError, where: str) -> str:
             lines.append(f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1]), known)}")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            found = "" if isinstance(problem["input"], dict | BaseModel) else f" (found {problem['input']!r})"
+            hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
+            found = "" if hidden else f" (found {problem['input']!r})"
             lines.append(f"  {path or 'config'}: {message}{found}.")
     return "\n".join(lines)
 

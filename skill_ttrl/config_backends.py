@@ -5,6 +5,7 @@ Secrets are no part of it: a key is named by the environment variable that holds
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -69,7 +70,7 @@ class EndpointConfig(Section):
     """None: `OPENAI_BASE_URL`, else OpenAI's own; on Azure `AZURE_OPENAI_ENDPOINT`."""
     api_version: str | None = None
     """Azure's; None: `OPENAI_API_VERSION`."""
-    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_env: str | None = None
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
@@ -107,6 +108,13 @@ class EndpointConfig(Section):
     price_out: float = Field(default=0, ge=0)
     """Per million tokens of answers."""
 
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, variable: str | None) -> str | None:
+        if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+            raise ValueError("name the environment variable that holds the key, e.g. MY_KEY, never the key itself")
+        return variable
+
     @field_validator("base_url")
     @classmethod
     def _is_address(cls, address: str | None) -> str | None:
@@ -134,6 +142,16 @@ class EndpointsConfig(Section):
     max_total_tokens: int | None = Field(default=None, ge=1)
     """Most tokens, of prompts and answers, that a run may use; as above."""
 
+    @model_validator(mode="after")
+    def _cost_can_be_known(self) -> EndpointsConfig:
+        named = [each for each in (self.policy, self.teacher, self.merger, self.optimizer, self.embeddings) if each]
+        if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
+            raise ValueError(
+                "max_cost never ends a run in which nothing has a price: set price_in and price_out of the models, or "
+                "max_total_tokens in its place"
+            )
+        return self
+
     def of(self, role: Role) -> EndpointConfig | None:
         """The model of one role."""
         found: EndpointConfig | None = getattr(self, role)
@@ -141,12 +159,18 @@ class EndpointsConfig(Section):
 
 
 def plain_address(address: str) -> str:
-    """An http address without its last slash; one that holds a name and password is refused, since configs are saved."""
+    """An http address without its last slash. One in which a secret may stand is refused, since configs are saved: errors
+    name no more of it than its host.
+    """
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(
-            f"an address begins with http:// or https:// and names a host, found {address.split('@')[-1]!r}"
-        )
     if parts.username or parts.password:
         raise ValueError("an address must not hold a name or password: put the key into an environment variable")
+    if parts.query or parts.fragment:
+        raise ValueError("an address must not go on with ? or #: put a key into an environment variable (api_key_env)")
+    if parts.scheme not in ("http", "https") or not parts.hostname or " " in address or not address.isprintable():
+        raise ValueError("an address begins with http:// or https:// and names a host, without spaces")
+    try:
+        parts.port  # noqa: B018 - read to be checked
+    except ValueError:
+        raise ValueError(f"the port of {parts.hostname} is no number up to 65535") from None
     return address.rstrip("/")

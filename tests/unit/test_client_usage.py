@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
-from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.llm.answer_cache import AnswerCache
 from skill_ttrl.llm.usage import Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending
 from skill_ttrl.runs.identity import config_differences
@@ -90,7 +90,7 @@ def test_prices_are_per_million_tokens() -> None:
 
 
 def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not() -> None:
-    base = {"endpoints": {"merger": {"model": "a"}, "max_cost": 1.0}}
+    base = {"endpoints": {"merger": {"model": "a", "price_out": 1.0}, "max_cost": 1.0}}
     saved = load_config(base)
     loose = ["endpoints.max_cost=2", "endpoints.merger.timeout=5", "endpoints.merger.price_in=3"]
     assert config_differences(saved, load_config(base, loose)) == []
@@ -130,3 +130,9 @@ def test_kept_answers_are_told_apart_by_all_that_was_asked(tmp_path: Path) -> No
     assert cache.get(key) == {"choices": []}
     next((tmp_path / "answers").rglob("*.json")).write_text('{"choices": [')
     assert cache.get(key) is None
+
+
+def test_a_bound_on_costs_needs_a_price() -> None:
+    with pytest.raises(ConfigError, match=r"endpoints: max_cost .*price_in"):
+        load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1"])
+    load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1", "endpoints.merger.price_in=0.4"])
