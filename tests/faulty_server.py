@@ -179,7 +179,8 @@ class FaultyServer:
             def _send(
                 self, status: int, content: Any, headers: Mapping[str, str] | None = None, fault: str = ""
             ) -> None:
-                data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+                text = content if isinstance(content, str | bytes) else json.dumps(content)
+                data = text if isinstance(text, bytes) else text.encode()
                 whole = fault not in ("truncated JSON", "drop in the answer", "slow")
                 try:
                     self.send_response(status)

@@ -1,6 +1,6 @@
 """Answers kept on disk by what was asked: the same request is answered from there and costs nothing.
 
-The name of a file is the hash of host, model, path and body, so nothing of a question can be read from the folder, and
+The name of a file is the hash of address, model, path and body, so nothing of a question can be read from the folder, and
 another seed, temperature or number of samples is another request. Files are put in place in one step; one that cannot be
 read is asked for anew.
 """
@@ -27,9 +27,9 @@ class AnswerCache:
         self.folder = Path(folder).expanduser()
 
     @staticmethod
-    def key(host: str, model: str, path: str, body: Mapping[str, Any]) -> str:
+    def key(address: str, model: str, path: str, body: Mapping[str, Any]) -> str:
         """SHA-256 of what is asked of whom."""
-        asked = json.dumps([host, model, path, body], sort_keys=True, ensure_ascii=True, default=str)
+        asked = json.dumps([address, model, path, body], sort_keys=True, ensure_ascii=True, default=str)
         return hashlib.sha256(asked.encode()).hexdigest()
 
     def get(self, key: str) -> dict[str, Any] | None:

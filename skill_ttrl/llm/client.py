@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,11 +26,12 @@ from skill_ttrl.llm.attempts import Failure, Unreadable, pause_before, until_res
 from skill_ttrl.llm.own_loop import OwnLoop
 from skill_ttrl.llm.replies import Reply, estimated, read_body, read_chat, read_completion, read_embeddings, tokens_said
 from skill_ttrl.llm.structured import instruction, read_json, repair, response_format
-from skill_ttrl.llm.trouble import explained, failure_of
+from skill_ttrl.llm.trouble import explained, failure_of, printable, short
 from skill_ttrl.llm.usage import Entry, Ledger, Tokens, cost_of, current_ledger
 from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
 BATCH_TEXTS = 32
@@ -68,9 +69,8 @@ class Client:
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._random = Random()  # jitter is to differ from one process to the next
         self._not_before = 0.0
-        self._gave_one = (
-            0  # times in a row that one answer came where more were asked for; after two, one is asked at a time
-        )
+        # Times in a row that one answer came where more were asked for; after two, one is asked at a time.
+        self._gave_one = 0
 
     def __repr__(self) -> str:
         return f"Client({self.role}: {self.config.model!r} at {self.host})"
@@ -171,7 +171,7 @@ class Client:
                 return found
             if reply.outcome in ("refusal", "filtered"):
                 said = reply.refusal or "a filter of the server's cut the answer"
-                raise EndpointError(self._told(f"declined to answer: {said}"), reply.outcome)
+                raise EndpointError(self._told(f"declined to answer: {short(said)}"), reply.outcome)
             asked += [*([Message("assistant", reply.text)] if reply.text else []), Message("user", repair(problem))]
         begins = f" Its last answer begins: {reply.text[:120]!r}." if reply.text else ""
         raise EndpointError(
@@ -188,7 +188,7 @@ class Client:
             BudgetError: the budget is spent.
         """
         batches = [list(texts[start : start + BATCH_TEXTS]) for start in range(0, len(texts), BATCH_TEXTS)]
-        found = await asyncio.gather(*(self._loop.run(self._vectors(batch)) for batch in batches))
+        found = await _all(partial(self._loop.run, self._vectors(batch)) for batch in batches)
         return [vector for batch in found for vector in batch]
 
     async def close(self) -> None:
@@ -267,7 +267,7 @@ class Client:
         entry = Entry(ledger.present_phase, self.role, self.config.model, "cancelled", 0)
         key = ""
         if self._cache is not None:
-            key = self._cache.key(self.host, self.config.model, path, {**body, "": marks})
+            key = self._cache.key(self._address.base_url, self.config.model, path, {**body, "": marks})
             kept = self._cache.get(key)
             with suppress(Unreadable):  # somebody has changed the file: asked for anew
                 if kept is not None:
@@ -325,7 +325,7 @@ class Client:
         reset = until_reset(answer.headers)
         if reset is not None:
             self._hold_off(reset)
-        return read_body(self._address.scrubbed(answer.text))
+        return read_body(answer.text, self._address.scrubbed)
 
     async def _ready(self) -> None:
         """Wait until the server's limits are reset, where it said that nothing remains."""
@@ -350,7 +350,7 @@ class Client:
         await asyncio.sleep(wait)
 
     def _told(self, text: str) -> str:
-        return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {self._address.scrubbed(text)}"
+        return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {printable(text)}"
 
 
 def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = None) -> Client:
@@ -382,13 +382,15 @@ def _blame(reply: Reply) -> str:
     return reply.outcome if reply.outcome in ("refusal", "filtered", "tool_call", "empty", "length") else "malformed"
 
 
-async def _all(asking: Any) -> list[Reply]:
-    """All replies. What is on its way is waited for even where one fails: it is paid for."""
+async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """All results. What is on its way is waited for even where one fails: it is paid for."""
     done = await asyncio.gather(*(ask() for ask in asking), return_exceptions=True)
+    found: list[T] = []
     for each in done:
         if isinstance(each, BaseException):
             raise each
-    return [each for each in done if isinstance(each, Reply)]
+        found.append(each)
+    return found
 
 
 __all__ = ["BudgetError", "Client", "EndpointError", "Reply", "make_client"]

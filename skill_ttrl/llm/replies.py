@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,10 @@ from skill_ttrl.llm.usage import Tokens
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
 BYTES_A_TOKEN = 4
 """Where nobody counts tokens."""
+MOST_TOKENS = 10**9
+"""A server that says that one answer took more is not believed."""
+LARGEST = 1e30
+"""Numbers beyond it are neither a log-prob nor part of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Reply:
 
     @property
     def outcome(self) -> Outcome:
-        """ "ok" where all are, else that of the first that is not."""
+        """That of the first that is not "ok"; "ok" where all are."""
         return next((choice.outcome for choice in self.choices if choice.outcome != "ok"), "ok")
 
     @property
@@ -75,14 +79,18 @@ class Reply:
         return self.choices[0].logprobs
 
 
-def read_body(text: str) -> dict[str, Any]:
+def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]:
     """The object that a body spells.
+
+    Args:
+        text: the body.
+        scrubbed: takes secrets out of a text. It sees texts as they are after reading: JSON can spell a sign in many ways.
 
     Raises:
         Unreadable: it is no JSON object.
     """
     try:
-        body = json.loads(text)
+        body = _changed(json.loads(text), lambda said: scrubbed(_sound(said)))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"its answer is no JSON ({error})") from None
     if not isinstance(body, dict):
@@ -130,14 +138,16 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
 
 
 def tokens_said(body: Mapping[str, Any]) -> Tokens:
-    """What a body says of tokens, also one that cannot be used otherwise; nothing where it says nothing."""
+    """What a body says of tokens, also one that cannot be used otherwise; nothing where it says nothing, or no counts."""
     usage = body.get("usage")
     if not isinstance(usage, Mapping):
         return Tokens()
     details = usage.get("prompt_tokens_details")
-    prompt = _count(usage.get("prompt_tokens"))
+    prompt, answer = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
-    return Tokens(prompt, min(cached, prompt), _count(usage.get("completion_tokens")))
+    if prompt is None or answer is None:
+        return Tokens()
+    return Tokens(prompt, min(cached or 0, prompt), answer)
 
 
 def estimated(asked: Mapping[str, Any], texts: Sequence[str]) -> Tokens:
@@ -240,8 +250,28 @@ def _logprobs(values: Sequence[Any]) -> tuple[float, ...] | None:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Compared, not converted: an integer of JSON may be too large for a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
-def _count(value: Any) -> int:
-    return int(value) if _finite(value) and value >= 0 else 0
+def _count(value: Any) -> int | None:
+    """0 where nothing is said; None where what is said is no count."""
+    if value is None:
+        return 0
+    return int(value) if _finite(value) and 0 <= value <= MOST_TOKENS else None
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with each text in it changed, names of fields included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_changed(each, change) for each in value]
+    if isinstance(value, dict):
+        return {change(name): _changed(each, change) for name, each in value.items()}
+    return value
+
+
+def _sound(text: str) -> str:
+    """Half of a surrogate pair, which JSON can spell and no file can hold, becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

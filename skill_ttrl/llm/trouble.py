@@ -17,11 +17,12 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
     """What an exception of one attempt means; None for one that is no failure of the attempt but a fault of this program."""
     import openai
 
-    if isinstance(error, Unreadable):
-        return Failure("unreadable", address.scrubbed(str(error)), again=True)
+    unreadable = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
+    if isinstance(unreadable, Unreadable):
+        return Failure("unreadable", short(address.scrubbed(str(unreadable))), again=True)
     if isinstance(error, openai.APIStatusError):
         code, parameter, said = _stated(error.body, error.response.text)
-        found = of_status(error.status_code, code, _short(address.scrubbed(said)), _lower(error.response.headers))
+        found = of_status(error.status_code, code, short(address.scrubbed(said)), _lower(error.response.headers))
         return Failure(found.kind, found.said, found.again, found.wait, found.status, parameter)
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         return Failure("timeout", "there was no answer in time", again=True)
@@ -29,7 +30,7 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
         cause = error.__cause__ or error
         kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
         said = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return Failure(kind, _short(address.scrubbed(said)), again=True)
+        return Failure(kind, short(address.scrubbed(said)), again=True)
     if isinstance(error, UnicodeDecodeError):
         return Failure("unreadable", "its answer is no text", again=True)
     return None
@@ -106,9 +107,15 @@ def _named(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split()) or "it says nothing"
+def short(text: str) -> str:
+    """What a server says, on one line that a terminal can be shown."""
+    text = " ".join(printable(text[: 4 * LONGEST]).split()) or "it says nothing"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def printable(text: str) -> str:
+    """The text without signs that act and do not show, such as a terminal's escape codes."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
 
 
 def _lower(headers: Any) -> dict[str, str]:

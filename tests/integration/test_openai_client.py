@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -398,3 +399,77 @@ def test_the_key_is_sent_and_never_written(
     everything = [*said, caplog.text, out.out, out.err, *(path.read_text() for path in files)]
     assert not any(KEY in text for text in everything)
     assert any("[key]" in text for text in said)
+
+
+BOMB = gzip.compress(bytes(200 << 20))
+"""Two hundred MiB in 200 kB."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "said"),
+    [
+        ({"content-encoding": "gzip"}, BOMB, "more than 64 MiB"),
+        ({"content-encoding": "gzip, gzip"}, gzip.compress(BOMB), "packed as gzip, gzip"),
+        ({"content-encoding": "br"}, b"x", "packed as br"),
+    ],
+)
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_memory_has_no_room_for_is_not_read(
+    status: int, headers: Mapping[str, str], body: bytes, said: str, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with (
+        FaultyServer([], first=[(status, headers, body)]) as server,
+        pytest.raises(EndpointError, match=said) as caught,
+    ):
+        ask(client(server, ledger, max_retries=0), lambda asked: asked.chat(ASK))
+    assert caught.value.kind == "unreadable" and outcomes(ledger) == ["unreadable"]
+
+
+def test_a_packed_answer_is_read() -> None:
+    body = gzip.compress(b'{"choices": [{"message": {"content": "yes"}}]}')
+    with FaultyServer([], first=[(200, {"content-encoding": "gzip"}, body)]) as server:
+        assert ask(client(server), lambda asked: asked.chat(ASK)).text == "yes"
+        assert server.asked[0]["headers"]["accept-encoding"] == "gzip, deflate"
+
+
+def test_what_a_server_says_cannot_steer_a_terminal() -> None:
+    said = {"error": {"message": "\x1b[31mred\x1b]0;title\x07 {0} %s \u202e"}}
+    refused = {"choices": [{"message": {"content": None, "refusal": "\x1b[2Jno" + 9000 * "!"}}]}
+    with FaultyServer([], first=[(400, {}, said), (200, {}, refused)]) as server:
+        for work in (lambda asked: asked.chat(ASK), lambda asked: asked.json(ASK, Titled)):
+            with pytest.raises(EndpointError) as caught:
+                ask(client(server), work)
+            assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+
+
+def test_a_proxy_is_asked_for_other_machines_and_not_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FaultyServer([]) as proxy, FaultyServer([]) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        ask(client(server), lambda asked: asked.chat(ASK))
+        assert len(server.asked) == 1 and not proxy.asked
+        far = EndpointConfig.model_validate({"model": "m", "base_url": "http://far.example/v1", **QUICK})
+        assert ask(Client(far, "policy", Ledger()), lambda asked: asked.chat(ASK)).text
+        assert proxy.asked[0]["path"] == "http://far.example/v1/chat/completions"
+
+
+def test_a_closed_client_says_so_and_starts_nothing() -> None:
+    with FaultyServer([]) as server:
+        asked = client(server)
+        asked.shut()
+        with pytest.raises(RuntimeError, match=r"endpoints\.policy is closed"):
+            wait_for(asked.chat(ASK))
+    assert not server.asked and not any(each.name == "endpoints.policy" for each in threading.enumerate())
+
+
+def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    refused = (400, {}, {"error": {"message": "no"}})
+    with (
+        FaultyServer(["slow"], rate=1.0, slow=0.3, first=[refused]) as server,
+        pytest.raises(EndpointError, match="refused"),
+    ):
+        ask(client(server, ledger), lambda asked: asked.embed([f"text {number}" for number in range(96)]))
+    assert sorted(outcomes(ledger)) == ["ok", "ok", "refused"] and ledger.totals().tokens_in == 2 * 2 * 32

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.address import NO_KEY, find_address
 from skill_ttrl.llm.client import make_client
@@ -105,3 +105,33 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_role_that_the_config_does_not_fill_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no endpoints\.merger"):
         make_client(EndpointsConfig(), "merger")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("api_key_env", KEY),
+        ("base_url", f"https://user:{KEY}@host.example/v1"),
+        ("base_url", f"https://host.example/v1?api-key={KEY}"),
+        ("base_url", f"https://host.example/v1#{KEY}"),
+    ],
+)
+def test_a_key_that_is_put_into_the_config_is_refused_without_being_shown(field: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"endpoints\.policy\.{field}: .*environment variable") as caught:
+        load_config("quickstart", ["endpoints.policy.model=m", f"endpoints.policy.{field}={value}"])
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:abc/v1", "http://localhost:99999/v1", "http://ho st/v1", "http://[::1"]
+)
+def test_an_address_that_nobody_could_ask_is_refused_with_the_config(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"endpoints\.policy\.base_url"):
+        load_config("quickstart", ["endpoints.policy.model=m", f"endpoints.policy.base_url={address}"])
+
+
+@pytest.mark.parametrize("proxy", ["socks4://host:1", "http://host:port"])
+def test_a_proxy_that_cannot_be_used_is_said(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(ConfigError, match="proxy"):
+        make_client(EndpointsConfig(policy=endpoint(base_url="https://host.example/v1", api_key_env=None)), "policy")

@@ -12,6 +12,7 @@ from skill_ttrl.llm.attempts import Unreadable
 from skill_ttrl.llm.openai import with_stop_text
 from skill_ttrl.llm.replies import read_body, read_chat, read_completion, read_embeddings
 from skill_ttrl.llm.structured import read_json, response_format, strict_schema
+from skill_ttrl.llm.usage import Tokens
 
 
 class Part(BaseModel):
@@ -170,3 +171,25 @@ MARK = "</retrieve>"
 )
 def test_a_stop_text_that_a_server_cut_off_is_put_back(text: str, said: str | None, expected: str) -> None:
     assert with_stop_text(text, [MARK], said) == expected
+
+
+@pytest.mark.parametrize("count", [-5, 1e308, 10**400, float("nan"), "7", True])
+def test_a_count_that_is_none_is_taken_for_no_count_at_all(count: Any) -> None:
+    body = chat(logprobs={"content": [{"logprob": -(10**400)}]}) | {
+        "usage": {"prompt_tokens": count, "completion_tokens": 2}
+    }
+    reply = read_chat(body)
+    assert reply.usage == Tokens() and reply.logprobs is None
+
+
+def test_half_a_surrogate_pair_does_not_reach_a_file_and_a_secret_is_found_however_it_is_spelled() -> None:
+    body = read_body(
+        '{"a": ["x\\ud800y", {"\\u0073ecret": "\\ud83d\\ude00"}]}', lambda text: text.replace("secret", "[key]")
+    )
+    assert body == {"a": ["x\N{REPLACEMENT CHARACTER}y", {"[key]": "\N{GRINNING FACE}"}]}
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_a_body_that_is_nested_too_deep_cannot_be_read(depth: int) -> None:
+    with pytest.raises(Unreadable, match="no JSON"):
+        read_body('{"x":' + "[" * depth + "]" * depth + "}")
