@@ -72,8 +72,7 @@ class Dispatch:
             WeightSyncError: a server came back and cannot take the weights.
         """
         try:
-            for server in self._servers:
-                self._start(self._revive(server))
+            await self._look_at_all()
             while True:
                 while len(self._answers) < len(self._bodies):
                     self._hand_out(client)
@@ -84,6 +83,17 @@ class Dispatch:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look_at_all(self) -> None:
+        """Who is there, before anything is handed out: the first to say so would be given everything."""
+        looks = (asyncio.to_thread(self._bring_up, server) for server in self._servers)
+        for server, found in zip(self._servers, await asyncio.gather(*looks, return_exceptions=True), strict=True):
+            if found is None:
+                self._ready.add(server.address)
+            elif isinstance(found, ServerLost):
+                self._start(self._revive(server))
+            else:
+                raise found
 
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
