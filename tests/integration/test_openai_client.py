@@ -466,7 +466,7 @@ def test_a_closed_client_says_so_and_starts_nothing() -> None:
 
 def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "usage.jsonl")
-    refused = (400, {}, {"error": {"message": "no"}})
+    refused: tuple[int, dict[str, str], dict[str, object]] = (400, {}, {"error": {"message": "no"}})
     with (
         FaultyServer(["slow"], rate=1.0, slow=0.3, first=[refused]) as server,
         pytest.raises(EndpointError, match="refused"),
