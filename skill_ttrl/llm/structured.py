@@ -16,7 +16,9 @@ MOST_STARTS = 64
 """Places of an answer at which JSON is looked for."""
 LONGEST_PROBLEM = 800
 """Characters of what is said of an answer's faults."""
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(
+    r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL
+)  # one way to read it: \s* would take n² for n line breaks
 
 
 def response_format(config: EndpointConfig, schema: type[BaseModel]) -> dict[str, Any] | None:

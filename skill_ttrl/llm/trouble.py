@@ -23,7 +23,8 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
     if isinstance(error, openai.APIStatusError):
         code, parameter, said = _stated(error.body, error.response.text)
         found = of_status(error.status_code, code, short(address.scrubbed(said)), _lower(error.response.headers))
-        return Failure(found.kind, found.said, found.again, found.wait, found.status, parameter)
+        named = None if parameter is None else short(address.scrubbed(parameter))
+        return Failure(found.kind, found.said, found.again, found.wait, found.status, named)
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         return Failure("timeout", "there was no answer in time", again=True)
     if isinstance(error, openai.APIConnectionError):

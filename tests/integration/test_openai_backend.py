@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.base import Backend, Request, Sampling, wait_for
 from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.pauses import Pause, generate_with_pauses
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.types import Completion, Message
 from tests.faulty_server import FaultyServer
@@ -182,6 +183,35 @@ def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:
     assert vllm["messages"][-1] == {"role": "assistant", "content": "<answer>1"}
     assert vllm["continue_final_message"] is True and vllm["add_generation_prompt"] is False
     assert text["prompt"] == "Q<answer>1" and "continue_final_message" not in plain
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm"])
+def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -> None:
+    asks, end = "First <retrieve>sums", "</retrieve>"
+
+    def says(body: Mapping[str, Any], draw: random.Random) -> str:
+        if any(message["role"] == "assistant" for message in body["messages"]):
+            return " so <answer>5</answer>"
+        return asks + (end if body.get("include_stop_str_in_output") else "")  # most servers cut the stop text off
+
+    told: list[str] = []
+
+    def answer(pauses: Sequence[Pause]) -> list[str]:
+        told.extend(pause.written for pause in pauses)
+        return ["[add them]"] * len(pauses)
+
+    with FaultyServer([], answer=says) as server:
+        made = backend(server, f"endpoints.policy.dialect={dialect}")
+        request = Request((Message("user", "2+3"),), n=3)
+        going = generate_with_pauses(made, [request], Sampling(), seed=1, mark=end, answer=answer, limit=2)
+        (found,) = wait_for(going)
+        made.close()
+        sent = [each["body"] for each in server.asked]
+    whole = f"{asks}{end}[add them] so <answer>5</answer>"
+    assert told == [asks + end] * 3 and [done.text for done in found.completions] == [whole] * 3
+    assert all(done.text[slice(*done.inserted[0])] == "[add them]" for done in found.completions)
+    assert [body["n"] for body in sent] == [3, 3]  # those that stand at the same place go on as one request
+    assert {"role": "assistant", "content": f"{asks}{end}[add them]"} in sent[1]["messages"]
 
 
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:

@@ -434,7 +434,7 @@ def test_a_packed_answer_is_read() -> None:
 
 
 def test_what_a_server_says_cannot_steer_a_terminal() -> None:
-    said = {"error": {"message": "\x1b[31mred\x1b]0;title\x07 {0} %s \u202e"}}
+    said = {"error": {"message": "\x1b[31mred\x1b]0;title\x07 {0} %s \u202e", "param": "\x1b[31m" + 9000 * "p"}}
     refused = {"choices": [{"message": {"content": None, "refusal": "\x1b[2Jno" + 9000 * "!"}}]}
     with FaultyServer([], first=[(400, {}, said), (200, {}, refused)]) as server:
         for work in (lambda asked: asked.chat(ASK), lambda asked: asked.json(ASK, Titled)):
