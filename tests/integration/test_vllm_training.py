@@ -208,6 +208,7 @@ def test_adapters_that_were_not_swapped_end_the_run(
     backend.sync(2)
     assert wait_for(backend.generate([Request(token_ids=(5,))], Sampling(max_new_tokens=4), seed=0))
     assert len(backend.engine().call(lambda llm: llm.llm_engine.list_loras())) == 1  # the old ones are gone
+    assert len(list(Path(backend._folder.name).iterdir())) == 1  # from the disk as well
     move(loaded)
     monkeypatch.setattr(type(backend), "_swap_adapters", lambda *_: None)
     with pytest.raises(WeightSyncError, match=r"vllm\.updates=lora"):

@@ -1,0 +1,71 @@
+"""What is asked of vLLM and what comes back, without an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.llm.base import Request, Sampling
+from skill_ttrl.llm.engine import BackendContext
+from skill_ttrl.llm.vllm_checks import check_learnable
+from skill_ttrl.llm.vllm_requests import SEEDS, check_prompt, completions, request_seed, sampling_fields
+
+
+def fields(request: Request, sampling: Sampling, room: int = 100) -> dict[str, Any]:
+    return sampling_fields(request, sampling, 1, eos_ids={7, 3}, room=room)
+
+
+def test_each_request_draws_from_a_seed_of_its_own_that_vllm_can_add_to() -> None:
+    seeds = [request_seed(base, number) for base in (0, 1) for number in range(200)]
+    assert len(set(seeds)) == 400 and all(0 <= seed < SEEDS for seed in seeds)
+    assert SEEDS + 2**20 < 2**63
+
+
+def test_the_shortest_limit_counts() -> None:
+    long, short = Sampling(max_new_tokens=50), Sampling(max_new_tokens=5)
+    assert fields(Request(), long)["max_tokens"] == 50
+    assert fields(Request(max_new_tokens=8), long)["max_tokens"] == 8
+    assert fields(Request(max_new_tokens=8), short)["max_tokens"] == 5
+    assert fields(Request(), long, room=1)["max_tokens"] == 1
+
+
+def test_greedy_samples_are_drawn_once_and_repeated(tiny_model: tuple[Any, Any]) -> None:
+    _, tokenizer = tiny_model
+    asked = [fields(Request(n=4), Sampling(temperature=temperature))["n"] for temperature in (0.0, 0.5)]
+    assert asked == [1, 4]  # vLLM refuses several greedy ones
+    ids = tuple(tokenizer.encode("12"))
+    found = completions(tokenizer, [(ids, (-0.5,) * len(ids), "length")], 4, version=3)
+    assert len(found) == 4 == found.count(found[0])
+    assert (found[0].text, found[0].finish_reason, found[0].policy_version) == ("12", "length", 3)
+    (broken,) = completions(tokenizer, [((), (), "abort")], 1, version=3)
+    assert broken.finish_reason == "error"
+
+
+@pytest.mark.parametrize(("length", "says"), [(0, "no tokens"), (8, "8 tokens does not fit the engine's 8")])
+def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
+    check_prompt((5,) * 7, 8, "the engine's {}")
+    with pytest.raises(ModelError, match=says):
+        check_prompt((5,) * length, 8, "the engine's {}")
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"rollout": {"top_p": 0.9}}, "truncated distribution"),
+        ({"rollout": {"top_k": 5}}, "truncated distribution"),
+        ({"vllm": {"updates": "lora"}}, "this policy has none"),
+        ({"vllm": {"updates": "lora"}, "model": {"path": "x", "lora": {"r": 1000}}}, "takes at most 512"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(section: dict[str, dict[str, Any]], says: str) -> None:
+    config = SkillTTRLConfig.model_validate({"model": {"path": "x"}, **section})
+
+    def nothing() -> Any:
+        raise AssertionError("the model was loaded")
+
+    with pytest.raises(ConfigError, match=says):
+        check_learnable(BackendContext(config, nothing, trains=True))
+    check_learnable(BackendContext(SkillTTRLConfig.model_validate({"rollout": {"top_p": 0.9}}), nothing))
