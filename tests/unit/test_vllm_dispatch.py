@@ -31,6 +31,7 @@ class Upstream(ThreadingHTTPServer):
     """A scripted upstream: `script` says how a request for completions is answered; None drops the connection."""
 
     daemon_threads = True
+    request_queue_size = 256  # with the usual five, a healthy one resets connections where many come at once
 
     def __init__(self, root: str, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
