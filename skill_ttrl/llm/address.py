@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.config_backends import plain_address
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.attempts import Unreadable
+from skill_ttrl.llm.failures import Unreadable
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"

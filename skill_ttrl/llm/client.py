@@ -1,6 +1,6 @@
 """One client for OpenAI's protocol: whoever asks a model behind an address (policy, teacher, merger, embeddings) asks here.
 
-It bounds how many requests are on their way, sends them again where that may help (`attempts`), reads what servers make of
+It bounds how many requests are on their way, sends them again where that may help (`failures`), reads what servers make of
 the protocol (`replies`), keeps answers on disk where the config says so (`answer_cache`), and puts every request down once,
 however it ends (`usage`). docs/endpoints.md says all of it for users.
 """
@@ -22,11 +22,19 @@ from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.address import connect, find_address
 from skill_ttrl.llm.answer_cache import AnswerCache
-from skill_ttrl.llm.attempts import Failure, Unreadable, pause_before, until_reset
+from skill_ttrl.llm.failures import (
+    Failure,
+    Unreadable,
+    explained,
+    failure_of,
+    pause_before,
+    printable,
+    short,
+    until_reset,
+)
 from skill_ttrl.llm.own_loop import OwnLoop
 from skill_ttrl.llm.replies import Reply, estimated, read_body, read_chat, read_completion, read_embeddings, tokens_said
 from skill_ttrl.llm.structured import instruction, read_json, repair, response_format
-from skill_ttrl.llm.trouble import explained, failure_of, printable, short
 from skill_ttrl.llm.usage import Entry, Ledger, Tokens, cost_of, current_ledger
 from skill_ttrl.types import Message, derive_seed
 
@@ -175,8 +183,8 @@ class Client:
             asked += [*([Message("assistant", reply.text)] if reply.text else []), Message("user", repair(problem))]
         begins = f" Its last answer begins: {reply.text[:120]!r}." if reply.text else ""
         raise EndpointError(
-            self._told(f"gave no {schema.__name__} in {repairs + 1} answers: {problem}{begins} ")
-            + f"Try another endpoints.{self.role}.structured (it is {self.config.structured!r}) or another model.",
+            self._told(f"gave no {schema.__name__} in {repairs + 1} answers: {problem}{begins}")
+            + f" Try another endpoints.{self.role}.structured (it is {self.config.structured!r}) or another model.",
             "malformed",
         )
 

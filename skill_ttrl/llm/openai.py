@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import ModelConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
-from skill_ttrl.llm.attempts import HOPELESS
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.client import make_client
+from skill_ttrl.llm.failures import HOPELESS
 from skill_ttrl.llm.replies import Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 

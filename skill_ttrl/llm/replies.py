@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from skill_ttrl.llm.attempts import Unreadable
+from skill_ttrl.llm.failures import Unreadable
 from skill_ttrl.llm.usage import Tokens
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
@@ -104,7 +104,7 @@ def read_chat(body: Mapping[str, Any]) -> Reply:
     Raises:
         Unreadable: it has no choices, or they are of another shape.
     """
-    return Reply(tuple(_chat_choice(choice) for choice in _choices(body)), _tokens(body))
+    return Reply(tuple(_chat_choice(choice) for choice in _choices(body)), tokens_said(body))
 
 
 def read_completion(body: Mapping[str, Any]) -> Reply:
@@ -113,7 +113,7 @@ def read_completion(body: Mapping[str, Any]) -> Reply:
     Raises:
         Unreadable: it has no choices, or they are of another shape.
     """
-    return Reply(tuple(_text_choice(choice) for choice in _choices(body)), _tokens(body))
+    return Reply(tuple(_text_choice(choice) for choice in _choices(body)), tokens_said(body))
 
 
 def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[float]], Tokens]:
@@ -134,7 +134,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
             raise Unreadable("a vector is no list of finite numbers")
     if len({len(vector) for vector in vectors}) > 1:
         raise Unreadable("its vectors differ in length")
-    return [[float(value) for value in vector] for vector in vectors], _tokens(body)
+    return [[float(value) for value in vector] for vector in vectors], tokens_said(body)
 
 
 def tokens_said(body: Mapping[str, Any]) -> Tokens:
@@ -159,10 +159,6 @@ def estimated(asked: Mapping[str, Any], texts: Sequence[str]) -> Tokens:
 def tokens_in_text(text: str) -> int:
     """About how many tokens a text has."""
     return math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_A_TOKEN)
-
-
-def _tokens(body: Mapping[str, Any]) -> Tokens:
-    return tokens_said(body)
 
 
 def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:

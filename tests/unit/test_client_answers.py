@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from skill_ttrl.config import EndpointConfig
-from skill_ttrl.llm.attempts import Unreadable
+from skill_ttrl.llm.failures import Unreadable
 from skill_ttrl.llm.openai import with_stop_text
 from skill_ttrl.llm.replies import read_body, read_chat, read_completion, read_embeddings
 from skill_ttrl.llm.structured import read_json, response_format, strict_schema

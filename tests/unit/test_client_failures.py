@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from skill_ttrl.llm.attempts import FINAL, HOPELESS, asked_pause, duration, of_status, pause_before, until_reset
+from skill_ttrl.llm.failures import FINAL, HOPELESS, asked_pause, duration, of_status, pause_before, until_reset
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
@@ -54,6 +54,7 @@ def test_a_date_is_a_pause_until_then() -> None:
     wait = asked_pause({"retry-after": date})
     assert wait is not None and 18 <= wait <= 21
     assert asked_pause({"retry-after": email.utils.formatdate(0)}) == 0.0
+    assert asked_pause({"retry-after": "Fri, 31 Dec 99999 23:59:59 GMT"}) is None
 
 
 def test_a_limit_counts_only_where_nothing_remains() -> None:
