@@ -400,5 +400,3 @@ async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         found.append(each)
     return found
 
-
-__all__ = ["BudgetError", "Client", "EndpointError", "Reply", "make_client"]

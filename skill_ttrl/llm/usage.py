@@ -166,7 +166,7 @@ class Ledger:
             bounds = {"endpoints.max_cost": self.max_cost, "endpoints.max_total_tokens": self.max_total_tokens}
             shown = " and ".join(f"{name}={bound:g}" for name, bound in bounds.items() if bound is not None)
             raise BudgetError(
-                f"The budget is spent: {spent.tokens:,} tokens in {spent.requests} requests, cost {spent.cost:.4g}, with {shown}."
+                f"The budget is spent: {spent.tokens:,} tokens in {spent.requests} request{'s' * (spent.requests != 1)}, cost {spent.cost:.4g}, with {shown}."
             )
 
     def record(self, entry: Entry) -> None:

@@ -118,4 +118,6 @@ def _endpoint(model: str) -> EndpointConfig:
     try:
         return EndpointConfig.model_validate_json(model)
     except ValidationError as error:
-        raise ConfigError(f"The bank's embedder names no endpoint: {' '.join(str(error).split())}") from None
+        # What was found is not shown: somebody may have put a key there.
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"The bank's embedder names no endpoint: {problems}.") from None

@@ -13,7 +13,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
-from skill_ttrl.llm.usage import accounting
+from skill_ttrl.llm.usage import accounting, spending
 from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
@@ -126,7 +126,7 @@ def ask(
     if storable(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
-    with accounting(None, config.endpoints) as ledger, ledger.phase("ask"):
+    with accounting(None, config.endpoints) as ledger, ledger.phase("ask"), spending("Raise it, or ask for fewer answers."):
         group = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
