@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.address import connect, find_address
 from skill_ttrl.llm.answer_cache import AnswerCache
 from skill_ttrl.llm.failures import (
@@ -33,7 +33,16 @@ from skill_ttrl.llm.failures import (
     until_reset,
 )
 from skill_ttrl.llm.own_loop import OwnLoop
-from skill_ttrl.llm.replies import Reply, estimated, read_body, read_chat, read_completion, read_embeddings, tokens_said
+from skill_ttrl.llm.replies import (
+    Reply,
+    estimated,
+    read_body,
+    read_chat,
+    read_completion,
+    read_embeddings,
+    sound,
+    tokens_said,
+)
 from skill_ttrl.llm.structured import instruction, read_json, repair, response_format
 from skill_ttrl.llm.usage import Entry, Ledger, Tokens, cost_of, current_ledger
 from skill_ttrl.types import Message, derive_seed
@@ -271,7 +280,7 @@ class Client:
 
     async def _request(self, path: str, body: dict[str, Any], read: Read, marks: tuple[Any, ...]) -> tuple[Any, bool]:
         """One request from its beginning to its line in the ledger; what was read, and whether it came from the disk."""
-        ledger = self._ledger or current_ledger()
+        ledger, body = self._ledger or current_ledger(), sound(body)
         entry = Entry(ledger.present_phase, self.role, self.config.model, "cancelled", 0)
         key = ""
         if self._cache is not None:
@@ -399,4 +408,3 @@ async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
             raise each
         found.append(each)
     return found
-

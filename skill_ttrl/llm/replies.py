@@ -90,12 +90,26 @@ def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]
         Unreadable: it is no JSON object.
     """
     try:
-        body = _changed(json.loads(text), lambda said: scrubbed(_sound(said)))
+        body = sound(json.loads(text), scrubbed)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"its answer is no JSON ({error})") from None
     if not isinstance(body, dict):
         raise Unreadable(f"its answer is no JSON object, but {type(body).__name__}")
     return body
+
+
+def sound(value: Any, scrubbed: Callable[[str], str] = str) -> Any:
+    """A value of JSON with each text in it made fit for files and servers, names of fields included: half of a surrogate pair,
+    which JSON can spell and UTF-8 cannot, becomes U+FFFD. `scrubbed` takes secrets out.
+    """
+    if isinstance(value, str):
+        whole = value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return scrubbed(whole)
+    if isinstance(value, list):
+        return [sound(each, scrubbed) for each in value]
+    if isinstance(value, dict):
+        return {sound(name, scrubbed): sound(each, scrubbed) for name, each in value.items()}
+    return value
 
 
 def read_chat(body: Mapping[str, Any]) -> Reply:
@@ -255,19 +269,3 @@ def _count(value: Any) -> int | None:
     if value is None:
         return 0
     return int(value) if _finite(value) and 0 <= value <= MOST_TOKENS else None
-
-
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with each text in it changed, names of fields included."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_changed(each, change) for each in value]
-    if isinstance(value, dict):
-        return {change(name): _changed(each, change) for name, each in value.items()}
-    return value
-
-
-def _sound(text: str) -> str:
-    """Half of a surrogate pair, which JSON can spell and no file can hold, becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -474,3 +474,12 @@ def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(t
     ):
         ask(client(server, ledger), lambda asked: asked.embed([f"text {number}" for number in range(96)]))
     assert sorted(outcomes(ledger)) == ["ok", "ok", "refused"] and ledger.totals().tokens_in == 2 * 2 * 32
+
+
+def test_half_a_character_in_a_question_is_sent_as_a_sign_that_servers_can_read() -> None:
+    with FaultyServer([]) as server:
+        ask(client(server), lambda asked: asked.chat([Message("user", "a\ud800b")], stop=["\udfff"]))
+        body = server.asked[0]["body"]
+    assert body["messages"][0]["content"] == "a\N{REPLACEMENT CHARACTER}b" and body["stop"] == [
+        "\N{REPLACEMENT CHARACTER}"
+    ]
