@@ -111,6 +111,16 @@ def connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     return openai.AsyncOpenAI(base_url=address.base_url, **common)
 
 
+def is_here(name: str) -> bool:
+    """Whether a host's name is this machine's own: no proxy can reach what it names."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
     """The SDK's connections, which read no more of an answer than memory has room for.
 
@@ -145,7 +155,7 @@ def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
             mounts={f"all://{near}": None}
-            if _is_here(name)
+            if is_here(name)
             else None,  # a proxy cannot reach this machine's own servers
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
@@ -154,16 +164,6 @@ def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
             "HTTPS_PROXY or ALL_PROXY is to be http://HOST:PORT, and SSL_CERT_FILE a file that is there; a server that is to "
             "be asked without the proxy stands in NO_PROXY."
         ) from None
-
-
-def _is_here(name: str) -> bool:
-    """Whether a host's name is this machine's."""
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _address_in(variable: str) -> str:

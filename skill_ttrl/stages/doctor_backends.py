@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
+from urllib.parse import urlsplit
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
@@ -59,8 +60,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an address once. Whatever happens is told, never raised."""
-    opener = urllib.request.build_opener(_NoRedirect)
+    from skill_ttrl.llm.address import is_here
+
     try:
+        direct = [urllib.request.ProxyHandler({})] if is_here(urlsplit(address).hostname or "") else []
+        opener = urllib.request.build_opener(_NoRedirect, *direct)
         request = urllib.request.Request(address, headers={"Accept": "application/json", **(headers or {})})
         with opener.open(request, timeout=WAIT) as answer:
             status, text = int(answer.status), answer.read(LONGEST_BODY)
@@ -73,7 +77,7 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
         return Answer(0, problem=f"it does not speak HTTP ({type(error).__name__})")
     try:
         return Answer(status, json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return Answer(status)
 
 

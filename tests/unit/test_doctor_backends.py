@@ -194,6 +194,9 @@ def test_server_that_asks_for_a_key_names_the_variable(monkeypatch: pytest.Monke
 
 def test_endpoint_that_answers_is_ok_and_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody is there: this machine is asked without it
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
     with scripted_host({"/v1/models": (200, {"data": [{"id": "small"}]})}, key=KEY) as (address, _):
         found = diagnose(policy_at(address, "phases=[sft]", "model.path=./nothing"))
     assert named(found, "endpoint policy").found.endswith("answers; key from OPENAI_API_KEY")
