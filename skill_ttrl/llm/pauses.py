@@ -44,6 +44,8 @@ class _Draft:
     mask: list[bool] = field(default_factory=list)
     inserted: list[tuple[int, int]] = field(default_factory=list)
     last: Completion | None = None
+    unscored: bool = False
+    """Whether a piece came without log-probs: those of the others say nothing of the whole."""
 
     @property
     def sampled(self) -> int:
@@ -54,6 +56,7 @@ class _Draft:
         self.ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.mask += piece.mask or [True] * len(piece.token_ids)
+        self.unscored |= bool(piece.text) and not piece.logprobs
         self.last = piece
 
     def insert(self, text: str, ids: Sequence[int] | None) -> None:
@@ -70,7 +73,7 @@ class _Draft:
             self.last,
             text=self.text,
             token_ids=tuple(self.ids),
-            logprobs=tuple(self.logprobs),
+            logprobs=() if self.unscored and not self.ids else tuple(self.logprobs),
             mask=tuple(self.mask),
             inserted=tuple(self.inserted),
         )

@@ -214,6 +214,24 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
     assert {"role": "assistant", "content": f"{asks}{end}[add them]"} in sent[1]["messages"]
 
 
+@pytest.mark.parametrize(("scored", "known"), [((True, True), (-1.0,) * 4), ((True, False), ()), ((False, True), ())])
+def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: tuple[float, ...]) -> None:
+    def reply(text: str, has: bool) -> tuple[int, dict[str, str], Any]:
+        values = {"content": [{"logprob": -1.0}] * 2} if has else None
+        return 200, {}, {"choices": [{"message": {"content": text}, "logprobs": values}]}
+
+    first = [reply("First <retrieve>sums", scored[0]), reply(" so <answer>5</answer>", scored[1])]
+    with FaultyServer([], first=first) as server:
+        made = backend(server, "endpoints.policy.logprobs=true")
+        request = Request((Message("user", "2+3"),))
+        going = generate_with_pauses(
+            made, [request], Sampling(), seed=1, mark="</retrieve>", answer=lambda pauses: ["[add them]"], limit=1
+        )
+        (found,) = wait_for(going)
+        made.close()
+    assert found.completions[0].logprobs == known
+
+
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
     choose = Request((Message("user", "Q"),), choices=("go north", "go south"))
     with FaultyServer([], answer=lambda body, draw: "go north") as server:
