@@ -126,7 +126,11 @@ def ask(
     if storable(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
-    with accounting(None, config.endpoints) as ledger, ledger.phase("ask"), spending("Raise it, or ask for fewer answers."):
+    with (
+        accounting(None, config.endpoints) as ledger,
+        ledger.phase("ask"),
+        spending("Raise it, or ask for fewer answers."),
+    ):
         group = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
