@@ -35,6 +35,8 @@ class BackendContext:
     """Whether the weights will change: then `sync` follows each step."""
     notice: Callable[[str], None] = field(default=lambda text: None)
     """Tells the user something, such as that a server is being waited for."""
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """Whether the user wants to leave: then nothing that was lost is waited for."""
 
     @cached_property
     def loaded(self) -> LoadedModel:

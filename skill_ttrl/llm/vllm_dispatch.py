@@ -39,6 +39,7 @@ class Dispatch:
         room: most sequences that are asked of one server at once; a single larger request is asked all the same.
         patience: seconds in which a lost server must be back.
         notice: told what is being waited for.
+        stopping: whether the user wants to leave: then lost servers are not waited for.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class Dispatch:
         room: int,
         patience: float,
         notice: Callable[[str], None],
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._servers, self._bodies = list(servers), bodies
         self._bring_up, self._still = bring_up, still
-        self._room, self._patience, self._notice = room, patience, notice
+        self._room, self._patience, self._notice, self._stopping = room, patience, notice, stopping
         self._waiting = deque(range(len(bodies)))
         self._tries = [0] * len(bodies)
         self._answers: dict[int, tuple[Server, dict[str, Any]]] = {}
@@ -162,8 +164,8 @@ class Dispatch:
                 break
             except ServerLost as lost:
                 waited = time.monotonic() - began
-                if waited > self._patience:
-                    found = unanswered(server.address, self._patience, str(lost))
+                if waited > self._patience or self._stopping():
+                    found = unanswered(server.address, waited, str(lost))
                     break
                 if not told and waited > POLL:
                     self._notice(f"Waiting for {server.address}, up to {self._patience:.0f} s (vllm.start_timeout).")

@@ -173,8 +173,9 @@ class Fleet:
             if gaps:
                 self.last_gap = max(gaps, key=lambda gap: gap.mean)
                 return
-            if time.monotonic() - began > self._config.start_timeout:
-                raise unanswered(self.servers[0].address, self._config.start_timeout, lost[0])
+            waited = time.monotonic() - began
+            if waited > self._config.start_timeout or self._context.stopping():
+                raise unanswered(self.servers[0].address, waited, lost[0])
             time.sleep(POLL)
 
     def _update(

@@ -112,6 +112,7 @@ class VLLMServerBackend:
             room=2 * self._config.max_num_seqs,  # as many again as are decoded: a server is never without work
             patience=self._config.start_timeout,
             notice=self._context.notice,
+            stopping=self._context.stopping,
         )
         version = self.policy_version
         async with open_async_client() as client:

@@ -46,7 +46,12 @@ class Parts:
 
 
 def make_parts(
-    config: SkillTTRLConfig, *, weights: Path | None = None, trains: bool = False, notice: Notice = lambda text: None
+    config: SkillTTRLConfig,
+    *,
+    weights: Path | None = None,
+    trains: bool = False,
+    notice: Notice = lambda text: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Parts:
     """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
 
@@ -62,6 +67,7 @@ def make_parts(
         weights,
         trains,
         notice,
+        stopping,
     )
     backend = make_backend(context)
     try:
@@ -105,7 +111,12 @@ def refuse_unready(config: SkillTTRLConfig) -> None:
 
 
 def build(
-    config: SkillTTRLConfig, progress: Progress, *, weights: Path | None = None, bank: RunBank | None = None
+    config: SkillTTRLConfig,
+    progress: Progress,
+    *,
+    weights: Path | None = None,
+    bank: RunBank | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Workbench:
     """Everything that a run needs.
 
@@ -114,6 +125,7 @@ def build(
         progress: told of what was left out.
         weights: a checkpoint folder to take the policy from, in place of `model.path`.
         bank: the run's skill bank, where its config has one.
+        stopping: whether the user wants to leave; see `BackendContext`.
 
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
@@ -126,7 +138,7 @@ def build(
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
-    parts = make_parts(config, weights=weights, trains=True, notice=progress.notice)
+    parts = make_parts(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
     try:
         policy = _policy(config, parts)
         _check_context(config, parts)

@@ -317,6 +317,8 @@ def saving_if_refused(run: Run, done: int, learner: Learner, poll: Poll) -> Iter
     except (BudgetError, EndpointError):
         if done and not (run.folder.checkpoints / f"rl-{done:06d}").is_dir():
             run.checkpoint("rl", done, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
+        if done:
+            run.leave_if_asked("rl", done)  # then this is why nothing was waited for
         raise
 
 

@@ -89,7 +89,14 @@ def run(
                 stack.callback(bank.close)
                 for text in bank.bank.notices:
                     progress.notice(text, warning=True)
-            bench = build(config, progress, weights=checkpoint.path if checkpoint else None, bank=bank)
+            with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
+                bench = build(
+                    config,
+                    progress,
+                    weights=checkpoint.path if checkpoint else None,
+                    bank=bank,
+                    stopping=lambda: stop.signum is not None,
+                )
             stack.callback(bench.close)
             learn = [_phase(name, bench, progress) for name in config.phases]
             stack.enter_context(journal(folder.path / VERDICTS))

@@ -6,6 +6,9 @@ The upstream here is scripted: it speaks as a vLLM server and samples nothing. R
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,13 +147,15 @@ def refuse_to_load() -> LoadedModel:
     raise AssertionError("the learner's model was loaded")
 
 
-def backend_for(folder: Path, *servers: Upstream, notices: list[str] | None = None, **vllm: Any) -> VLLMServerBackend:
+def backend_for(
+    folder: Path, *servers: Upstream, notices: list[str] | None = None, stopping: bool = False, **vllm: Any
+) -> VLLMServerBackend:
     addresses = [each.address for each in servers]
     section = {"mode": "server", "servers": addresses, "start_timeout": 2, **vllm}
     config = SkillTTRLConfig.model_validate({"model": {"path": str(folder)}, "vllm": section})
     config.rollout.backend = "vllm"
     told = notices.append if notices is not None else (lambda text: None)
-    backend = make_backend(BackendContext(config, refuse_to_load, notice=told))
+    backend = make_backend(BackendContext(config, refuse_to_load, notice=told, stopping=lambda: stopping))
     assert isinstance(backend, VLLMServerBackend)
     OPEN.append(backend)
     return backend
@@ -286,6 +291,36 @@ def test_servers_that_stay_away_end_the_run_in_time(folder: Path, upstreams: Cal
     with pytest.raises(EndpointError, match="did not come up within 1 s") as caught:
         ask(backend_for(folder, upstreams(dying), upstreams(dying), start_timeout=1), 4)
     assert caught.value.kind == "unreachable" and time.monotonic() - began < 10
+
+
+def test_who_wants_to_leave_does_not_wait_for_a_server_that_was_lost(
+    folder: Path, upstreams: Callable[[Script], Upstream]
+) -> None:
+    def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
+        upstream.well = False
+
+    began = time.monotonic()
+    with pytest.raises(EndpointError, match="did not come up"):
+        ask(backend_for(folder, upstreams(dying), stopping=True, start_timeout=100), 4)
+    assert time.monotonic() - began < 10
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_its_servers(tmp_path: Path) -> None:
+    settings = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://127.0.0.1:9]"]
+    words = ["train", "quickstart", "--output", str(tmp_path / "run")]
+    words += [word for setting in settings for word in ("--set", setting)]
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "skill_ttrl.cli.main", *words], **piped) as command:
+        assert command.stdout is not None
+        said = ""
+        while "Waiting for" not in said:
+            line = command.stdout.readline()
+            assert line, f"it ended: {said}"
+            said += line
+        command.send_signal(signal.SIGINT)
+        rest, _ = command.communicate(timeout=20)
+    assert command.returncode == 130 and "Stopped before anything was trained" in rest and "Traceback" not in rest
+    assert not (tmp_path / "run").exists()  # the mended command may have this folder
 
 
 def test_a_request_that_kills_every_server_ends_the_run(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
