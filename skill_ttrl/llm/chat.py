@@ -68,3 +68,25 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."
         )
     return ids
+
+
+class KnowsTokens:
+    """What every backend does alike whose tokenizer is here (see `Backend`)."""
+
+    tokenizer: Any
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
+        return encode_chat(self.tokenizer, messages)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text inside an answer; see `Backend.encode_text`."""
+        return encode_plain(self.tokenizer, text)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """See `Backend.count`."""
+        return len(self.encode(messages))
+
+    def count_text(self, text: str) -> int:
+        """See `Backend.count_text`."""
+        return len(self.encode_text(text))

@@ -17,9 +17,9 @@ from transformers import DynamicCache
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain, end_ids
+from skill_ttrl.llm.chat import KnowsTokens, end_ids
 from skill_ttrl.llm.stop import StopTexts
-from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,7 +28,7 @@ RELEASE_SHARE = 0.2
 """Finished rows leave once they are this share of the batch: often enough to save work, seldom enough to copy little."""
 
 
-class HFBackend:
+class HFBackend(KnowsTokens):
     """Samples from a transformers model.
 
     Args:
@@ -56,22 +56,6 @@ class HFBackend:
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stops: dict[tuple[str, ...], StopTexts] = {}
-
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
-        return encode_chat(self.tokenizer, messages)
-
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text inside an answer; see `Backend.encode_text`."""
-        return encode_plain(self.tokenizer, text)
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
-        return len(self.encode(messages))
-
-    def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
-        return len(self.encode_text(text))
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""

@@ -19,7 +19,7 @@ import torch
 
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.chat import KnowsTokens
 from skill_ttrl.llm.load import EMBEDDED, save_model
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.llm.vllm_checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
@@ -27,7 +27,6 @@ from skill_ttrl.llm.vllm_engine import Engine, Work, reason, set_environment
 from skill_ttrl.llm.vllm_requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm_updates import adapted_layers, reload_weights, score
 from skill_ttrl.llm.weights import full_weights, save_adapters
-from skill_ttrl.types import Message
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-class VLLMBackend:
+class VLLMBackend(KnowsTokens):
     """Samples with vLLM in this process. The engine starts at the first `generate` or `sync`; until then only the tokenizer
     and the model's config are read.
 
@@ -75,22 +74,6 @@ class VLLMBackend:
         self._lora: Any = None
         self._adapters = 0
         self._folder = tempfile.TemporaryDirectory(prefix="skillttrl-vllm-")
-
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
-        return encode_chat(self.tokenizer, messages)
-
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text inside an answer; see `Backend.encode_text`."""
-        return encode_plain(self.tokenizer, text)
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
-        return len(self.encode(messages))
-
-    def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
-        return len(self.encode_text(text))
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`. Several calls at once share one batch.

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.chat import KnowsTokens
 from skill_ttrl.llm.probe import Gap, Probe
 from skill_ttrl.llm.vllm_checks import check_learnable
 from skill_ttrl.llm.vllm_dispatch import POLL, Dispatch, unanswered
 from skill_ttrl.llm.vllm_fleet import Fleet
 from skill_ttrl.llm.vllm_http import Server, ServerLost, open_async_client, open_client
 from skill_ttrl.llm.vllm_requests import check_prompt, completions, read_policy, request_seed, sampling_fields
-from skill_ttrl.types import Completion, Message
+from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext
 
 
-class VLLMServerBackend:
+class VLLMServerBackend(KnowsTokens):
     """Samples from running vLLM servers.
 
     With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
@@ -70,22 +70,6 @@ class VLLMServerBackend:
     def last_gap(self) -> Gap | None:
         """Between servers and learner after the last update, the largest of all servers."""
         return self._fleet.last_gap
-
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
-        return encode_chat(self.tokenizer, messages)
-
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text inside an answer; see `Backend.encode_text`."""
-        return encode_plain(self.tokenizer, text)
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
-        return len(self.encode(messages))
-
-    def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
-        return len(self.encode_text(text))
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`.

@@ -15,7 +15,7 @@ import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rewards import Reward, build_reward
@@ -95,7 +95,7 @@ def reinforce(run: Run, reward: Reward) -> None:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step, run.warn)
         clock.enter("sync")
-        bench.backend.sync(step + 1)
+        refused = followed(bench, step + 1)
 
         clock.enter("record")
         figures |= poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
@@ -107,7 +107,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
             for warning in poll.history.warnings():
                 run.warn(warning)
-        finish_step(run, step + 1, learner, poll)
+        finish_step(run, step + 1, learner, poll, refused)
     run.progress.finish(PHASE)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
@@ -287,18 +287,34 @@ def sampling_rates(groups: Sequence[Group], seconds: float) -> dict[str, float]:
     return {"rollouts_per_second": len(tries) / max(seconds, 1e-9), "tokens_per_second": tokens / max(seconds, 1e-9)}
 
 
-def finish_step(run: Run, finished: int, learner: Learner, poll: Poll) -> None:
-    """Validate and save where the config says so, and leave where a signal asked for it."""
+def followed(bench: Workbench, version: int) -> SkillTTRLError | None:
+    """Hand the new weights to the sampler; where it does not take them, why: the step is to be put down and saved first."""
+    try:
+        bench.backend.sync(version)
+    except SkillTTRLError as error:
+        return error
+    return None
+
+
+def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: SkillTTRLError | None) -> None:
+    """Validate and save where the config says so, and leave where a signal asked for it or the sampler `refused` the weights:
+    then an evaluation that is due is left out, and the run is saved whatever the config says.
+
+    Raises:
+        SkillTTRLError: that refusal.
+    """
     config = run.config.rl
     stopped = stopped_by(run.folder.path, config, finished)
     if stopped is not None:
         run.progress.notice(stopped)
     last = finished == config.steps or stopped is not None
-    if config.validate_every and finished % config.validate_every == 0 and not last:
+    if config.validate_every and finished % config.validate_every == 0 and not last and refused is None:
         run.evaluate(f"step {finished}")
-    if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
+    if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None or refused is not None:
         run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         run.leave_if_asked("rl", finished)
+    if refused is not None:
+        raise refused
     if not last:
         with saving_if_refused(run, finished, learner, poll):
             current_ledger().check()
