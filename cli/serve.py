@@ -28,7 +28,8 @@ STYLES = {"starting": "yellow", "ready": "green", "waiting": "red", "stopped": "
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODEL", help="A model's folder, a run, a checkpoint, or a hub id. Default: that of --config."
+        metavar="MODEL",
+        help="A model's folder, a run, a checkpoint, or a model of the hub (OWNER/NAME). Default: that of --config.",
     ),
 ]
 Recipe = Annotated[

@@ -46,7 +46,7 @@ class Serving:
     """What is to be served, and how. `of_recipe` takes from a recipe what it says of it."""
 
     model: str
-    """A model's folder, a hub id, or a run or checkpoint of ours."""
+    """A model's folder, a model of the hub as OWNER/NAME, or a run or checkpoint of ours."""
     revision: str | None = None
     replicas: int = 1
     host: str = "127.0.0.1"
@@ -178,7 +178,7 @@ def find_model(path: str) -> str:
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:
             raise ModelError(
-                f"There is no model folder {path}. Give a folder in Hugging Face format, a run, or a hub id."
+                f"There is no model folder {path}. Give a folder in Hugging Face format, a run, or a model of the hub as OWNER/NAME."
             )
         return path
     run = RunFolder.exists(folder) or (folder / "manifest.json").is_file()

@@ -32,9 +32,9 @@ def context(*settings: str, device: str = "cpu", trains: bool = True, weights: P
     return BackendContext(config, never, device, trains=trains, weights=weights)
 
 
-def test_without_vllm_the_extra_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_vllm_the_set_that_holds_it_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-    with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[vllm\]"):
+    with pytest.raises(MissingDependencyError, match="doctor --lock gpu"):
         make_backend(context())
 
 
