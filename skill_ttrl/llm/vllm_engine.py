@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # ... and a word on stdout what other programs read there
 }
 """Set before vLLM is imported, where the user has not."""
+DUMP = "vllm.logging_utils.dump_input"
+"""vLLM's logger that writes the whole input of a step that failed."""
 IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """Where this is not "0", vLLM computes in processes of its own, which the learner's tensors do not reach."""
 
@@ -244,9 +246,12 @@ def set_environment() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ[IN_PROCESS] = "0"
-    logging.getLogger("vllm").setLevel(
-        os.environ["VLLM_LOGGING_LEVEL"].upper()
-    )  # it speaks before it reads that itself
+    level = os.environ["VLLM_LOGGING_LEVEL"].upper()
+    logging.getLogger("vllm").setLevel(level)  # it speaks before it reads that itself
+    if (
+        level == ENVIRONMENT["VLLM_LOGGING_LEVEL"]
+    ):  # a step that fails would write all that it was given, prompts and all
+        logging.getLogger(DUMP).setLevel(logging.CRITICAL)
 
 
 def _claim() -> None:
@@ -265,12 +270,7 @@ def _claim() -> None:
 
 def _start(arguments: Mapping[str, Any], threads: int) -> Any:
     """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ[IN_PROCESS] = "0"
-    logging.getLogger("vllm").setLevel(
-        os.environ["VLLM_LOGGING_LEVEL"].upper()
-    )  # it speaks before it reads that itself
+    set_environment()
     torch.set_num_threads(threads)  # each thread has its own number
     with process_untouched(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from skill_ttrl.llm.embedded import build_tokenizer
 from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
 from skill_ttrl.llm.load import LoadedModel, load_checkpoint, load_model, save_model
 from skill_ttrl.llm.probe import compare, learner_logprobs
+from skill_ttrl.llm.vllm_engine import DUMP
 from skill_ttrl.llm.vllm_updates import score
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
@@ -235,6 +237,7 @@ def test_an_engine_that_breaks_tells_everybody_who_waits(
 
     failed: list[list[Generation] | ModelError] = asyncio.run(ask_twice())
     assert all(isinstance(each, ModelError) and "the kernel is gone" in str(each) for each in failed)
+    assert not logging.getLogger(DUMP).isEnabledFor(logging.ERROR), "vLLM would write every prompt of the step"
     with pytest.raises(ModelError, match="failed before"):
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
 
