@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ class RolloutEngine:
         config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
         if engine == "openai":
             config.endpoints.policy = EndpointConfig(model=model_path)
-        load = lambda: load_model(config.model, device=device, seed=seed)  # noqa: E731
+        load = partial(load_model, config.model, device=device, seed=seed)
         self.backend = make_backend(BackendContext(config, load, device))
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
         self._seed, self._calls = seed, 0
