@@ -1,0 +1,209 @@
+"""The ALFRED text domain, simulated directly: the official engine's answers, byte for byte, without a planner or a parser.
+
+The domain is small. There is one agent; receptacles stand at locations and hold objects. What an action needs and what it does
+is said in `alfred.pddl`, under the names that the rules have here. Texts are the grammar's. Whatever lists things lists them by
+id, and the commands are sorted.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator, Set
+
+from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.alfworld.world import KNIVES, TOOLS, Rule, World
+
+NOTHING = "Nothing happens."
+_LOOK_AT = "#examineReceptacle.feedback#"
+_STATES = {"clean": ("cleanable", "isclean"), "heat": ("heatable", "ishot"), "cool": ("coolable", "iscool")}
+"""Kind of goal → what the object must allow, and what it must be."""
+_NONE: frozenset[str] = frozenset()
+
+
+class FastEngine:
+    """One game being played. Its state is a few sets of ids; all the rest is the `World`, shared by all who play it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._restart()
+
+    def reset(self) -> Frame:
+        """The game from its start."""
+        self._restart()
+        introduction = self._say("intro").replace("#look.feedback#", self._look(None))
+        return self._frame(introduction.replace("#task#", self.world.task))
+
+    def step(self, command: str) -> Frame:
+        """One command; see `Engine.step`."""
+        rule = self._rules.get(command.strip())
+        return self._frame(NOTHING if rule is None else self._apply(*rule))
+
+    def _restart(self) -> None:
+        world = self.world
+        self._here = world.start
+        self._contents = {receptacle: list(world.contents.get(receptacle, ())) for receptacle in world.in_sight}
+        self._lying = set(world.lying)
+        self._taken: set[tuple[str, str]] = set()
+        """(object, receptacle) where a taking made it false that the one is in the other, and nothing made it true again."""
+        self._held = sorted(world.marks["holds"])
+        self._marks = {name: set(things) for name, things in world.marks.items()}
+        self._rules: dict[str, Rule] = {}
+
+    def _frame(self, feedback: str) -> Frame:
+        self._rules = dict(self._applicable()) | self.world.go_to[self._here]
+        return Frame(feedback, tuple(sorted(self._rules)), self._won())
+
+    def _applicable(self) -> Iterator[tuple[str, Rule]]:
+        """Every action whose precondition holds, but for those of going elsewhere."""
+        world, held = self.world, self._held
+        command, able = world.command, world.able
+        yield from (command(action) for action in ("look", "inventory", "help"))
+        for receptacle in world.receptacles_at.get(self._here, ()):
+            contents = self._contents[receptacle]
+            yield command("examineReceptacle", r=receptacle)
+            if receptacle in world.openable:
+                yield command("CloseObject" if receptacle in self._marks["opened"] else "OpenObject", r=receptacle)
+            if self._within_reach(receptacle):
+                if not held:
+                    yield from (command("PickupObject", o=o, r=receptacle) for o in contents if o in able["pickupable"])
+                yield from (command("PutObject", o=o, r=receptacle) for o in held if world.takes(receptacle, o))
+            # These ask of no door whether it is open.
+            yield from (command("ToggleObject", o=thing) for thing in contents if thing in able["toggleable"])
+            for action, (ability, tools) in TOOLS.items():
+                if world.kinds[receptacle] & tools:
+                    yield from (command(action, o=o, r=receptacle) for o in held if o in able[ability])
+        for thing in held:
+            # Things that lie about cannot be examined: `alfred.pddl` means them too, but binds a place of the type
+            # "location," with its comma, and there is none.
+            yield command("examineObject", o=thing)
+            if world.kinds[thing] & KNIVES:
+                near = (other for other in able["sliceable"] if (other, self._here) in self._lying)
+                yield from (command("SliceObject", co=other, ko=thing) for other in near)
+
+    def _within_reach(self, receptacle: str) -> bool:
+        return receptacle not in self.world.openable or receptacle in self._marks["opened"]
+
+    def _apply(self, action: str, *things: str) -> str:
+        """The effect of an action, and what is said of it."""
+        marks = self._marks
+        match action, *things:
+            case "GotoLocation", receptacle, place:
+                self._here = place
+                return self._said(action, r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
+            case "OpenObject", receptacle:
+                marks["opened"].add(receptacle)
+                return self._said(action, r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
+            case "CloseObject", receptacle:
+                marks["opened"].discard(receptacle)
+                return self._said(action, r=receptacle)
+            case "PickupObject", thing, receptacle:
+                self._contents[receptacle].remove(thing)
+                self._taken.add((thing, receptacle))
+                self._lying.discard((thing, self._here))
+                self._held.append(thing)
+                return self._said(action, o=thing, r=receptacle)
+            case "PutObject", thing, receptacle:
+                if thing not in self._contents[receptacle]:  # some begin in two receptacles, and leave one at a time
+                    insort(self._contents[receptacle], thing)
+                self._taken.discard((thing, receptacle))
+                self._lying.add((thing, self._here))
+                self._held.remove(thing)
+                return self._said(action, o=thing, r=receptacle)
+            case "CleanObject", thing, tool:
+                marks["isclean"].add(thing)
+                return self._say("cleanObject.feedback", o=thing, r=tool)
+            case "HeatObject", thing, tool:
+                marks["ishot"].add(thing)
+                marks["iscool"].discard(thing)
+                return self._say("heatObject.feedback", o=thing, r=tool)
+            case "CoolObject", thing, tool:
+                marks["iscool"].add(thing)
+                marks["ishot"].discard(thing)
+                return self._say("coolObject.feedback", o=thing, r=tool)
+            case "ToggleObject", thing:
+                marks["istoggled"].add(thing)  # nothing ever takes it back: a lamp is turned on again and again
+                return self._say("toggleObject.feedback", self._holds_for("toggleObject.feedback", thing), o=thing)
+            case "SliceObject", thing, knife:
+                marks["issliced"].add(thing)
+                return self._say("sliceObject.feedback", co=thing, ko=knife)
+            case "examineReceptacle", receptacle:
+                return self._examine_receptacle(receptacle)
+            case "examineObject", thing:
+                return self._examine_object(thing)
+            case ("inventory",):
+                return self._list("inventory.feedback", 0 if self._held else 1, self._held)
+            case ("look",):
+                return self._look(self._here)
+        return self.world.texts.help
+
+    def _examine_receptacle(self, receptacle: str) -> str:
+        symbol = "examineReceptacle.feedback"
+        return self._list(symbol, self._holds_for(symbol, receptacle), self._contents[receptacle], r=receptacle)
+
+    def _examine_object(self, thing: str) -> str:
+        symbol = "examineObject.feedback"
+        return self._list(symbol, self._holds_for(symbol, thing), self.world.inside.get(thing, ()), o=thing)
+
+    def _look(self, here: str | None) -> str:
+        """What is seen from `here`; None for the introduction, which shows the whole room from its middle.
+
+        In the middle, `look` shows nothing: the grammar asks for receptacles at this very place.
+        """
+        world = self.world
+        beside = world.receptacles_at.get(self._here, ())
+        if not beside:
+            seen = [world.texts.answer("overview(r)", r=world.names[r]) for r in (world.in_sight if here is None else ())]
+            appliances = self.world.texts.answer("list_appliances", 0 if seen else 1, list=world.texts.listing(seen))
+            return self._say("look.feedback", 1).replace("#list_appliances#", appliances)
+        floor = [o for o, place in sorted(self._lying) if place == self._here for r in beside if (o, r) in self._taken]
+        on_floor = self._list("list_objects_on_the_floor", 0 if floor else 1, floor)
+        facing = world.texts.answer("look-variations", list=world.texts.listing([world.names[r] for r in beside]))
+        return (
+            self._say("look.feedback")
+            .replace("#look-variations#", facing)
+            .replace("#list_objects_on_the_floor#", on_floor)
+        )
+
+    def _holds_for(self, symbol: str, thing: str) -> int:
+        """Which of a symbol's texts is meant: the first whose condition holds for `thing`."""
+        for number, predicates in enumerate(self.world.texts.conditions[symbol]):
+            if all(thing in self._true(predicate) for predicate in predicates):
+                return number
+        raise AssertionError(symbol)  # the last has no condition
+
+    def _true(self, predicate: str) -> Set[str]:
+        """What a predicate holds for. Of those that begin with `not_`, none is ever made true."""
+        if predicate == "openable":
+            return self.world.openable
+        return self._marks.get(predicate) or self.world.able.get(predicate, _NONE)
+
+    def _said(self, action: str, **things: str) -> str:
+        return self._say(f"{action}.feedback", **things)
+
+    def _say(self, symbol: str, number: int = 0, **things: str) -> str:
+        return self.world.texts.answer(symbol, number, **{slot: self.world.names[thing] for slot, thing in things.items()})
+
+    def _list(self, symbol: str, number: int, items: Iterable[str], **things: str) -> str:
+        names, texts = self.world.names, self.world.texts
+        row = texts.listing([f"a {names[item]}" for item in items])
+        return texts.answer(symbol, number, list=row, **{slot: names[thing] for slot, thing in things.items()})
+
+    def _won(self) -> bool:
+        world, goal, marks = self.world, self.world.goal, self._marks
+        wanted, target = f"{goal.object_type}type", f"{goal.target_type}type"
+        if goal.kind == "light":
+            lamps = (thing for r in world.receptacles_at.get(self._here, ()) for thing in self._contents[r])
+            lit = any(
+                target in world.kinds[lamp] and lamp in marks["istoggled"] and lamp in world.able["toggleable"]
+                for lamp in lamps
+            )
+            return lit and any(wanted in world.kinds[thing] for thing in self._held)
+        able, done = _STATES.get(goal.kind, (None, None))
+        for receptacle, contents in self._contents.items():
+            if target in world.kinds[receptacle]:
+                there = [thing for thing in contents if wanted in world.kinds[thing]]
+                if able is not None and done is not None:
+                    there = [thing for thing in there if thing in world.able[able] and thing in marks[done]]
+                if len(there) >= (2 if goal.kind == "two" else 1):
+                    return True
+        return False

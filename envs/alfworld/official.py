@@ -1,0 +1,98 @@
+"""The official engine of ALFWorld (TextWorld with fast-downward), as it comes from its package: slow, and the reference.
+
+Nothing of it is changed. Only the translation of a problem, which the package does twice when a game is loaded and twice
+more at every reset, is kept: it depends on the problem alone. It writes on `sys.argv` and `sys.stdout`, so games are loaded
+one at a time; the package needs one process per game that is played at the same time.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.errors import EnvError
+
+_ONE_AT_A_TIME = threading.RLock()
+KEPT_TRANSLATIONS = 64
+"""Translated problems that are held, two per game, 0.3 to 1.8 MB each."""
+
+
+class OfficialEngine:
+    """One game file, played by the packages alfworld and textworld.
+
+    Args:
+        path: of a `game.tw-pddl`.
+
+    Raises:
+        EnvError: the packages are missing, or they cannot read this game.
+    """
+
+    def __init__(self, path: Path) -> None:
+        textworld, pddl, alfred = (
+            _package(name) for name in ("textworld", "textworld.envs", "alfworld.agents.environment.alfred_tw_env")
+        )
+        infos = textworld.EnvInfos(won=True, admissible_commands=True)
+        self._env = alfred.AlfredDemangler(pddl.PddlEnv(infos), shuffle=False)
+        with _kept_translations():
+            try:
+                self._env.load(str(path))
+            except Exception as error:
+                raise EnvError(f"The official engine cannot load {path}: {type(error).__name__}: {error}") from error
+
+    def reset(self) -> Frame:
+        """The game from its start."""
+        with _kept_translations():
+            return _frame(self._env.reset())
+
+    def step(self, command: str) -> Frame:
+        """One command, about 70 to 120 ms."""
+        state, _, _ = self._env.step(command)
+        return _frame(state)
+
+
+def _frame(state: Any) -> Frame:
+    return Frame(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise EnvError(
+            f"The official engine needs the packages alfworld and textworld ({error}). Install them with: "
+            "pip install 'skill-ttrl[alfworld]' (it builds fast-downward, which takes a C++ compiler), or play the same "
+            'games without them: engine="fast".'
+        ) from None
+
+
+@contextmanager
+def _kept_translations() -> Iterator[None]:
+    """Calls of `fast_downward.pddl2sas` inside are answered from memory where they were made before."""
+    downward = _package("fast_downward")
+    with _ONE_AT_A_TIME:
+        original, arguments, output = downward.pddl2sas, sys.argv, sys.stdout
+        downward.pddl2sas = _translate(original)
+        try:
+            yield
+        finally:
+            downward.pddl2sas, sys.argv, sys.stdout = original, arguments, output
+
+
+@functools.cache
+def _translate(original: Callable[..., tuple[Any, str]]) -> Callable[..., tuple[Any, str]]:
+    @functools.lru_cache(maxsize=KEPT_TRANSLATIONS)
+    def pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:
+        arguments = list(sys.argv)
+        try:
+            return original(domain, problem, verbose=verbose, optimize=optimize)
+        finally:
+            sys.argv[:] = arguments
+
+    return pddl2sas

@@ -1,0 +1,131 @@
+"""What of a game never changes, laid out for the engine: shared by all episodes of the game."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from skill_ttrl.envs.alfworld.grammar import Texts
+from skill_ttrl.envs.alfworld.problem import Goal, Problem
+
+Rule = tuple[str, ...]
+"""An action's name in the domain, and the ids that it is about."""
+_NONE: frozenset[str] = frozenset()
+KNIVES = frozenset({"knifetype", "butterknifetype"})
+TOOLS = {
+    "CleanObject": ("cleanable", frozenset({"sinktype", "sinkbasintype"})),
+    "HeatObject": ("heatable", frozenset({"microwavetype"})),
+    "CoolObject": ("coolable", frozenset({"fridgetype"})),
+}
+"""Action → what the object must be, and the types of receptacle that do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A game's constants. Ids everywhere; sequences are in the order of the ids, which is the order of all texts."""
+
+    texts: Texts
+    task: str
+    """The sentence that states the task."""
+    goal: Goal
+    names: Mapping[str, str]
+    start: str
+    """Location of the agent at the beginning."""
+    receptacles_at: Mapping[str, Sequence[str]]
+    """Location → what stands there."""
+    in_sight: Sequence[str]
+    """Every receptacle, once for each of its locations: the list of the introduction."""
+    go_to: Mapping[str, Mapping[str, Rule]]
+    """Location → the commands to go anywhere else."""
+    openable: frozenset[str]
+    kinds: Mapping[str, frozenset[str]]
+    """Object or receptacle → its types ("mugtype")."""
+    able: Mapping[str, frozenset[str]]
+    """`pickupable`, `cleanable`, `toggleable`, … → objects."""
+    fits: frozenset[tuple[str, str]]
+    """(type of receptacle, type of object) where the one takes the other."""
+    inside: Mapping[str, Sequence[str]]
+    """Object that holds others → these; it never changes."""
+    contents: Mapping[str, Sequence[str]]
+    """Receptacle → objects in it at the beginning."""
+    lying: frozenset[tuple[str, str]]
+    """(object, location) at the beginning."""
+    marks: Mapping[str, frozenset[str]]
+    """`opened`, `ishot`, `holds`, … → what it holds for at the beginning."""
+
+    commands: dict[Rule, str] = field(default_factory=dict)
+    """Rule → its command, as they are first needed."""
+
+    def command(self, action: str, **things: str) -> tuple[str, Rule]:
+        """The command of an action, and the rule that it stands for."""
+        rule = (action, *things.values())
+        if rule not in self.commands:
+            self.commands[rule] = self.texts.command(action, **{slot: self.names[id] for slot, id in things.items()})
+        return self.commands[rule], rule
+
+    def takes(self, receptacle: str, thing: str) -> bool:
+        """Whether a receptacle is made for an object."""
+        return any(
+            (own, kind) in self.fits
+            for own in self.kinds.get(receptacle, _NONE)
+            for kind in self.kinds.get(thing, _NONE)
+        )
+
+
+def build_world(problem: Problem, texts: Texts, task: str) -> World:
+    """The constants of one game."""
+    facts, names = problem.facts, problem.names
+    receptacles_at: dict[str, list[str]] = defaultdict(list)
+    for receptacle, place in facts.get("receptacleatlocation", ()):
+        receptacles_at[place].append(receptacle)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for thing, kind in (*facts.get("objecttype", ()), *facts.get("receptacletype", ())):
+        kinds[thing].add(kind)
+    start = facts["atlocation"][0][1]
+    go_to = {
+        here: {
+            texts.command("GotoLocation", r=names[receptacle]): ("GotoLocation", receptacle, place)
+            for receptacle, place in facts.get("receptacleatlocation", ())
+            if place != here
+        }
+        for here in {start, *receptacles_at}
+    }
+    return World(
+        texts=texts,
+        task=task,
+        goal=problem.goal,
+        names=names,
+        start=start,
+        receptacles_at=receptacles_at,
+        in_sight=[receptacle for receptacle, _ in facts.get("receptacleatlocation", ())],
+        go_to=go_to,
+        openable=_all(problem, "openable"),
+        kinds={thing: frozenset(own) for thing, own in kinds.items()},
+        able={
+            name: _all(problem, name)
+            for name in (
+                "pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject"
+            )
+        },  # fmt: skip
+        fits=frozenset((row[0], row[1]) for row in facts.get("cancontain", ())),
+        inside=_grouped(facts.get("inreceptacleobject", ())),
+        contents=_grouped(facts.get("inreceptacle", ())),
+        lying=frozenset((row[0], row[1]) for row in facts.get("objectatlocation", ())),
+        marks={
+            **{name: _all(problem, name) for name in ("opened", "isclean", "ishot", "iscool", "istoggled", "issliced")},
+            "holds": frozenset(row[1] for row in facts.get("holds", ())),
+        },
+    )
+
+
+def _all(problem: Problem, predicate: str) -> frozenset[str]:
+    return frozenset(row[0] for row in problem.facts.get(predicate, ()))
+
+
+def _grouped(pairs: Sequence[tuple[str, ...]]) -> dict[str, list[str]]:
+    """(inner, outer) → outer: inners, in order."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for inner, outer in pairs:
+        grouped[outer].append(inner)
+    return grouped
