@@ -7,16 +7,15 @@ bank, what a try asks in the middle of an answer is answered there and then, for
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import gymnasium
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
+from skill_ttrl.episode import finite, listed_actions, plain
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
@@ -97,7 +96,7 @@ class Episode:
             self.observation, info = self.env.reset(
                 seed=seed if self.task.seed is None else self.task.seed, options=options
             )
-            self.admissible = _admissible(info)
+            self.admissible = listed_actions(info)
         except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
             self._fail(error)
 
@@ -111,18 +110,19 @@ class Episode:
             step = Step(
                 observation=self.observation,
                 action=completion.written,
-                reward=_finite(reward),
+                reward=finite(reward),
                 terminated=bool(terminated),
                 truncated=bool(truncated),
                 prompt_ids=prompt_ids,
                 completion=completion,
-                info=_plain(info),
+                info=plain(info),
+                admissible=self.admissible,
             )
         except Exception as error:  # as in `start`
             self._fail(error)
             return
         self.steps.append(step)
-        self.observation, self.admissible = seen, _admissible(info)
+        self.observation, self.admissible = seen, listed_actions(info)
         if terminated:
             self.stop_reason = "terminated"
         elif truncated:
@@ -158,6 +158,7 @@ class Episode:
             skills_in_prompt=tuple(skill.id for skill in self.skills),
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
+            last_observation=self.observation if self.steps else "",
         )
 
     def _fail(self, error: Exception) -> None:
@@ -287,23 +288,3 @@ def refuse_failure(groups: Sequence[Group]) -> list[str]:
     if errors and len(errors) == len(tries):
         raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
     return errors
-
-
-def _finite(reward: Any) -> float:
-    value = float(reward)
-    if not math.isfinite(value):
-        raise ValueError(f"the environment's reward is {value}")
-    return value
-
-
-def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an `info` can be written down: texts, numbers, truth values and None."""
-    return {
-        str(key): value for key, value in info.items() if value is None or isinstance(value, str | int | float | bool)
-    }
-
-
-def _admissible(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """The actions that an `info` lists."""
-    listed = info.get("admissible_commands")
-    return tuple(str(action) for action in listed) if isinstance(listed, list | tuple) else ()

@@ -121,6 +121,9 @@ class Step:
     """Exact prompt tokens the completion was sampled from."""
     completion: Completion | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    """What `step` returned beside the rest, as far as it is text, numbers and truth values."""
+    admissible: tuple[str, ...] = ()
+    """The actions that the environment listed as possible when this one was chosen; empty where it lists none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,8 @@ class Trajectory:
     """Ids of the skills that were inserted because it asked, in order."""
     bank_version: int | None = None
     """Frozen version of the bank that it saw."""
+    last_observation: str = ""
+    """What was seen after the last step; empty where nothing was played."""
     view: int = 0
     """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 

@@ -50,7 +50,7 @@ class FastEngine:
         self._rules: dict[str, Rule] = {}
 
     def _frame(self, feedback: str) -> Frame:
-        self._rules = dict(self._applicable()) | self.world.go_to[self._here]
+        self._rules = {**self.world.go_to[self._here], **dict(self._applicable())}
         return Frame(feedback, tuple(sorted(self._rules)), self._won())
 
     def _applicable(self) -> Iterator[tuple[str, Rule]]:
@@ -152,7 +152,9 @@ class FastEngine:
         world = self.world
         beside = world.receptacles_at.get(self._here, ())
         if not beside:
-            seen = [world.texts.answer("overview(r)", r=world.names[r]) for r in (world.in_sight if here is None else ())]
+            seen = [
+                world.texts.answer("overview(r)", r=world.names[r]) for r in (world.in_sight if here is None else ())
+            ]
             appliances = self.world.texts.answer("list_appliances", 0 if seen else 1, list=world.texts.listing(seen))
             return self._say("look.feedback", 1).replace("#list_appliances#", appliances)
         floor = [o for o, place in sorted(self._lying) if place == self._here for r in beside if (o, r) in self._taken]
@@ -180,8 +182,9 @@ class FastEngine:
     def _said(self, action: str, **things: str) -> str:
         return self._say(f"{action}.feedback", **things)
 
-    def _say(self, symbol: str, number: int = 0, **things: str) -> str:
-        return self.world.texts.answer(symbol, number, **{slot: self.world.names[thing] for slot, thing in things.items()})
+    def _say(self, symbol: str, number: int = 0, /, **things: str) -> str:
+        names = self.world.names
+        return self.world.texts.answer(symbol, number, **{slot: names[thing] for slot, thing in things.items()})
 
     def _list(self, symbol: str, number: int, items: Iterable[str], **things: str) -> str:
         names, texts = self.world.names, self.world.texts

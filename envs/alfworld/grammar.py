@@ -41,11 +41,11 @@ class Texts:
     """Symbol → for each of its texts the predicates that must hold; none for the last."""
     help: str
 
-    def command(self, action: str, **names: str) -> str:
+    def command(self, action: str, /, **names: str) -> str:
         """The command of an action on the things named."""
         return fill(self.commands[action], **names)
 
-    def answer(self, symbol: str, number: int = 0, **names: str) -> str:
+    def answer(self, symbol: str, number: int = 0, /, **names: str) -> str:
         """A symbol's text under its `number`-th condition."""
         return fill(self.answers[symbol][number], **names)
 
@@ -57,7 +57,7 @@ class Texts:
         return f"{row}{self.answers['list_last_separator'][0]}{items[-1]}" if row else items[0]
 
 
-def fill(text: str, **names: str) -> str:
+def fill(text: str, /, **names: str) -> str:
     """`text` with names in its slots; what stands in a name is left alone."""
     for slot, name in names.items():
         text = text.replace(f"{{{slot}}}", name)
@@ -117,6 +117,8 @@ def structure(rules: Mapping[str, list[dict[str, str]]], actions: Sequence[tuple
             (name, [(rule.get("condition", ""), _SLOT.findall(rule["rhs"])) for rule in own])
             for name, own in rules.items()
         ),
-        sorted((name, sorted(_SLOT.findall(template)), _SLOT.findall(feedback)) for name, template, feedback in actions),
+        sorted(
+            (name, sorted(_SLOT.findall(template)), _SLOT.findall(feedback)) for name, template, feedback in actions
+        ),
     ]
     return hashlib.blake2b(json.dumps(shape).encode(), digest_size=8).hexdigest()

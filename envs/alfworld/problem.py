@@ -85,7 +85,9 @@ def read_problem(text: str) -> Problem:
     facts = _facts(text[init + len("(:init") : goal], types)
     if len(facts.get("atlocation", ())) != 1:
         raise EnvError(f"its agent stands in {len(facts.get('atlocation', ()))} places")
-    return Problem(types, facts, _names(arg for rows in facts.values() for row in rows for arg in row), _goal(text[goal:]))
+    return Problem(
+        types, facts, _names(arg for rows in facts.values() for row in rows for arg in row), _goal(text[goal:])
+    )
 
 
 def _types(text: str) -> dict[str, str]:

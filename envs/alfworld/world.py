@@ -57,11 +57,13 @@ class World:
     commands: dict[Rule, str] = field(default_factory=dict)
     """Rule → its command, as they are first needed."""
 
-    def command(self, action: str, **things: str) -> tuple[str, Rule]:
+    def command(self, action: str, /, **things: str) -> tuple[str, Rule]:
         """The command of an action, and the rule that it stands for."""
         rule = (action, *things.values())
         if rule not in self.commands:
-            self.commands[rule] = self.texts.command(action, **{slot: self.names[id] for slot, id in things.items()})
+            self.commands[rule] = self.texts.command(
+                action, **{slot: self.names[thing] for slot, thing in things.items()}
+            )
         return self.commands[rule], rule
 
     def takes(self, receptacle: str, thing: str) -> bool:
@@ -105,9 +107,15 @@ def build_world(problem: Problem, texts: Texts, task: str) -> World:
         able={
             name: _all(problem, name)
             for name in (
-                "pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject"
+                "pickupable",
+                "cleanable",
+                "heatable",
+                "coolable",
+                "toggleable",
+                "sliceable",
+                "isreceptacleobject",
             )
-        },  # fmt: skip
+        },
         fits=frozenset((row[0], row[1]) for row in facts.get("cancontain", ())),
         inside=_grouped(facts.get("inreceptacleobject", ())),
         contents=_grouped(facts.get("inreceptacle", ())),

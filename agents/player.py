@@ -1,0 +1,82 @@
+"""Agents that need no model: an expert, a random one, one that replays a known solution; and the names they go by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from skill_ttrl.errors import EnvError
+from skill_ttrl.registry import Registry
+
+
+class Player(Protocol):
+    """Plays one episode after another, by what the environment shows and nothing else."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """An episode begins; `seed` is for its random choices."""
+        ...
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """What to do next, now that `observation` is seen."""
+        ...
+
+
+PLAYERS: Registry[type[Player]] = Registry("agent")
+"""Name → class; called without arguments. `expert` is each environment's own, see `EXPERTS`."""
+EXPERTS = {"SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.alfworld_expert:ALFWorldExpert"}
+"""Environment id → its expert."""
+
+
+def make_player(name: str, env_id: str) -> Player:
+    """The player called `name` for an environment.
+
+    Args:
+        name: `random`, `expert`, `walkthrough`, or `module:attribute` of your own.
+        env_id: the environment's Gymnasium id.
+
+    Raises:
+        ConfigError: nothing has this name.
+        EnvError: this environment has no expert.
+    """
+    if name != "expert":
+        return PLAYERS.get(name)()
+    if env_id not in EXPERTS:
+        raise EnvError(f"There is no expert for {env_id}; there is one for {', '.join(EXPERTS)}.")
+    return PLAYERS.get(EXPERTS[env_id])()
+
+
+@PLAYERS.register("random")
+class RandomPlayer:
+    """Takes any of the admissible actions, all equally likely (`info["admissible_commands"]`)."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        self._rng = random.Random(seed)
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`."""
+        return self._rng.choice(_listed(info, "admissible_commands"))
+
+
+@PLAYERS.register("walkthrough")
+class WalkthroughPlayer:
+    """Replays the solution that the environment gives at the start (`info["walkthrough"]`): it knows what no agent can."""
+
+    needs = {"walkthrough": True}
+    """Options that an episode of it must be reset with."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        self._left = list(_listed(info, "walkthrough"))
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`; past its end it repeats an action that changes nothing."""
+        return self._left.pop(0) if self._left else "look"
+
+
+def _listed(info: Mapping[str, Any], name: str) -> Sequence[str]:
+    listed = info.get(name)
+    if not isinstance(listed, list | tuple) or not listed:
+        raise EnvError(f"This agent needs info[{name!r}], a list of actions, which the environment does not give.")
+    return listed

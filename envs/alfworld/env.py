@@ -1,0 +1,170 @@
+"""`SkillTTRL/ALFWorld-v0`: a household task, one command a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.envs.alfworld.engine import FastEngine
+from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
+from skill_ttrl.envs.alfworld.game import Game, load_game
+from skill_ttrl.envs.alfworld.games import GameList, open_games
+from skill_ttrl.envs.alfworld.official import OfficialEngine
+from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.types import Task
+
+ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
+ENGINES = ("fast", "official")
+_OPTIONS = ("task", "walkthrough", "reference")
+
+
+class ALFWorldEnv(TextEnv):
+    """Household tasks of ALFWorld in text: find, clean, heat, cool, light and place things; 50 steps at most.
+
+    `reset(options={"task": id})` plays one game; without, the seed draws one of the split. The observation is the engine's
+    feedback; `step` takes any text and gives `reward` × won. `info` has `admissible_commands` (sorted; the engine knows no
+    other), `won`, `task` (in words), `task_type`, `game` (its id), `gamefile` and `source`; with
+    `options={"walkthrough": True}` also `walkthrough`, commands that win, which no agent may know.
+
+    `terminated` when the goal holds, `truncated` after `max_steps`. Both engines give the same episode for the same commands.
+
+    Args:
+        data: a folder with `json_2.1.1/`, or `generated` for this package's own games. None: `$ALFWORLD_DATA` where it is set,
+            else `generated`.
+        split: `train`, `valid_seen` or `valid_unseen`, of which seeds draw.
+        task_types: only these (see `game.TASK_TYPES`); None: all six.
+        engine: `fast`, or `official` for the engine of the package alfworld, some thousand times slower.
+        max_steps: steps of an episode.
+        reward: of a won game (SkillRL: 10).
+        strict: refuse a split with a game that cannot be read, instead of leaving it out.
+        render_mode: `ansi`: `render()` gives the last frame as text.
+
+    Raises:
+        EnvError: there are no such games, or an argument is not known.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        split: str = "train",
+        task_types: Sequence[str] | None = None,
+        engine: str = "fast",
+        max_steps: int = MAX_STEPS,
+        reward: float = 1.0,
+        strict: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__()
+        if engine not in ENGINES:
+            raise EnvError(f"There is no engine {engine!r}.{did_you_mean(engine, ENGINES)}")
+        if max_steps < 1:
+            raise EnvError(f"max_steps must be at least 1, found {max_steps}.")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
+        self.games: GameList = open_games(data, split, task_types=task_types, strict=strict)
+        self.engine = engine
+        self.max_steps = max_steps
+        self.reward = reward
+        self.render_mode = render_mode
+        self._game: Game | None = None
+        self._engine: Engine | None = None
+        self._frame: Frame | None = None
+        self._commands: list[str] = []
+
+    def tasks(self, split: str | None = None) -> list[Task]:
+        """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
+        games = self.games if split is None else self.games.of(split)
+        return [
+            Task(
+                id=game.id,
+                env_id=ALFWORLD_ENV_ID,
+                options={"task": game.id},
+                split=game.split,
+                task_type=game.task_type,
+            )
+            for game in games
+        ]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin a game.
+
+        Args:
+            seed: draws a game where no task is given.
+            options: `task`, the id of a game of any split of the same data; `walkthrough`, whether `info` has one.
+
+        Raises:
+            EnvError: an option is not known, there is no such game, or it cannot be read.
+        """
+        super().reset(seed=seed)
+        asked = dict(options or {})
+        for option in asked:
+            if option not in _OPTIONS:
+                raise EnvError(f"{ALFWORLD_ENV_ID} has no option {option!r}.{did_you_mean(option, _OPTIONS)}")
+        if asked.get("task") is None:
+            game = self.games[int(self.np_random.integers(len(self.games)))]
+        else:
+            game = self.games.find(asked["task"])
+        if game != self._game or self._engine is None:
+            self._engine = self._make_engine(game)
+        self._game, self._commands = game, []
+        self._frame = self._engine.reset()
+        info = self._info()
+        if asked.get("walkthrough"):
+            info["walkthrough"] = list(load_game(game.path).walkthrough)
+        return self._frame.feedback, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One command; any text. White space around it means nothing, and what is not admissible changes nothing.
+
+        Raises:
+            EnvError: `action` is no `str`, or there was no `reset` before.
+        """
+        if not isinstance(action, str):
+            raise EnvError(f"An action of {ALFWORLD_ENV_ID} is a str, found {type(action).__name__}: {action!r:.80}.")
+        if self._engine is None:
+            raise EnvError("step was called before reset.")
+        self._commands.append(action)
+        self._frame = self._engine.step(action)
+        won = self._frame.won
+        truncated = not won and len(self._commands) >= self.max_steps
+        return self._frame.feedback, self.reward * won, won, truncated, self._info()
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The last command and what came of it; None without `render_mode="ansi"`."""
+        if self.render_mode is None or self._frame is None:
+            return None
+        said = [f"> {self._commands[-1]}"] if self._commands else []
+        return "\n".join([*said, self._frame.feedback])
+
+    def _info(self) -> dict[str, Any]:
+        assert self._frame is not None and self._game is not None
+        return {
+            "admissible_commands": list(self._frame.commands),
+            "won": self._frame.won,
+            "task": load_game(self._game.path).task,
+            "task_type": self._game.task_type,
+            "game": self._game.id,
+            "gamefile": str(self._game.path),
+            "source": self._game.source,
+        }
+
+    def _make_engine(self, game: Game) -> Engine:
+        if self.engine == "official":
+            return OfficialEngine(game.path)
+        return FastEngine(load_game(game.path).world)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An episode is written as its commands: worlds are large, and the official engine is no Python object."""
+        return {**self.__dict__, "_engine": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._game is not None:
+            self._engine = self._make_engine(self._game)
+            self._engine.reset()
+            for command in self._commands:
+                self._engine.step(command)

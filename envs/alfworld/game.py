@@ -1,0 +1,130 @@
+"""A game file (`game.tw-pddl`) and what it holds; every fault of it is named with its path."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.envs.alfworld.grammar import read_grammar
+from skill_ttrl.envs.alfworld.problem import read_problem
+from skill_ttrl.envs.alfworld.world import World, build_world
+from skill_ttrl.errors import EnvError
+
+GAME_FILE = "game.tw-pddl"
+OFFICIAL, GENERATED = "alfworld-official", "alfworld-generated"
+"""Where games come from; every result names it."""
+TASK_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+"""In ALFWorld's own order (its numbers 1 to 6)."""
+KEPT_WORLDS = 512
+"""Games that are held in memory, the least recently used leave; about 0.2 MB each."""
+DOMAIN = "6ac36c7c5a294baf"
+"""Hash of `alfred.pddl` without comments and white space: what the engine simulates."""
+_COMMENT = re.compile(r";[^\n]*")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One game of a collection."""
+
+    id: str
+    """`split/task folder/trial folder`: what `options={"task": id}` takes. Unique, and stable between machines."""
+    path: Path
+    """Of its `game.tw-pddl`."""
+    source: str
+    """`alfworld-official` or `alfworld-generated`."""
+    task_type: str
+    """One of `TASK_TYPES`."""
+
+    @property
+    def split(self) -> str:
+        """`train`, `valid_seen` or `valid_unseen`."""
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A game's content, ready to be played."""
+
+    world: World
+    walkthrough: tuple[str, ...]
+    """Commands that win it. They know where hidden things are: to replay, not to learn from."""
+
+    @property
+    def task(self) -> str:
+        """The task in words: "put a clean mug in cabinet." """
+        return self.world.task.partition("Your task is to: ")[2] or self.world.task
+
+
+def read_game_file(path: Path) -> dict[str, Any]:
+    """The JSON of a game file.
+
+    Raises:
+        EnvError: there is none, it is cut off, or a field is missing; the message names the path.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise EnvError(f"There is no game {path}.") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise EnvError(
+            f"The game {path} cannot be read: {error}. It may be cut off; copy or unpack it again."
+        ) from None
+    wanted: Mapping[str, type | tuple[type, ...]] = {
+        "pddl_domain": str, "grammar": str, "pddl_problem": str, "walkthrough": (list, type(None))
+    }  # fmt: skip
+    if not isinstance(content, dict):
+        raise EnvError(f"The game {path} is no JSON object.")
+    for name, kind in wanted.items():
+        if not isinstance(content.get(name), kind):
+            raise EnvError(f"The game {path} has no {name!r}.")
+    return content
+
+
+def load_game(path: Path) -> Loaded:
+    """Read a game; one that was read before and has not changed since is taken from memory.
+
+    Raises:
+        EnvError: it cannot be read, or is of another domain or grammar; the message names the path.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        raise EnvError(f"There is no game {path}.") from None
+    return _load(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=KEPT_WORLDS)
+def _load(path: Path, changed: int, size: int) -> Loaded:
+    content = read_game_file(path)
+    try:
+        found = domain_hash(content["pddl_domain"])
+        if found != DOMAIN:
+            raise EnvError(f"its domain is not ALFWorld's alfred.pddl ({found}, not {DOMAIN})")
+        texts, task = read_grammar(content["grammar"])
+        world = build_world(read_problem(content["pddl_problem"]), texts, task)
+    except EnvError as error:
+        raise EnvError(
+            f'The game {path} cannot be played by the fast engine: {error}. engine="official" may.'
+        ) from None
+    return Loaded(world, tuple(str(command) for command in content["walkthrough"] or ()))
+
+
+@functools.lru_cache(maxsize=8)
+def domain_hash(text: str) -> str:
+    """A hash of a PDDL domain that comments, case and white space do not change."""
+    bare = _SPACE.sub(" ", _COMMENT.sub("", text)).strip().lower()
+    return hashlib.blake2b(bare.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,85 @@
+"""One episode of a player that needs no model, and what an environment's answer is taken for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from skill_ttrl.agents.player import Player
+from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
+
+
+def play_episode(
+    env: gymnasium.Env[str, str], task: Task, player: Player, *, seed: int, max_steps: int = 1000
+) -> Trajectory:
+    """Play a task to its end.
+
+    An exception of the environment or the player is the episode's outcome (`stop_reason` "error"), not the caller's.
+
+    Args:
+        env: it is reset.
+        task: what is played.
+        player: who plays.
+        seed: of the environment, where the task has none, and of the player.
+        max_steps: bound for environments that set none.
+    """
+    steps: list[Step] = []
+    stop: StopReason = "max_turns"
+    observation, error = "", None
+    try:
+        observation, info = env.reset(
+            seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed,
+            options={**task.options, **getattr(player, "needs", {})},
+        )
+        player.start(observation, info, derive_seed(seed, "player", task.id))
+        while len(steps) < max_steps:
+            action, admissible = player.act(observation, info), listed_actions(info)
+            seen, reward, terminated, truncated, info = env.step(action)
+            steps.append(
+                Step(
+                    observation,
+                    action,
+                    finite(reward),
+                    bool(terminated),
+                    bool(truncated),
+                    info=plain(info),
+                    admissible=admissible,
+                )
+            )
+            observation = seen
+            if terminated or truncated:
+                stop = "terminated" if terminated else "truncated"
+                break
+    except (
+        Exception
+    ) as failure:  # an environment and a player are foreign code: their failure is this episode's outcome
+        stop, error = "error", f"{type(failure).__name__}: {failure}"
+    return Trajectory(task, tuple(steps), None, stop, error=error, last_observation=observation if steps else "")
+
+
+def finite(reward: Any) -> float:
+    """A reward as a number.
+
+    Raises:
+        ValueError: it is infinite or not a number.
+    """
+    value = float(reward)
+    if not math.isfinite(value):
+        raise ValueError(f"the environment's reward is {value}")
+    return value
+
+
+def plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an `info` can be written down: texts, numbers, truth values and None."""
+    return {
+        str(key): value for key, value in info.items() if value is None or isinstance(value, str | int | float | bool)
+    }
+
+
+def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The actions that an `info` lists (`admissible_commands`)."""
+    listed = info.get("admissible_commands")
+    return tuple(str(action) for action in listed) if isinstance(listed, list | tuple) else ()
