@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
@@ -63,7 +63,7 @@ class RandomPlayer:
 class WalkthroughPlayer:
     """Replays the solution that the environment gives at the start (`info["walkthrough"]`): it knows what no agent can."""
 
-    needs = {"walkthrough": True}
+    needs: ClassVar[Mapping[str, Any]] = {"walkthrough": True}
     """Options that an episode of it must be reset with."""
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:

@@ -45,7 +45,7 @@ class ALFWorldEnv(TextEnv):
         EnvError: there are no such games, or an argument is not known.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ALFWorldEnv(TextEnv):
         truncated = not won and len(self._commands) >= self.max_steps
         return self._frame.feedback, self.reward * won, won, truncated, self._info()
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The last command and what came of it; None without `render_mode="ansi"`."""
         if self.render_mode is None or self._frame is None:
             return None

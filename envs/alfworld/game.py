@@ -65,7 +65,7 @@ class Loaded:
 
     @property
     def task(self) -> str:
-        """The task in words: "put a clean mug in cabinet." """
+        """The task in words, such as "put a clean mug in cabinet"."""
         return self.world.task.partition("Your task is to: ")[2] or self.world.task
 
 
