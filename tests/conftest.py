@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,23 @@ skills:
   retrieve_k: 1
   retrieve_tokens: 24
 """
+
+
+ALFWORLD_ARCHIVE = Path(__file__).parents[1].parent / "shared" / "data" / "alfworld" / "json_2.1.1.tar.xz"
+
+
+@pytest.fixture(scope="session")
+def official_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the official games of ALFWorld in `json_2.1.1/`: $ALFWORLD_DATA, or an archive beside the checkout."""
+    given = os.environ.get("ALFWORLD_DATA", "")
+    if given and (Path(given) / "json_2.1.1" / "valid_unseen").is_dir():
+        return Path(given)
+    if not ALFWORLD_ARCHIVE.is_file():
+        pytest.skip("needs the official games: set ALFWORLD_DATA to the folder that holds json_2.1.1/")
+    folder = tmp_path_factory.mktemp("alfworld")
+    with tarfile.open(ALFWORLD_ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture(scope="session")
