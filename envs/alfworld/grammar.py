@@ -88,7 +88,11 @@ def _texts(text: str) -> Texts:
             rules.update(json.loads("\n".join(line for line in block.split("\n") if not line.lstrip().startswith("#"))))
     except json.JSONDecodeError as error:
         raise EnvError(f"its grammar cannot be read: {error}") from None
-    actions = _ACTION.findall(text)
+    help_text = rules.pop("help.feedback", [{"rhs": "#help.feedback#"}])[0]["rhs"]  # a symbol in the package's own file
+    actions = [
+        (name, template, feedback.replace("#help.feedback#", help_text))
+        for name, template, feedback in _ACTION.findall(text)
+    ]
     found = structure(rules, actions)
     if found != STRUCTURE:
         raise EnvError(f"its grammar is built in another way than ALFWorld's ({found}, not {STRUCTURE})")
