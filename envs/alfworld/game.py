@@ -30,8 +30,17 @@ TASK_TYPES = (
 """In ALFWorld's own order (its numbers 1 to 6)."""
 KEPT_WORLDS = 512
 """Games that are held in memory, the least recently used leave; about 0.2 MB each."""
-DOMAIN = "6ac36c7c5a294baf"
-"""Hash of `alfred.pddl` without comments and white space: what the engine simulates."""
+DOMAINS = ("6ac36c7c5a294baf", "4de9bfc0fd89adc3")
+"""Hashes of `alfred.pddl` without comments and white space, in the released games and in the package alfworld: what the engine
+simulates. The second does not name `SinkType` as a place to clean at; no receptacle is of that type.
+"""
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "pddl_domain": str,
+    "grammar": str,
+    "pddl_problem": str,
+    "walkthrough": (list, type(None)),
+}
+_HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 _COMMENT = re.compile(r";[^\n]*")
 _SPACE = re.compile(r"\s+")
 
@@ -76,22 +85,50 @@ def read_game_file(path: Path) -> dict[str, Any]:
         EnvError: there is none, it is cut off, or a field is missing; the message names the path.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise EnvError(f"There is no game {path}.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no JSON
         raise EnvError(
             f"The game {path} cannot be read: {error}. It may be cut off; copy or unpack it again."
         ) from None
-    wanted: Mapping[str, type | tuple[type, ...]] = {
-        "pddl_domain": str, "grammar": str, "pddl_problem": str, "walkthrough": (list, type(None))
-    }  # fmt: skip
     if not isinstance(content, dict):
         raise EnvError(f"The game {path} is no JSON object.")
-    for name, kind in wanted.items():
-        if not isinstance(content.get(name), kind):
+    for name, kind in _FIELDS.items():
+        value = content.get(name)
+        if not isinstance(value, kind):
             raise EnvError(f"The game {path} has no {name!r}.")
+        if isinstance(value, str) and _HALF_A_CHARACTER.search(value):  # JSON can hold what no text can
+            raise EnvError(f"The game {path} is no Unicode text in {name!r}.")
     return content
+
+
+def read_content(path: Path, content: Mapping[str, Any]) -> Loaded:
+    """A game from the JSON of its file.
+
+    Args:
+        path: of the file, for messages.
+        content: as `read_game_file` gives it.
+
+    Raises:
+        EnvError: it is of another domain or grammar, or a part is cut off; the message names the path.
+    """
+    try:
+        found = domain_hash(content["pddl_domain"])
+        if found not in DOMAINS:
+            raise EnvError(f"its domain is not ALFWorld's alfred.pddl ({found}, not {' or '.join(DOMAINS)})")
+        texts, task = read_grammar(content["grammar"])
+        world = build_world(read_problem(content["pddl_problem"]), texts, task)
+    except EnvError as error:
+        raise EnvError(
+            f'The game {path} cannot be played by the fast engine: {error}. engine="official" may.'
+        ) from None
+    return Loaded(world, walkthrough_of(content))
+
+
+def walkthrough_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The commands that win a game, from the JSON of its file; none where it has none."""
+    return tuple(str(command) for command in content["walkthrough"] or ())
 
 
 def load_game(path: Path) -> Loaded:
@@ -109,18 +146,7 @@ def load_game(path: Path) -> Loaded:
 
 @functools.lru_cache(maxsize=KEPT_WORLDS)
 def _load(path: Path, changed: int, size: int) -> Loaded:
-    content = read_game_file(path)
-    try:
-        found = domain_hash(content["pddl_domain"])
-        if found != DOMAIN:
-            raise EnvError(f"its domain is not ALFWorld's alfred.pddl ({found}, not {DOMAIN})")
-        texts, task = read_grammar(content["grammar"])
-        world = build_world(read_problem(content["pddl_problem"]), texts, task)
-    except EnvError as error:
-        raise EnvError(
-            f'The game {path} cannot be played by the fast engine: {error}. engine="official" may.'
-        ) from None
-    return Loaded(world, tuple(str(command) for command in content["walkthrough"] or ()))
+    return read_content(path, read_game_file(path))
 
 
 @functools.lru_cache(maxsize=8)

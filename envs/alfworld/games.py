@@ -2,37 +2,287 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple, overload
 
-from skill_ttrl.envs.alfworld.game import Game
+from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED, OFFICIAL, TASK_TYPES, Game
+from skill_ttrl.envs.alfworld.index import Index, open_index
+from skill_ttrl.envs.alfworld.survey import DAMAGED, FAST_CANNOT, PLAYABLE, Progress
+from skill_ttrl.errors import EnvError, did_you_mean
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
+VARIABLE = "ALFWORLD_DATA"
+GENERATE = "generated"
+"""As `data`: this package's own games."""
+LAYOUT = "json_2.1.1"
+MARK = "generated.json"
+"""Beside `json_2.1.1` where the games are this package's own."""
+_OTHER_NAMES = {
+    "eval_in_distribution": "valid_seen",
+    "eval_out_of_distribution": "valid_unseen",
+    "validation": "valid_seen",
+    "test": "valid_unseen",
+}
 
 
-class GameList:
-    """The games of one split, sorted by id, with what was left out."""
+class Skipped(NamedTuple):
+    """A game that is not played."""
+
+    id: str
+    reason: str
+    damaged: bool
+    """True: it cannot be read, and `strict` refuses it. False: ALFWorld leaves it out as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Where games are taken from."""
+
+    folder: Path | None
+    """Holds a folder for each split; None: this package's own games, which are made when a split is first opened."""
+
+    def splits(self) -> tuple[str, ...]:
+        """The splits that can be opened."""
+        if self.folder is None:
+            return SPLITS
+        found = sorted(entry.name for entry in self.folder.iterdir() if entry.is_dir())
+        return tuple(name for name in found if not name.startswith("."))
+
+    def open(self, split: str, progress: Progress | None = None) -> tuple[Path, str]:
+        """The folder of a split and the source of its games.
+
+        Raises:
+            EnvError: there is no such split, or its games cannot be made.
+        """
+        known = self.splits()
+        if split not in known:
+            other = _OTHER_NAMES.get(split)
+            meant = f" What ALFWorld calls {split!r} is {other!r}." if other in known else ""
+            raise EnvError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
+        if self.folder is not None:
+            source = GENERATED if (self.folder.parent / MARK).is_file() else OFFICIAL
+            return self.folder / split, source
+        from skill_ttrl.envs.alfworld.generate import ensure_generated
+
+        return ensure_generated(split, progress=progress) / LAYOUT / split, GENERATED
+
+    def __str__(self) -> str:
+        return "the generated games" if self.folder is None else str(self.folder)
+
+
+def find_data(data: str | Path | None) -> Data:
+    """Where the games are.
+
+    Args:
+        data: a folder with `json_2.1.1/` in it, that folder, or `generated` (a folder of this name is `./generated`). None:
+            `$ALFWORLD_DATA` where it is set, else `generated`.
+
+    Raises:
+        EnvError: the folder, given or of the variable, has no games in it.
+    """
+    asked, said = data, f"data={str(data)!r}"
+    if asked is None:
+        asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"
+        if _set_by_the_package(asked):
+            asked = GENERATE
+    if asked == GENERATE:
+        return Data(None)
+    folder = Path(asked).expanduser()
+    for candidate in (folder / LAYOUT, folder):
+        if any((candidate / split).is_dir() for split in SPLITS):
+            return Data(candidate.absolute())
+    raise EnvError(
+        f"There are no games in {folder} ({said}): looked for {folder / LAYOUT} and in it for a folder of "
+        f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Give the folder that alfworld-download has filled, or take the games that "
+        f'this package makes itself: data="{GENERATE}"' + (f", or unset {VARIABLE}." if data is None else ".")
+    )
+
+
+class GameList(Sequence[Game]):
+    """The games of one split that can be played, sorted by id, with what was left out. Written down as what it was opened with."""
+
+    def __init__(
+        self,
+        data: Data,
+        split: str,
+        task_types: tuple[str, ...] = (),
+        strict: bool = False,
+        official: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.data, self.split, self.task_types, self.strict, self.official = data, split, task_types, strict, official
+        every = _read(data, split, official, progress)
+        self.source = every.source
+        damaged = [game for game in every.skipped if game.damaged]
+        if damaged:
+            _report(damaged, len(every.games), every.folder, strict)
+        self._by_id = every.by_id
+        self._games = every.games
+        if task_types:
+            self._games = tuple(game for game in every.games if game.task_type in task_types)
+        self.skipped: tuple[Skipped, ...] = every.skipped
+        """Games of the split, of any task type, that are not played."""
+        if not every.games:
+            why = f" {len(self.skipped)} are left out, the first: {self.skipped[0].reason}" if self.skipped else ""
+            raise EnvError(
+                f"There is no game in {every.folder}: looked for TASK/TRIAL/{GAME_FILE}.{why} Known splits: "
+                f"{', '.join(data.splits())}."
+            )
+        if not self._games:
+            there = sorted({game.task_type for game in every.games})
+            raise EnvError(
+                f"None of the {len(every.games)} games in {every.folder} is of the task type {' or '.join(task_types)}; there are "
+                f"{', '.join(there)}."
+            )
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self._games)
 
-    def __getitem__(self, number: int) -> Game:
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Game]:
-        raise NotImplementedError
+    @overload
+    def __getitem__(self, number: int) -> Game: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Game]: ...
+    def __getitem__(self, number: int | slice) -> Game | Sequence[Game]:
+        return self._games[number]
 
     def of(self, split: str) -> GameList:
-        """The games of another split of the same data, under the same choice of task types."""
-        raise NotImplementedError
+        """The games of another split of the same data, under the same choice of task types.
+
+        Raises:
+            EnvError: see `open_games`.
+        """
+        if split == self.split:
+            return self
+        return GameList(self.data, split, self.task_types, self.strict, self.official)
 
     def find(self, name: object) -> Game:
-        """The game with this id, of any split of the same data."""
-        raise NotImplementedError
+        """The game with this id, of any split of the same data and of any task type.
+
+        Raises:
+            EnvError: there is none, or it is left out; the message says why, or names the most similar id.
+        """
+        if not isinstance(name, str):
+            raise EnvError(
+                f"A task is a game's id, a text such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). "
+                "A game's number would change with the data: `env.unwrapped.games[number].id` is its id."
+            )
+        split = name.partition("/")[0]
+        games = self.of(split) if split in self.data.splits() else self
+        found = games._by_id.get(name)
+        if found is None:
+            for game in games.skipped:
+                if game.id == name:
+                    raise EnvError(f"The game {name} is left out: {game.reason}.")
+            close = difflib.get_close_matches(name[:300], games._by_id, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            raise EnvError(
+                f"There is no game {_short(name)} in {self.data}.{meant} An id is split/task folder/trial folder, such as "
+                f"{self._games[0].id!r}; the splits are {', '.join(self.data.splits())}."
+            )
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GameList, (self.data, self.split, self.task_types, self.strict, self.official)
 
 
 def open_games(
-    data: str | Path | None, split: str, *, task_types: Sequence[str] | None = None, strict: bool = False
+    data: str | Path | None,
+    split: str,
+    *,
+    task_types: Sequence[str] | None = None,
+    strict: bool = False,
+    engine: str = "fast",
+    progress: Progress | None = None,
 ) -> GameList:
-    """The games of a split."""
-    raise NotImplementedError
+    """The games of a split.
+
+    The first time every game of the split is read, to find those that are damaged: seconds for thousands. What was found is
+    kept in an index (`skill_ttrl.envs.alfworld.index`), and opening the split again takes a fraction of a second.
+
+    Args:
+        data: see `find_data`.
+        split: `train`, `valid_seen` or `valid_unseen`, or another folder beside these.
+        task_types: only games of these, see `game.TASK_TYPES`; None: of all six.
+        strict: refuse a split with a damaged game. Without, such games are left out, a warning counts and names them, and
+            `skipped` lists them.
+        engine: with `official` games of another domain or grammar than ALFWorld's are kept; the fast engine leaves them out.
+        progress: told of (games read, games in all) while games are read for the first time, or made.
+
+    Raises:
+        EnvError: there are no games there, no such split, no such task type; or, with `strict`, one is damaged.
+    """
+    if isinstance(task_types, str):
+        task_types = (task_types,)
+    for name in task_types or ():
+        if name not in TASK_TYPES:
+            raise EnvError(f"There is no task type {_short(name)}.{did_you_mean(str(name)[:50], TASK_TYPES)}")
+    return GameList(find_data(data), str(split), tuple(task_types or ()), strict, engine == "official", progress)
+
+
+class _Every(NamedTuple):
+    """All games of a split."""
+
+    folder: Path
+    source: str
+    games: tuple[Game, ...]
+    by_id: Mapping[str, Game]
+    skipped: tuple[Skipped, ...]
+
+
+def _read(data: Data, split: str, official: bool, progress: Progress | None) -> _Every:
+    folder, source = data.open(split, progress)
+    return _Kept(open_index(folder, progress), folder, split, source, official).read()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a list of games is made from: equal while the index is the same object, so that lists share their games."""
+
+    index: Index
+    folder: Path
+    split: str
+    source: str
+    official: bool
+
+    @lru_cache(maxsize=8)  # noqa: B019 (few, and meant to be kept)
+    def read(self) -> _Every:
+        plays = (PLAYABLE, FAST_CANNOT) if self.official else (PLAYABLE,)
+        games, skipped = [], []
+        for name, entry in self.index.entries.items():
+            game = f"{self.split}/{name}"
+            if entry.status in plays:
+                games.append(Game(game, self.folder / name / GAME_FILE, self.source, entry.task_type))
+            else:
+                skipped.append(Skipped(game, entry.why, entry.status in (DAMAGED, FAST_CANNOT)))
+        return _Every(self.folder, self.source, tuple(games), {game.id: game for game in games}, tuple(skipped))
+
+
+def _report(damaged: Sequence[Skipped], others: int, folder: Path, strict: bool) -> None:
+    first = "; ".join(game.reason.rstrip(".") for game in damaged[:3])
+    more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    count = f"{len(damaged)} of the {len(damaged) + others} games in {folder} cannot be played"
+    if strict:
+        raise EnvError(f"{count}: {first}{more}. Mend or remove them; without strict they are left out.")
+    warnings.warn(f"{count} and are left out: {first}{more}. With strict=True this is an error.", stacklevel=4)
+
+
+def _set_by_the_package(value: str) -> bool:
+    """Whether `$ALFWORLD_DATA` is what importing the package alfworld sets it to, rather than what a user chose.
+
+    It makes its default folder and names it in the variable. With games in it, it is taken as any other.
+    """
+    default = os.path.expanduser("~/.cache/alfworld")
+    return "alfworld.info" in sys.modules and value == default and not os.path.isdir(os.path.join(default, LAYOUT))
+
+
+def _short(value: object) -> str:
+    """A value for a message, however long it is."""
+    text = repr(value[:200] if isinstance(value, str) else value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -85,13 +85,12 @@ def build_world(problem: Problem, texts: Texts, task: str) -> World:
     for thing, kind in (*facts.get("objecttype", ()), *facts.get("receptacletype", ())):
         kinds[thing].add(kind)
     start = facts["atlocation"][0][1]
+    ways = [  # each command once, whatever the number of places from which one may go: this is most of a world
+        (place, texts.command("GotoLocation", r=names[receptacle]), ("GotoLocation", receptacle, place))
+        for receptacle, place in facts.get("receptacleatlocation", ())
+    ]
     go_to = {
-        here: {
-            texts.command("GotoLocation", r=names[receptacle]): ("GotoLocation", receptacle, place)
-            for receptacle, place in facts.get("receptacleatlocation", ())
-            if place != here
-        }
-        for here in {start, *receptacles_at}
+        here: {command: rule for place, command, rule in ways if place != here} for here in {start, *receptacles_at}
     }
     return World(
         texts=texts,
@@ -103,7 +102,7 @@ def build_world(problem: Problem, texts: Texts, task: str) -> World:
         in_sight=[receptacle for receptacle, _ in facts.get("receptacleatlocation", ())],
         go_to=go_to,
         openable=_all(problem, "openable"),
-        kinds={thing: frozenset(own) for thing, own in kinds.items()},
+        kinds={thing: frozenset(kinds[thing]) for thing in names},  # a thing may have no type at all
         able={
             name: _all(problem, name)
             for name in (
