@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.envs import ENV_RULE, envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
@@ -27,7 +28,6 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
     "checkpoint; 5 model, device or missing package; 128+n stopped by signal n with everything saved."
 )
-ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
 
 app = typer.Typer(
     name="skillttrl",
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 configs_app = typer.Typer(help="Shipped recipes: list them, show one, copy one to change it.", no_args_is_help=True)
 app.add_typer(configs_app, name="configs")
+app.add_typer(envs_app, name="envs")
 app.add_typer(skills_app, name="skills")
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
@@ -237,22 +238,6 @@ def export(
 app.command()(merge)
 app.command()(vote)
 app.command()(serve)
-
-
-@app.command()
-def envs(as_json: AsJson = False) -> None:
-    """List the environments that `--env` and `env.id` can name."""
-    from skill_ttrl.envs import list_envs
-
-    found = list_envs()
-    if as_json:
-        print_json(found)
-    else:
-        from skill_ttrl.cli.views import rows_table
-
-        rows = [(info.short_name, info.id, info.description) for info in found]
-        Console().print(rows_table("Environments", ("short name", "id", "what it is"), rows))
-        Console().print(f"Name one by {ENV_RULE}. Start one of your own: skillttrl init my_env", markup=False)
 
 
 @configs_app.command("list")

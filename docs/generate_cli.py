@@ -1,6 +1,6 @@
 """Write the list of commands in docs/cli.md from the command line itself. `tests/integration/test_docs.py` holds them together.
 
-Run it after a change of `cli/main.py`: python docs/generate_cli.py
+Run it after a change of a command: python docs/generate_cli.py
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every command and its click object, those of groups by both words."""
     command = typer.main.get_command(app) if command is None else command
     inner = getattr(command, "commands", None)
-    if not inner:
+    if not inner or command.invoke_without_command:
         yield name, command
     for word, child in (inner or {}).items():
         yield from commands(child, f"{name} {word}".strip())

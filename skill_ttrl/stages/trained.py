@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.changes import storable
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory, bank_version, read_run_bank
-from skill_ttrl.stages.build import make_parts
+from skill_ttrl.stages.build import Parts, make_parts
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import majority_vote
 
@@ -147,22 +148,42 @@ def _asked(
     trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
 ) -> Group:
     config = trained.config
-    parts = make_parts(config, weights=trained.weights)
+    with awake(trained, use_bank) as parts:
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
+        task = Task("question", MATH_ENV_ID, {"question": question})
+        (group,) = wait_for(
+            rollout(
+                [task],
+                samples,
+                envs=envs,
+                agent=parts.agent,
+                backend=parts.backend,
+                sampling=sampling,
+                seed=config.seed,
+            )
+        )
+        refuse_failure([group])
+    return group
+
+
+@contextmanager
+def awake(trained: Answering, use_bank: bool = True) -> Iterator[Parts]:
+    """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
+
+    Args:
+        trained: which policy.
+        use_bank: False leaves its skill bank out; so does `skills.use: false`.
+    """
+    parts = make_parts(trained.config, weights=trained.weights)
     agent = parts.agent
     bank: RunBank | None = None
     try:
         bank = trained.bank() if use_bank else None
         if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
             agent = agent.seeing(bank.access())
-        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
-        task = Task("question", MATH_ENV_ID, {"question": question})
-        (group,) = wait_for(
-            rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, sampling=sampling, seed=config.seed)
-        )
-        refuse_failure([group])
+        yield replace(parts, agent=agent)
     finally:
         parts.backend.close()
         if bank is not None:
             bank.close()
-    return group

@@ -1,0 +1,313 @@
+"""One episode to watch: a person, a player without a model or a policy plays, and every step is told as it comes.
+
+`play` and `play_policy` give the same `Trajectory` as a collection or a rollout would: they are `play_episode` and `rollout`
+on an environment that tells what happens in it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.utils import seeding
+
+from skill_ttrl.agents.player import PLAYERS, Player, WalkthroughPlayer, make_player
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.envs import make_env, resolve_env
+from skill_ttrl.episode import finite, listed_actions, plain, play_episode
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.llm.base import Sampling, wait_for
+from skill_ttrl.llm.usage import accounting, spending
+from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.stages.subject import Subject, find_subject, is_remote
+from skill_ttrl.stages.trained import Answering, awake
+from skill_ttrl.types import Step, Task, Trajectory
+
+MAX_TURNS = 50
+"""Steps of a policy where neither its config nor `--set` gives it more than one."""
+PLAYER_NAMES = ("expert", *PLAYERS)
+
+TextEnvironment = gymnasium.Env[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to see: at the start, and after every step."""
+
+    step: int
+    """Steps played so far; 0 at the start."""
+    limit: int | None
+    """Steps of an episode; None where the environment sets no bound."""
+    action: str | None
+    """What led here; None at the start."""
+    observation: str
+    info: Mapping[str, Any]
+    earned: float
+    """Sum of the rewards so far."""
+    over: bool
+    """Whether the environment has ended the episode."""
+
+
+Watch = Callable[[Scene], None]
+
+
+class Stopped(BaseException):
+    """The episode is ended from outside. It is no `Exception`: a rollout takes those for outcomes of the environment."""
+
+
+class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
+    """The same environment; `watch` is told of every reset and step, and the steps are kept."""
+
+    def __init__(self, env: TextEnvironment, task: Task, watch: Watch) -> None:
+        super().__init__(env)
+        self._task, self._watch = task, watch
+        self._limit = step_limit(env)
+        self._steps: list[Step] = []
+        self._observation = ""
+        self._info: Mapping[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._steps = []
+        self._tell(None, observation, info, over=False)
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps.append(
+            Step(
+                self._observation,
+                action,
+                finite(reward),
+                bool(terminated),
+                bool(truncated),
+                info=plain(info),
+                admissible=listed_actions(self._info),
+            )
+        )
+        self._tell(action, observation, info, over=bool(terminated or truncated))
+        return observation, reward, terminated, truncated, info
+
+    def so_far(self) -> Trajectory:
+        """What was played before somebody left: an episode with as many turns as were wanted."""
+        seen = self._observation if self._steps else ""
+        return Trajectory(self._task, tuple(self._steps), None, "max_turns", last_observation=seen)
+
+    def _tell(self, action: str | None, observation: Any, info: Any, *, over: bool) -> None:
+        if not isinstance(observation, str):
+            raise EnvError(f"The environment's observation must be a str, found {type(observation).__name__}.")
+        self._observation, self._info = observation, info
+        earned = sum(step.reward for step in self._steps)
+        try:
+            self._watch(Scene(len(self._steps), self._limit, action, observation, info, earned, over))
+        except Exception as error:  # a screen that fails is no outcome of the environment
+            raise Stopped from error
+
+
+def step_limit(env: TextEnvironment) -> int | None:
+    """The longest episode: the environment's own `max_steps`, or what it was registered with; None where neither says."""
+    own = getattr(env.unwrapped, "max_steps", None)
+    if isinstance(own, int):
+        return own
+    return env.spec.max_episode_steps if env.spec is not None else None
+
+
+def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: Watch) -> Trajectory:
+    """Let a player play `task`.
+
+    Args:
+        env: is reset; stays open.
+        task: what is played.
+        player: who plays. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
+        seed: see `play_episode`.
+        watch: called with every scene, before the player is asked what to do in it.
+
+    Raises:
+        EnvError: the walkthrough is to be played, and the environment has none.
+    """
+    watched = WatchedEnv(env, task, watch)
+    try:
+        played = play_episode(watched, task, player, seed=seed)
+    except Stopped as stopped:
+        return _ended(watched, stopped)
+    if isinstance(player, WalkthroughPlayer) and not played.steps:
+        raise EnvError(
+            f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch somebody with --agent."
+        )
+    return played
+
+
+def play_policy(
+    env: TextEnvironment,
+    task: Task,
+    policy: Answering,
+    *,
+    seed: int,
+    watch: Watch,
+    temperature: float = 0.0,
+    use_bank: bool = True,
+) -> Trajectory:
+    """Let a policy play `task`, as its training episodes go.
+
+    Args:
+        env: is reset; stays open.
+        task: what is played.
+        policy: a trained one, a plain model, or one behind an address. Its config says how it is asked.
+        seed: of its random choices.
+        watch: called with every scene.
+        temperature: 0 is greedy.
+        use_bank: False plays without its skill bank.
+
+    Raises:
+        ConfigError, ModelError: it cannot be asked like this.
+    """
+    config, watched = policy.config, WatchedEnv(env, task, watch)
+    with (
+        accounting(None, config.endpoints) as ledger,
+        ledger.phase("play"),
+        spending("Raise it, or play a shorter game."),
+        awake(policy, use_bank) as parts,
+    ):
+        work = rollout(
+            [task],
+            1,
+            envs=EnvPool(lambda: watched),
+            agent=parts.agent,
+            backend=parts.backend,
+            sampling=Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
+            seed=seed,
+            max_turns=config.agent.max_turns,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            constrain=config.agent.constrain_actions,
+        )
+        try:
+            (group,) = wait_for(work)
+        except Stopped as stopped:
+            return _ended(watched, stopped)
+    return group.trajectories[0]
+
+
+def find_agent(name: str, env_id: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Player | Subject:
+    """Who is meant: a player (`expert`, `random`, `walkthrough`, `module:attribute`), or a policy.
+
+    Args:
+        name: of a player; or a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
+        env_id: the environment that is played.
+        overrides: changes to a policy's config.
+        config: a plain model's recipe.
+
+    Raises:
+        ConfigError: nothing has this name.
+        EnvError: this environment has no expert.
+        RunFolderError, ModelError: see `find_subject`.
+    """
+    if name in PLAYER_NAMES or (":" in name and not is_remote(name) and not Path(name).exists()):
+        return make_player(name, env_id)
+    if not is_remote(name) and "/" not in name and not Path(name).exists():
+        raise ConfigError(
+            f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
+            "folder, owner/name or openai:MODEL; a player of your own is module:attribute."
+        )
+    found = find_subject(name, overrides, config=config)
+    if found.config.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
+        found.config.agent.max_turns = MAX_TURNS
+    return found
+
+
+def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig | None = None) -> dict[str, Any]:
+    """Arguments of the environment: those that a run was trained with, where it was in the same one, then `env.kwargs`."""
+    asked = load_config({}, [each for each in overrides if each.startswith("env.kwargs")]).env.kwargs
+    return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
+
+
+def open_env(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> TextEnvironment:
+    """The environment; one that takes a `split` is made for this one, so that it looks for no other.
+
+    Raises:
+        EnvError: it cannot be made with these arguments.
+    """
+    spec = gymnasium.registry[env_id.rpartition(":")[2]]
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    own = {"split": split} if split is not None and creator and "split" in inspect.signature(creator).parameters else {}
+    return make_env(env_id, **{**own, **kwargs})
+
+
+def find_task(
+    env: TextEnvironment,
+    env_id: str,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    types: Sequence[str] = (),
+    seed: int = 0,
+) -> Task:
+    """The task that is meant, or one of a split, drawn with `seed`.
+
+    Args:
+        env: whose tasks they are; one without tasks has its seeds.
+        env_id: its id.
+        name: a task's id, or a part of it that no other has. Where the id begins with its split, as ALFWorld's do, that is
+            looked through.
+        split: part of the data; None: the environment's own.
+        types: only these types of task; empty: all.
+        seed: draws one where there is no `name`.
+
+    Raises:
+        EnvError: there is no such task, split or type.
+    """
+    find = getattr(env.unwrapped, "tasks", None)
+    if name is not None and split is None and "/" in name:
+        split = name.partition("/")[0]
+    tasks: Sequence[Task] | None = find(split) if callable(find) else None
+    if tasks is None:
+        if name is not None or types:
+            raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
+        return Task(f"seed-{seed}", env_id, seed=seed, split=split or "train")
+    kinds = {task.task_type for task in tasks}
+    for kind in types:
+        if kind not in kinds:
+            raise EnvError(f"No task {_of(split)}is of the type {kind!r}.{did_you_mean(kind, kinds - {''})}")
+    tasks = [task for task in tasks if not types or task.task_type in types]
+    if not tasks:
+        raise EnvError(f"{env_id} has no tasks {_of(split)}to play.")
+    if name is None:
+        return tasks[int(seeding.np_random(seed)[0].integers(len(tasks)))]
+    found = [task for task in tasks if task.id == name] or [task for task in tasks if name in task.id]
+    if len(found) == 1:
+        return found[0]
+    ids = [task.id for task in found] or [task.id for task in tasks]
+    near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
+    several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
+    raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
+
+
+def refuse_error(trajectory: Trajectory) -> None:
+    """Raise `EnvError` with what went wrong in an episode, where something did."""
+    if trajectory.error is not None:
+        place = f"at step {len(trajectory.steps) + 1}" if trajectory.steps else "before the first step"
+        raise EnvError(f"The episode in {trajectory.task.env_id} failed {place}: {trajectory.error}")
+
+
+def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
+    try:
+        return resolve_env(config.env.id) == env_id
+    except EnvError:  # what it was trained in is not here: something else, then
+        return False
+
+
+def _ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
+    if stopped.__cause__ is not None:
+        raise stopped.__cause__
+    return watched.so_far()
+
+
+def _of(split: str | None) -> str:
+    return "" if split is None else f"of the split {split!r} "
