@@ -8,7 +8,7 @@ package registers the ones that come along; their modules are imported when one 
 import gymnasium
 
 from skill_ttrl.envs.contract import check_text_env
-from skill_ttrl.envs.lookup import SHORT_NAMES, EnvInfo, env_tasks, list_envs, make_env, resolve_env
+from skill_ttrl.envs.lookup import SHORT_NAMES, EnvInfo, env_tasks, list_envs, make_env, make_vec_env, resolve_env
 from skill_ttrl.envs.text_env import TextEnv, TextSpace
 
 __all__ = [
@@ -20,7 +20,9 @@ __all__ = [
     "env_tasks",
     "list_envs",
     "make_env",
+    "make_vec_env",
     "resolve_env",
 ]
 
 gymnasium.register("SkillTTRL/Math-v0", entry_point="skill_ttrl.envs.math.env:MathEnv")
+gymnasium.register("SkillTTRL/ALFWorld-v0", entry_point="skill_ttrl.envs.alfworld.env:ALFWorldEnv")

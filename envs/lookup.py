@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,12 +11,13 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode
 
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.registry import import_user_module
 from skill_ttrl.types import Task
 
-SHORT_NAMES: dict[str, str] = {"math": "SkillTTRL/Math-v0"}
+SHORT_NAMES: dict[str, str] = {"math": "SkillTTRL/Math-v0", "alfworld": "SkillTTRL/ALFWorld-v0"}
 DEFAULT_SEED_TASKS = 256
 _SEEDS_PER_SPLIT = 1_000_000
 _SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
@@ -65,6 +68,50 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, TypeError) as error:
         raise EnvError(f"Cannot make {env_id} with {kwargs or 'no arguments'}: {error}") from error
+
+
+def make_vec_env(
+    name: str, num_envs: int, *, asynchronous: bool = False, **kwargs: Any
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Many environments that are stepped together, by any of their names.
+
+    What a vector does at an episode's end is fixed: `AutoresetMode.NEXT_STEP`. The step that ends an episode returns its last
+    observation, reward and `info`; the next step of the vector ignores that environment's action and returns the first
+    observation of its next episode, with reward 0. Nothing is lost, and nothing is put aside under `final_obs`.
+
+    Observations are a tuple of texts, actions any sequence of texts. A seed given to `reset` is that of the first environment;
+    the others have the ones that follow. `info` is Gymnasium's: for each key an array with an entry for each environment (the
+    admissible commands of the third are `info["admissible_commands"][2]`).
+
+    Args:
+        name: see `resolve_env`.
+        num_envs: how many, at least 1.
+        asynchronous: one process for each (text goes through pipes: `shared_memory=False`), else all in this process, which is
+            faster for environments that are, like the fast engine of ALFWorld.
+        kwargs: of each environment.
+
+    Raises:
+        EnvError: see `make_env`.
+    """
+    env_id = resolve_env(name)
+    if num_envs < 1:
+        raise EnvError(f"A vector has at least one environment, {num_envs} were asked.")
+    make = [functools.partial(make_env, env_id, **kwargs)] * num_envs
+    make[0]().close()  # what is wrong with the arguments is said here, as one error, and not in every process
+    if asynchronous:
+        return gymnasium.vector.AsyncVectorEnv(make, shared_memory=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return gymnasium.vector.SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def split_argument(name: str, split: str) -> dict[str, str]:
+    """`split`, for an environment that is made with one, so that it looks for the tasks of no other; else nothing.
+
+    Raises:
+        EnvError: see `resolve_env`.
+    """
+    entry = gymnasium.registry[resolve_env(name).rpartition(":")[2]].entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    return {"split": split} if creator is not None and "split" in inspect.signature(creator).parameters else {}
 
 
 def env_tasks(env_id: str, kwargs: Mapping[str, Any], split: str = "train", count: int | None = None) -> list[Task]:

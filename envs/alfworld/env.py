@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
-from skill_ttrl.envs.alfworld.game import Game, load_game
+from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 from skill_ttrl.envs.text_env import TextEnv
@@ -18,6 +19,7 @@ from skill_ttrl.types import Task
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
 _OPTIONS = ("task", "walkthrough", "reference")
+_STATED = "Your task is to: "
 
 
 class ALFWorldEnv(TextEnv):
@@ -29,6 +31,8 @@ class ALFWorldEnv(TextEnv):
     `options={"walkthrough": True}` also `walkthrough`, commands that win, which no agent may know.
 
     `terminated` when the goal holds, `truncated` after `max_steps`. Both engines give the same episode for the same commands.
+    What never changes of a game is read once and shared by all environments of a process. An environment pickles in the middle
+    of an episode; it is written as its commands, which are played again where it is read.
 
     Args:
         data: a folder with `json_2.1.1/`, or `generated` for this package's own games. None: `$ALFWORLD_DATA` where it is set,
@@ -63,16 +67,19 @@ class ALFWorldEnv(TextEnv):
             raise EnvError(f"There is no engine {engine!r}.{did_you_mean(engine, ENGINES)}")
         if max_steps < 1:
             raise EnvError(f"max_steps must be at least 1, found {max_steps}.")
+        if not math.isfinite(reward):
+            raise EnvError(f"reward must be a finite number, found {reward}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
-        self.games: GameList = open_games(data, split, task_types=task_types, strict=strict)
+        self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
         self.engine = engine
         self.max_steps = max_steps
-        self.reward = reward
+        self.reward = float(reward)
         self.render_mode = render_mode
         self._game: Game | None = None
         self._engine: Engine | None = None
         self._frame: Frame | None = None
+        self._task = ""
         self._commands: list[str] = []
 
     def tasks(self, split: str | None = None) -> list[Task]:
@@ -94,7 +101,8 @@ class ALFWorldEnv(TextEnv):
 
         Args:
             seed: draws a game where no task is given.
-            options: `task`, the id of a game of any split of the same data; `walkthrough`, whether `info` has one.
+            options: `task`, the id of a game of any split of the same data (`env.unwrapped.games[3].id`; a number is refused, it
+                would mean another game with other data); `walkthrough`, whether `info` has one. `reference` means nothing here.
 
         Raises:
             EnvError: an option is not known, there is no such game, or it cannot be read.
@@ -103,7 +111,9 @@ class ALFWorldEnv(TextEnv):
         asked = dict(options or {})
         for option in asked:
             if option not in _OPTIONS:
-                raise EnvError(f"{ALFWORLD_ENV_ID} has no option {option!r}.{did_you_mean(option, _OPTIONS)}")
+                raise EnvError(
+                    f"{ALFWORLD_ENV_ID} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], _OPTIONS)}"
+                )
         if asked.get("task") is None:
             game = self.games[int(self.np_random.integers(len(self.games)))]
         else:
@@ -112,9 +122,11 @@ class ALFWorldEnv(TextEnv):
             self._engine = self._make_engine(game)
         self._game, self._commands = game, []
         self._frame = self._engine.reset()
+        sentence = self._frame.feedback.rpartition("\n\n")[2]
+        self._task = sentence.partition(_STATED)[2] or sentence
         info = self._info()
         if asked.get("walkthrough"):
-            info["walkthrough"] = list(load_game(game.path).walkthrough)
+            info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -124,14 +136,16 @@ class ALFWorldEnv(TextEnv):
             EnvError: `action` is no `str`, or there was no `reset` before.
         """
         if not isinstance(action, str):
-            raise EnvError(f"An action of {ALFWORLD_ENV_ID} is a str, found {type(action).__name__}: {action!r:.80}.")
+            raise EnvError(
+                f"An action of {ALFWORLD_ENV_ID} is a str, found {type(action).__name__}: {repr(action)[:80]}."
+            )
         if self._engine is None:
             raise EnvError("step was called before reset.")
         self._commands.append(action)
         self._frame = self._engine.step(action)
         won = self._frame.won
         truncated = not won and len(self._commands) >= self.max_steps
-        return self._frame.feedback, self.reward * won, won, truncated, self._info()
+        return self._frame.feedback, self.reward if won else 0.0, won, truncated, self._info()
 
     def render(self) -> str | None:
         """The last command and what came of it; None without `render_mode="ansi"`."""
@@ -140,12 +154,16 @@ class ALFWorldEnv(TextEnv):
         said = [f"> {self._commands[-1]}"] if self._commands else []
         return "\n".join([*said, self._frame.feedback])
 
+    def close(self) -> None:
+        """Let go of the game; `reset` begins another."""
+        self._engine = self._game = self._frame = None
+
     def _info(self) -> dict[str, Any]:
         assert self._frame is not None and self._game is not None
         return {
             "admissible_commands": list(self._frame.commands),
             "won": self._frame.won,
-            "task": load_game(self._game.path).task,
+            "task": self._task,
             "task_type": self._game.task_type,
             "game": self._game.id,
             "gamefile": str(self._game.path),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -62,6 +63,7 @@ def _frame(state: Any) -> Frame:
 
 
 def _package(name: str) -> Any:
+    before = os.environ.get("ALFWORLD_DATA")
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -70,6 +72,11 @@ def _package(name: str) -> Any:
             "pip install 'skill-ttrl[alfworld]' (it builds fast-downward, which takes a C++ compiler), or play the same "
             'games without them: engine="fast".'
         ) from None
+    finally:  # importing alfworld sets it, and then it would look as if the user had chosen a folder
+        if before is None:
+            os.environ.pop("ALFWORLD_DATA", None)
+        else:
+            os.environ["ALFWORLD_DATA"] = before
 
 
 @contextmanager
