@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.errors import EnvError
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.registry import Registry
 
 
@@ -36,14 +36,24 @@ def make_player(name: str, env_id: str) -> Player:
         env_id: the environment's Gymnasium id.
 
     Raises:
-        ConfigError: nothing has this name.
+        ConfigError: nothing has this name, or it is no player.
         EnvError: this environment has no expert.
     """
-    if name != "expert":
-        return PLAYERS.get(name)()
-    if env_id not in EXPERTS:
+    if name not in ("expert", *PLAYERS) and ":" not in name:
+        raise ConfigError(
+            f"Unknown agent {name!r}.{did_you_mean(name, ['expert', *PLAYERS])} One of your own is written 'module:attribute'."
+        )
+    if name == "expert" and env_id not in EXPERTS:
         raise EnvError(f"There is no expert for {env_id}; there is one for {', '.join(EXPERTS)}.")
-    return PLAYERS.get(EXPERTS[env_id])()
+    made = PLAYERS.get(EXPERTS[env_id] if name == "expert" else name)
+    try:
+        player = made()
+    except TypeError as error:
+        raise ConfigError(f"Cannot make the agent {name!r}: it is called without arguments. {error}") from error
+    for method in ("start", "act"):
+        if not callable(getattr(player, method, None)):
+            raise ConfigError(f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.player.Player.")
+    return player
 
 
 @PLAYERS.register("random")

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.envs import ENV_RULE, envs_app
+from skill_ttrl.cli.collect import collect
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
@@ -132,6 +133,7 @@ def rl(
     _run(source, changes(overrides, env, seed, tracker, "rl"), output, resume, as_json)
 
 
+app.command()(collect)
 app.command()(evaluate)
 
 

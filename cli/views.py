@@ -39,7 +39,8 @@ PLAIN_LINES = 10
 class RunView:
     """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
 
-    Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step out.
+    Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step
+    out, and shows all figures that come.
     """
 
     def __init__(self, console: Console, title: str, *, loop: bool = True) -> None:
@@ -79,7 +80,8 @@ class RunView:
 
     def __rich__(self) -> Panel:
         if not self._with_loop:
-            return Panel(self._bars, title=Text(visible(self._title)))
+            figures = [Text(line, "dim")] if (line := self._figures_line()) else []
+            return Panel(Group(self._bars, *figures), title=Text(visible(self._title)))
         return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim")), title=self._title)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
@@ -130,7 +132,8 @@ class RunView:
         return line
 
     def _figures_line(self) -> str:
-        return "  ".join(f"{name} {self._figures[name]:.3f}" for name in SHOWN if name in self._figures)
+        names = SHOWN if self._with_loop else list(self._figures)
+        return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
 
 
 def summary_table(summary: Summary) -> Table:

@@ -9,11 +9,12 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.player import Player
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
 
 def play_episode(
-    env: gymnasium.Env[str, str], task: Task, player: Player, *, seed: int, max_steps: int = 1000
+    env: gymnasium.Env[str, str], task: Task, player: Player, *, seed: int, attempt: int = 0, max_steps: int = 1000
 ) -> Trajectory:
     """Play a task to its end.
 
@@ -24,20 +25,25 @@ def play_episode(
         task: what is played.
         player: who plays.
         seed: of the environment, where the task has none, and of the player.
+        attempt: number of the try at this task: all begin alike, and the player's choices differ.
         max_steps: bound for environments that set none.
     """
     steps: list[Step] = []
     stop: StopReason = "max_turns"
     observation, error = "", None
+    options = {**task.options, **getattr(player, "needs", {})}
+    if task.reference is not None:
+        options["reference"] = task.reference
     try:
         observation, info = env.reset(
-            seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed,
-            options={**task.options, **getattr(player, "needs", {})},
+            seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed, options=options
         )
-        player.start(observation, info, derive_seed(seed, "player", task.id))
+        _text(observation, "The environment's observation")
+        player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         while len(steps) < max_steps:
-            action, admissible = player.act(observation, info), listed_actions(info)
+            action, admissible = _text(player.act(observation, info), "The agent's action"), listed_actions(info)
             seen, reward, terminated, truncated, info = env.step(action)
+            _text(seen, "The environment's observation")
             steps.append(
                 Step(
                     observation,
@@ -57,7 +63,21 @@ def play_episode(
         Exception
     ) as failure:  # an environment and a player are foreign code: their failure is this episode's outcome
         stop, error = "error", f"{type(failure).__name__}: {failure}"
-    return Trajectory(task, tuple(steps), None, stop, error=error, last_observation=observation if steps else "")
+    answer = steps[-1].info.get("answer") if steps else None
+    return Trajectory(
+        task,
+        tuple(steps),
+        None if answer is None else str(answer),
+        stop,
+        error=error,
+        last_observation=observation if steps else "",
+    )
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise EnvError(f"{what} must be a str, found {type(value).__name__}: {value!r:.80}.")
+    return value
 
 
 def finite(reward: Any) -> float:

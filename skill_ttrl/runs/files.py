@@ -104,16 +104,20 @@ def length_of_whole_lines(path: Path) -> int:
     return 0
 
 
-def acquire_lock(path: Path) -> int:
-    """Lock the folder for this process; the descriptor that holds the lock.
+def acquire_lock(path: Path, lock: Path | None = None) -> int:
+    """Lock a folder, or whatever else stands at `path`, for this process; the descriptor that holds the lock.
 
     A POSIX record lock, not `flock`: worker processes that outlive a killed run would inherit `flock` and keep it.
+
+    Args:
+        path: what is locked.
+        lock: the file that holds the lock; None: one in the folder `path`.
     """
     real = os.path.realpath(path)
     if real in _held:
         raise RunFolderError(f"{path} is already open in this process. Close it first.")
     with explaining("lock", path):
-        descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(lock or path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -7,28 +7,17 @@ a part of a chunk that a kill left behind is cut when the folder is opened again
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.files import (
-    LOCK_FILE,
-    acquire_lock,
-    explaining,
-    fsync,
-    length_of_whole_lines,
-    release_lock,
-    write_all,
-    write_atomic,
-)
+from skill_ttrl.runs import kept
+from skill_ttrl.runs.files import LOCK_FILE, acquire_lock, explaining, release_lock, write_atomic
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
-SCHEMA_VERSION = 1
-_SHOWN = 6
 
 
 class SampleFolder:
@@ -67,14 +56,16 @@ class SampleFolder:
                 )
         with explaining("make", path):
             path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path, acquire_lock(path), {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)})
+        folder = cls(path, acquire_lock(path), kept.new_identity(made_with))
         try:
             if cls.exists(path):
                 folder._identity = read_identity(path)
-                _refuse_another(path, folder._identity["made_with"], made_with)
+                kept.refuse_another(
+                    folder._identity["made_with"], made_with, f"{path} holds samples", "model, data and settings"
+                )
             else:
                 folder._write_identity()
-            folder._cut_torn_line()
+            kept.cut_torn_line(path / SAMPLES)
         except BaseException:
             folder.close()
             raise
@@ -131,20 +122,7 @@ class SampleFolder:
         Raises:
             RunFolderError: the disk is full or the folder cannot be written; the file is as it was.
         """
-        data = "".join(f"{line}\n" for line in lines).encode()
-        file = self.path / SAMPLES
-        with explaining("write", file):
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            try:
-                before = os.fstat(descriptor).st_size
-                try:
-                    write_all(descriptor, data)
-                    os.fsync(descriptor)
-                except BaseException:
-                    os.ftruncate(descriptor, before)
-                    raise
-            finally:
-                os.close(descriptor)
+        kept.append_whole(self.path / SAMPLES, "".join(f"{line}\n" for line in lines).encode())
 
     def write_text(self, name: str, text: str) -> Path:
         """Replace a whole file of the folder in one step.
@@ -169,16 +147,7 @@ class SampleFolder:
         self.close()
 
     def _write_identity(self) -> None:
-        self.write_text(IDENTITY, json.dumps(self._identity, indent=2, ensure_ascii=False) + "\n")
-
-    def _cut_torn_line(self) -> None:
-        file = self.path / SAMPLES
-        if file.is_file():
-            with explaining("repair", file):
-                whole = length_of_whole_lines(file)
-                if whole < file.stat().st_size:
-                    os.truncate(file, whole)
-                    fsync(file)
+        kept.write_identity(self.path / IDENTITY, self._identity)
 
 
 def read_facts(path: str | Path) -> Any:
@@ -200,47 +169,4 @@ def read_identity(path: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: it cannot be read, or is of another schema.
     """
-    file = path / IDENTITY
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version, _ = found["schema_version"], found["made_with"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
-    if version != SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} holds samples of schema {version!r}; this version reads schema {SCHEMA_VERSION}. Choose another --output."
-        )
-    return found
-
-
-def _refuse_another(path: Path, there: Any, here: Mapping[str, Any]) -> None:
-    # Through JSON once, as what was written has gone: tuples are lists there.
-    old, new = _leaves(there), _leaves(json.loads(json.dumps(here)))
-    different = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    if different:
-        shown = "; ".join(
-            f"{key} {_text(old.get(key))} there, {_text(new.get(key))} here" for key in different[:_SHOWN]
-        )
-        more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
-        raise RunFolderError(
-            f"{path} holds samples of something else: {shown}{more}. Choose another --output, or give the same model, "
-            "data and settings to go on with it."
-        )
-
-
-def _leaves(value: Any, key: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as one mapping, keys joined by points."""
-    if isinstance(value, Mapping) and value:
-        inner: Iterable[tuple[Any, Any]] = value.items()
-    elif isinstance(value, list) and value:
-        inner = enumerate(value)
-    else:
-        return {key: value}
-    found: dict[str, Any] = {}
-    for name, child in inner:
-        found |= _leaves(child, f"{key}.{name}" if key else str(name))
-    return found
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return kept.read_identity(path / IDENTITY, f"{path} holds samples")

@@ -84,14 +84,14 @@ def sample_of(trajectory: Trajectory) -> Sample:
         logprob=sum(_logprob(completion) for completion in done) if known else None,
         tokens=sum(completion.sampled for completion in done) if known else None,
         cut_off=any(completion.finish_reason == "length" for completion in done),
-        right=_judged(trajectory) if trajectory.task.reference is None else None,
+        right=judged(trajectory) if trajectory.task.reference is None else None,
         error=trajectory.error,
         view=trajectory.view,
         skills=_skill_counts(trajectory, done),
     )
 
 
-def _judged(trajectory: Trajectory) -> bool | None:
+def judged(trajectory: Trajectory) -> bool | None:
     """By the environment's return; None where the environment could not tell."""
     if trajectory.steps and trajectory.steps[-1].info.get("graded", True):
         return trajectory.env_return > 0

@@ -1,0 +1,145 @@
+"""`skillttrl collect`: play the tasks of an environment with a player that needs no model, and keep the trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.hostile import visible
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.collect import Collected
+    from skill_ttrl.stages.outcomes import Success
+
+Env = Annotated[
+    str, typer.Option(help="Short name (`alfworld`, `math`), Gymnasium id, or `module:EnvId-v0` of your own.")
+]
+Agent = Annotated[
+    str,
+    typer.Option(metavar="WHO", help="`expert`, `random`, `walkthrough`, or `module:attribute` of your own."),
+]
+Types = Annotated[
+    list[str] | None, typer.Option(help="Only these types of task; several with commas, or given again. Default: all.")
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Where the games are: a folder with `json_2.1.1/`, or `generated`. Short for env.kwargs.data."),
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="Processes that play. Default: one for each core; the lines are the same.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An argument of the environment, e.g. env.kwargs.max_steps=20."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+
+
+def collect(
+    env: Env,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE.jsonl", help="One line an episode; the same command goes on with it."
+        ),
+    ],
+    agent: Agent = "expert",
+    split: Annotated[str, typer.Option(help="Part of the environment's tasks.")] = "train",
+    episodes: Annotated[int | None, typer.Option(help="At most so many, from the start. Default: all.")] = None,
+    tries: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
+    types: Types = None,
+    data: Data = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
+    jobs: Jobs = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play every task of a split and write its trajectory, with exact text, as one line; success by type of task."""
+    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.stages.collect import run
+
+    with RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
+        found = run(
+            env,
+            agent=agent,
+            split=split,
+            kwargs=environment_arguments(overrides or (), data),
+            types=words(types),
+            episodes=episodes,
+            tries=tries,
+            seed=seed,
+            jobs=jobs,
+            output=output,
+            progress=view,
+        )
+    if as_json:
+        print_json(found)
+        return
+    Console().print(collected_view(found))
+
+
+def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
+    """What `--set env.kwargs...` and `--data` hand to the environment.
+
+    Raises:
+        ConfigError: another key is set, or one that is not written KEY=VALUE.
+    """
+    from skill_ttrl.config import load_config
+
+    for each in overrides:
+        key = each.partition("=")[0].strip()
+        if key != "env.kwargs" and not key.startswith("env.kwargs."):
+            raise ConfigError(
+                f"--set {each} has no meaning here: a player without a model has no config, only arguments of the "
+                "environment can be set (env.kwargs.NAME=VALUE)."
+            )
+    found = load_config({}, overrides).env.kwargs
+    return found if data is None else {**found, "data": data}
+
+
+def words(given: Sequence[str] | None) -> list[str]:
+    """Names that were given with commas between, or one after another."""
+    return [word.strip() for each in given or () for word in each.split(",") if word.strip()]
+
+
+def collected_view(found: Collected) -> RenderableType:
+    """Success by type of task, and what else is to be known."""
+    from skill_ttrl.cli.views import rows_table
+
+    overall = found.overall
+    title = f"{found.agent} in {found.env}, {found.split}: {overall.episodes:,} episodes"
+    if overall.tasks < overall.episodes:
+        title += f" of {overall.tasks:,} tasks"
+    rows = [_row(kind or "other", each) for kind, each in found.by_type.items()]
+    parts: list[RenderableType] = [
+        rows_table(
+            f"{title}, seed {found.seed}",
+            ("type", "episodes", "success", "mean steps", "failed"),
+            [*rows, _row("all", overall)],
+        )
+    ]
+    lines = [f"Source: {found.source or 'the environment does not say'}."]
+    if overall.success is None:
+        lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
+    if overall.failed:
+        lines.append(f"{overall.failed:,} episodes failed and count as no success. The first: {found.first_error}")
+    if found.played:
+        rate = found.played / max(found.seconds, 1e-9)
+        lines.append(f"Played {found.played:,} episodes in {found.seconds:.1f} s ({rate:.1f} a second).")
+    if found.output is not None:
+        lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
+    return Group(*parts, *(Text(visible(line)) for line in lines))
+
+
+def _row(name: str, each: Success) -> tuple[str, str, str, str, str]:
+    from skill_ttrl.cli.views import interval, number
+
+    steps = "-" if each.steps is None else f"{each.steps:.1f}"
+    return name, f"{each.episodes:,}", number(each.success) + interval(each.interval), steps, f"{each.failed:,}"

@@ -1,0 +1,118 @@
+"""What became of episodes: success overall and by type of task, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
+from skill_ttrl.stages.samples import judged
+from skill_ttrl.types import Trajectory
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is counted of one episode."""
+
+    task: str
+    """Id of what was played."""
+    task_type: str
+    success: bool | None
+    """Whether the environment rewarded it; None where the environment could not tell."""
+    steps: int
+    error: str | None
+    """What went wrong where it failed; such an episode counts as no success."""
+    source: str
+    """Where the environment has the task from (`info["source"]`); empty where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """Episodes that were counted together."""
+
+    tasks: int
+    """Different tasks."""
+    episodes: int
+    success: float | None
+    """Share of the episodes, in [0, 1]; None where one of them could not be judged."""
+    interval: Interval | None
+    """Wilson's for one episode a task, else a bootstrap over tasks; at the level that was asked for."""
+    steps: float | None
+    """Mean steps of an episode that did not fail; None where all did."""
+    failed: int
+    """Episodes in which the environment or the agent failed: no success."""
+
+
+def outcome_of(trajectory: Trajectory) -> Outcome:
+    """What is counted of an episode."""
+    return Outcome(
+        trajectory.task.id,
+        trajectory.task.task_type,
+        judged(trajectory) if trajectory.error is None else False,
+        len(trajectory.steps),
+        trajectory.error,
+        next((source for step in trajectory.steps if isinstance(source := step.info.get("source"), str)), ""),
+    )
+
+
+def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed: int = 0) -> Success:
+    """Success of episodes together.
+
+    Args:
+        outcomes: at least one.
+        confidence: level of the interval, in (0, 1).
+        seed: of the bootstrap.
+    """
+    by_task: dict[str, list[bool]] = {}
+    for outcome in outcomes:
+        by_task.setdefault(outcome.task, []).append(bool(outcome.success))
+    whole = [outcome for outcome in outcomes if outcome.error is None]
+    known = all(outcome.success is not None for outcome in outcomes)
+    return Success(
+        tasks=len(by_task),
+        episodes=len(outcomes),
+        success=sum(bool(outcome.success) for outcome in outcomes) / len(outcomes) if known else None,
+        interval=share_interval(list(by_task.values()), confidence=confidence, seed=seed) if known else None,
+        steps=sum(outcome.steps for outcome in whole) / len(whole) if whole else None,
+        failed=len(outcomes) - len(whole),
+    )
+
+
+def count_by_type(outcomes: Iterable[Outcome], *, confidence: float = 0.95, seed: int = 0) -> dict[str, Success]:
+    """Success of each type of task, by name; empty where there is only one."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.task_type, []).append(outcome)
+    if len(found) < 2:
+        return {}
+    return {kind: count_success(found[kind], confidence=confidence, seed=seed) for kind in sorted(found)}
+
+
+def share_interval(
+    tries: Sequence[Sequence[bool]], *, confidence: float, seed: int = 0, samples: int = 2000
+) -> Interval:
+    """Interval of the share of successes, where each task was tried so often.
+
+    Tries at one task are not independent: Wilson's interval for one try a task, else a bootstrap over tasks.
+
+    Args:
+        tries: for each task whether each try at it succeeded; at least one.
+        confidence: in (0, 1).
+        seed: of the bootstrap.
+        samples: draws of the bootstrap.
+    """
+    if all(len(each) == 1 for each in tries):
+        return wilson_interval(sum(each[0] for each in tries), len(tries), confidence)
+    shares = [sum(each) / len(each) for each in tries]
+    return bootstrap_interval(shares, confidence=confidence, samples=samples, seed=seed)
+
+
+def running_success(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Success so far, overall ("success") and by type, from (successes, episodes) of each type."""
+    episodes = sum(count for _, count in counts.values())
+    figures = {"success": sum(won for won, _ in counts.values()) / max(1, episodes)}
+    if len(counts) > 1:
+        figures |= {kind or "other": won / count for kind, (won, count) in sorted(counts.items())}
+    return figures

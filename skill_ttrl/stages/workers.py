@@ -1,0 +1,142 @@
+"""The same work on many things, in several processes, with the results in order.
+
+Not `concurrent.futures`: its processes stay for ever when the one that started them is killed, and one that is killed
+itself takes all results along. Here each process has a pipe of its own, and ends when its other end does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar, cast
+
+from skill_ttrl.errors import EnvError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AHEAD = 2  # things a process has been given: while its result travels, it has the next one
+_WINDOW = 64  # results of each process that may wait for an earlier one
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work(make: Callable[[], Callable[[Item], Result]], items: Sequence[Item], jobs: int) -> Generator[Result]:
+    """What comes of each item, in the order of the items.
+
+    Args:
+        make: called once in each process; gives the function that works. A module's own, or a `partial` of one.
+        items: things to work on; every process is sent all of them.
+        jobs: processes, at least 1; 1 works in this one. More start a fresh Python each, so that a script that calls this
+            stands under `if __name__ == "__main__"`.
+
+    Raises:
+        EnvError: a process ended before its work was done.
+        Exception: whatever `make` or its function raised in its process.
+    """
+    if jobs <= 1:
+        yield from map(make(), items)
+        return
+    crew = _Crew(make, items, min(jobs, max(1, len(items))))
+    try:
+        yield from crew.results()
+    finally:
+        crew.end()
+
+
+class _Crew(Generic[Item, Result]):
+    """Processes at work."""
+
+    def __init__(self, make: Callable[[], Callable[[Item], Result]], items: Sequence[Item], jobs: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._total = len(items)
+        self._next = 0
+        self._members: dict[Connection, BaseProcess] = {}
+        self._given: dict[Connection, deque[int]] = {}
+        try:
+            for _ in range(jobs):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs, make, items), daemon=True)
+                process.start()
+                theirs.close()
+                self._members[ours], self._given[ours] = process, deque()
+        except BaseException:
+            self.end()
+            raise
+
+    def results(self) -> Iterator[Result]:
+        """In order; a result that comes early waits, and not too many do."""
+        early: dict[int, Result] = {}
+        for number in range(self._total):
+            while number not in early:
+                self._give(number + _WINDOW * len(self._members))
+                for pipe in wait(list(self._members)):
+                    place, result = self._take(cast(Connection, pipe))
+                    early[place] = result
+            yield early.pop(number)
+
+    def end(self) -> None:
+        """Stop all at once; what they are at is lost."""
+        for pipe in self._members:
+            pipe.close()
+        for process in self._members.values():
+            process.kill()
+            process.join()
+        self._members.clear()
+
+    def _give(self, limit: int) -> None:
+        for pipe, given in self._given.items():
+            while len(given) < _AHEAD and self._next < min(limit, self._total):
+                given.append(self._next)
+                try:
+                    pipe.send(self._next)
+                except OSError:  # it has ended; `_take` says so
+                    return
+                self._next += 1
+
+    def _take(self, pipe: Connection) -> tuple[int, Result]:
+        try:
+            fine, result = pipe.recv()
+        except (EOFError, OSError):
+            process = self._members[pipe]
+            process.join()
+            raise EnvError(
+                f"A process that plays ended before it was done (exit code {process.exitcode}). Minus a number: a signal; "
+                "-9 often means that memory ran out: lower --jobs. Code that starts processes stands under "
+                'if __name__ == "__main__" in a script.'
+            ) from None
+        if not fine:
+            raise result
+        return self._given[pipe].popleft(), result
+
+
+def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Sequence[Any]) -> None:
+    """Work until the other end is closed."""
+    # Ctrl-C reaches every process of a terminal; the one that started us decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        function = make()
+    except Exception as error:
+        pipe.send((False, error))
+        return
+    while True:
+        try:
+            item = items[pipe.recv()]
+        except EOFError:
+            return
+        try:
+            answer = (True, function(item))
+        except Exception as error:  # raised again where somebody can say it
+            answer = (False, error)
+        try:
+            pipe.send(answer)
+        except OSError:
+            return  # nobody waits for us any more
