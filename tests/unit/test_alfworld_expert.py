@@ -1,0 +1,433 @@
+"""The exploring expert, by hand-written rooms: what it does for each kind of task, and that it stands anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.agents.alfworld_expert import TRIES, ALFWorldExpert, Errand, read_errand
+from skill_ttrl.agents.alfworld_places import RARE, TABLE, chance, read_table
+from skill_ttrl.agents.player import make_player
+
+ALWAYS = ("help", "inventory", "look")
+Scene = tuple[str, str, str]
+"""What is read, which commands there are beside `ALWAYS` (";" between them), and what the expert does then."""
+
+PLACE: Sequence[Scene] = [
+    (
+        "You are in the middle of a room. Looking quickly around you, you see a bed 1, a drawer 1, and a shelf 1.\n\n"
+        "Your task is to: put some book on shelf.",
+        "go to bed 1; go to drawer 1; go to shelf 1",
+        "go to bed 1",
+    ),
+    (
+        "You arrive at bed 1. On the bed 1, you see a pillow 1.",
+        "examine bed 1; go to drawer 1; go to shelf 1; take pillow 1 from bed 1",
+        "go to drawer 1",
+    ),
+    ("The drawer 1 is closed.", "examine drawer 1; go to bed 1; go to shelf 1; open drawer 1", "open drawer 1"),
+    (
+        "You open the drawer 1. The drawer 1 is open. In it, you see a book 2.",
+        "close drawer 1; examine drawer 1; go to bed 1; go to shelf 1; take book 2 from drawer 1",
+        "take book 2 from drawer 1",
+    ),
+    (
+        "You pick up the book 2 from the drawer 1.",
+        "close drawer 1; examine book 2; examine drawer 1; go to bed 1; go to shelf 1; move book 2 to drawer 1",
+        "go to shelf 1",
+    ),
+    (
+        "You arrive at shelf 1. On the shelf 1, you see nothing.",
+        "examine book 2; examine shelf 1; go to bed 1; go to drawer 1; move book 2 to shelf 1",
+        "move book 2 to shelf 1",
+    ),
+]
+HEAT: Sequence[Scene] = [
+    (
+        "Your task is to: put a hot mug in cabinet.",
+        "go to cabinet 1; go to coffeemachine 1; go to microwave 1",
+        "go to coffeemachine 1",
+    ),
+    (
+        "On the coffeemachine 1, you see a cup 1, and a mug 3.",
+        "examine coffeemachine 1; go to cabinet 1; go to microwave 1; take cup 1 from coffeemachine 1; "
+        "take mug 3 from coffeemachine 1",
+        "take mug 3 from coffeemachine 1",
+    ),
+    (
+        "You pick up the mug 3.",
+        "examine coffeemachine 1; examine mug 3; go to cabinet 1; go to microwave 1; move mug 3 to coffeemachine 1",
+        "go to microwave 1",
+    ),
+    (
+        "The microwave 1 is closed.",
+        "examine microwave 1; examine mug 3; go to cabinet 1; go to coffeemachine 1; heat mug 3 with microwave 1; "
+        "open microwave 1",
+        "heat mug 3 with microwave 1",
+    ),
+    (
+        "You heat the mug 3 using the microwave 1.",
+        "examine microwave 1; examine mug 3; go to cabinet 1; go to coffeemachine 1; heat mug 3 with microwave 1; "
+        "open microwave 1",
+        "go to cabinet 1",
+    ),
+    (
+        "The cabinet 1 is closed.",
+        "examine cabinet 1; examine mug 3; go to coffeemachine 1; go to microwave 1; open cabinet 1",
+        "open cabinet 1",
+    ),
+    (
+        "The cabinet 1 is open.",
+        "close cabinet 1; examine cabinet 1; examine mug 3; go to coffeemachine 1; go to microwave 1; move mug 3 to cabinet 1",
+        "move mug 3 to cabinet 1",
+    ),
+]
+CLEAN: Sequence[Scene] = [
+    ("Your task is to: clean some cloth and put it in toilet.", "go to sinkbasin 1; go to toilet 1", "go to toilet 1"),
+    (
+        "a cloth that lies where it belongs, but is not clean",
+        "examine toilet 1; go to sinkbasin 1; take cloth 1 from toilet 1",
+        "take cloth 1 from toilet 1",
+    ),
+    ("", "examine cloth 1; examine toilet 1; go to sinkbasin 1; move cloth 1 to toilet 1", "go to sinkbasin 1"),
+    (
+        "",
+        "clean cloth 1 with sinkbasin 1; examine cloth 1; examine sinkbasin 1; go to toilet 1; move cloth 1 to sinkbasin 1",
+        "clean cloth 1 with sinkbasin 1",
+    ),
+    (
+        "",
+        "clean cloth 1 with sinkbasin 1; examine cloth 1; examine sinkbasin 1; go to toilet 1; move cloth 1 to sinkbasin 1",
+        "go to toilet 1",
+    ),
+    ("", "examine cloth 1; examine toilet 1; go to sinkbasin 1; move cloth 1 to toilet 1", "move cloth 1 to toilet 1"),
+]
+COOL: Sequence[Scene] = [
+    (
+        "Your task is to: cool some pan and put it in stoveburner.",
+        "go to fridge 1; go to stoveburner 1",
+        "go to stoveburner 1",
+    ),
+    ("", "examine stoveburner 1; go to fridge 1; take pan 1 from stoveburner 1", "take pan 1 from stoveburner 1"),
+    ("", "examine pan 1; examine stoveburner 1; go to fridge 1; move pan 1 to stoveburner 1", "go to fridge 1"),
+    (
+        "",
+        "cool pan 1 with fridge 1; examine fridge 1; examine pan 1; go to stoveburner 1; open fridge 1",
+        "cool pan 1 with fridge 1",
+    ),
+    (
+        "",
+        "cool pan 1 with fridge 1; examine fridge 1; examine pan 1; go to stoveburner 1; open fridge 1",
+        "go to stoveburner 1",
+    ),
+    (
+        "",
+        "examine pan 1; examine stoveburner 1; go to fridge 1; move pan 1 to stoveburner 1",
+        "move pan 1 to stoveburner 1",
+    ),
+]
+TWO: Sequence[Scene] = [
+    (
+        "Your task is to: find two pen and put them in drawer.",
+        "go to desk 1; go to drawer 1; go to drawer 2; go to shelf 1",
+        "go to desk 1",
+    ),
+    (
+        "both are here, and one fits the hand",
+        "examine desk 1; go to drawer 1; go to drawer 2; go to shelf 1; take pen 1 from desk 1; take pen 2 from desk 1",
+        "take pen 1 from desk 1",
+    ),
+    (
+        "",
+        "examine desk 1; examine pen 1; go to drawer 1; go to drawer 2; go to shelf 1; move pen 1 to desk 1",
+        "go to drawer 1",
+    ),
+    (
+        "",
+        "examine drawer 1; examine pen 1; go to desk 1; go to drawer 2; go to shelf 1; open drawer 1",
+        "open drawer 1",
+    ),
+    (
+        "",
+        "close drawer 1; examine drawer 1; examine pen 1; go to desk 1; go to drawer 2; go to shelf 1; move pen 1 to drawer 1",
+        "move pen 1 to drawer 1",
+    ),
+    (
+        "the one that is brought stays, the other was seen on the desk",
+        "close drawer 1; examine drawer 1; go to desk 1; go to drawer 2; go to shelf 1; take pen 1 from drawer 1",
+        "go to desk 1",
+    ),
+    (
+        "",
+        "examine desk 1; go to drawer 1; go to drawer 2; go to shelf 1; take pen 2 from desk 1",
+        "take pen 2 from desk 1",
+    ),
+    (
+        "into the same drawer",
+        "examine desk 1; examine pen 2; go to drawer 1; go to drawer 2; go to shelf 1; move pen 2 to desk 1",
+        "go to drawer 1",
+    ),
+    (
+        "",
+        "close drawer 1; examine drawer 1; examine pen 2; go to desk 1; go to drawer 2; go to shelf 1; move pen 2 to drawer 1",
+        "move pen 2 to drawer 1",
+    ),
+]
+LIGHT: Sequence[Scene] = [
+    (
+        "Your task is to: look at cellphone under the desklamp.",
+        "go to bed 1; go to shelf 1; go to sidetable 1",
+        "go to bed 1",
+    ),
+    ("", "examine bed 1; go to shelf 1; go to sidetable 1; take cellphone 1 from bed 1", "take cellphone 1 from bed 1"),
+    (
+        "the lamp is yet to be found, where lamps are",
+        "examine bed 1; examine cellphone 1; go to shelf 1; go to sidetable 1; move cellphone 1 to bed 1",
+        "go to sidetable 1",
+    ),
+    (
+        "another lamp",
+        "examine cellphone 1; examine sidetable 1; go to bed 1; go to shelf 1; move cellphone 1 to sidetable 1; use floorlamp 1",
+        "go to shelf 1",
+    ),
+    (
+        "",
+        "examine cellphone 1; examine shelf 1; go to bed 1; go to sidetable 1; move cellphone 1 to shelf 1; use desklamp 1",
+        "use desklamp 1",
+    ),
+]
+LAMP_FIRST: Sequence[Scene] = [
+    ("Your task is to: examine the pen with the desklamp.", "go to desk 1; go to dresser 1", "go to desk 1"),
+    ("", "examine desk 1; go to dresser 1; use desklamp 1", "go to dresser 1"),
+    ("", "examine dresser 1; go to desk 1; take pen 2 from dresser 1", "take pen 2 from dresser 1"),
+    ("", "examine dresser 1; examine pen 2; go to desk 1; move pen 2 to dresser 1", "go to desk 1"),
+    ("", "examine desk 1; examine pen 2; go to dresser 1; move pen 2 to desk 1; use desklamp 1", "use desklamp 1"),
+]
+REFUSED: Sequence[Scene] = [
+    (
+        "Your task is to: put a pot in shelf.",
+        "go to shelf 1; go to shelf 2; go to stoveburner 1",
+        "go to stoveburner 1",
+    ),
+    (
+        "",
+        "examine stoveburner 1; go to shelf 1; go to shelf 2; take pot 1 from stoveburner 1",
+        "take pot 1 from stoveburner 1",
+    ),
+    (
+        "",
+        "examine pot 1; examine stoveburner 1; go to shelf 1; go to shelf 2; move pot 1 to stoveburner 1",
+        "go to shelf 1",
+    ),
+    ("it does not fit", "examine pot 1; examine shelf 1; go to shelf 2; go to stoveburner 1", "go to shelf 2"),
+    (
+        "",
+        "examine pot 1; examine shelf 2; go to shelf 1; go to stoveburner 1; move pot 1 to shelf 2",
+        "move pot 1 to shelf 2",
+    ),
+]
+ONE_SPOT: Sequence[Scene] = [
+    (
+        "Your task is to: put a apple in countertop.",
+        "go to countertop 1; go to fridge 1; go to microwave 1",
+        "go to fridge 1",
+    ),
+    (
+        "The fridge 1 is closed; the microwave 1 stands at the same spot, open, with an apple in it.",
+        "close microwave 1; examine fridge 1; examine microwave 1; go to countertop 1; open fridge 1; "
+        "take apple 1 from microwave 1",
+        "take apple 1 from microwave 1",
+    ),
+]
+SCRIPTS = {
+    "place": PLACE,
+    "heat": HEAT,
+    "clean": CLEAN,
+    "cool": COOL,
+    "two": TWO,
+    "light": LIGHT,
+    "the lamp is seen first": LAMP_FIRST,
+    "a receptacle takes no such thing": REFUSED,
+    "two receptacles at one spot": ONE_SPOT,
+}
+
+
+def commands(listed: str) -> list[str]:
+    return sorted([*ALWAYS, *listed.split("; ")])
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_kind_of_task_is_played_as_one_would(name: str) -> None:
+    player = make_player("expert", "SkillTTRL/ALFWorld-v0")
+    for number, (text, listed, expected) in enumerate(SCRIPTS[name]):
+        info = {"admissible_commands": commands(listed)}
+        if number == 0:
+            player.start(text, info, seed=0)
+        assert player.act(text, info) == expected, (number, text)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_but_the_sentence_and_the_commands_is_looked_at(name: str) -> None:
+    class Only(dict[str, Any]):
+        """An `info` in which anything but the commands is out of bounds."""
+
+        def _allow(self, key: object) -> None:
+            assert key == "admissible_commands"
+
+        def get(self, key: object, default: Any = None) -> Any:
+            self._allow(key)
+            return super().get(str(key), default)
+
+        def __getitem__(self, key: str) -> Any:
+            self._allow(key)
+            return super().__getitem__(key)
+
+        def __iter__(self) -> Any:
+            raise AssertionError("all of info is read")
+
+        keys = values = items = __iter__
+
+    player = ALFWorldExpert()
+    for number, (text, listed, expected) in enumerate(SCRIPTS[name]):
+        info = Only(admissible_commands=commands(listed), gamefile="/nowhere", walkthrough=["look"], task_type="none")
+        if number == 0:
+            player.start(text, info, seed=7)
+        assert player.act("Something is said here that is of no use.", info) == expected
+
+
+def test_an_episode_does_not_remember_the_one_before() -> None:
+    player = ALFWorldExpert()
+    for _ in range(TRIES + 1):
+        for number, (text, listed, expected) in enumerate(TWO):
+            info = {"admissible_commands": commands(listed)}
+            if number == 0:
+                player.start(text, info, seed=0)
+            assert player.act(text, info) == expected
+
+
+@pytest.mark.parametrize(
+    ("sentence", "errand"),
+    [
+        ("put a pencil in shelf.", Errand("place", "pencil", "shelf")),
+        ("put some soapbar on countertop.", Errand("place", "soapbar", "countertop")),
+        ("put two keychain in safe.", Errand("two", "keychain", "safe")),
+        ("find two cd and put them in drawer.", Errand("two", "cd", "drawer")),
+        ("put a clean mug in coffeemachine.", Errand("clean", "mug", "coffeemachine")),
+        ("clean some cloth and put it in cabinet.", Errand("clean", "cloth", "cabinet")),
+        ("put a hot apple in garbagecan.", Errand("heat", "apple", "garbagecan")),
+        ("heat some egg and put it in diningtable.", Errand("heat", "egg", "diningtable")),
+        ("put a cool potato in microwave.", Errand("cool", "potato", "microwave")),
+        ("cool some lettuce and put it in countertop.", Errand("cool", "lettuce", "countertop")),
+        ("examine the book with the desklamp.", Errand("light", "book", "desklamp")),
+        ("look at bowl under the desklamp.", Errand("light", "bowl", "desklamp")),
+        ("Put the  Mug in/on a Shelf", Errand("place", "mug", "shelf")),
+    ],
+)
+def test_the_sentences_of_the_games_are_understood(sentence: str, errand: Errand) -> None:
+    intro = "-= Welcome to TextWorld, ALFRED! =-\n\nLooking quickly around you, you see a desk 1.\n\nYour task is to: "
+    assert read_errand(intro + sentence) == errand
+
+
+@pytest.mark.parametrize("text", ["", "Your task is to: sing a song.", "Your task is to:\nput a mug in shelf", "put"])
+def test_what_states_no_known_task_is_no_errand(text: str) -> None:
+    assert read_errand(text) is None
+
+
+def test_a_task_that_is_not_understood_is_explored_with_everything_tried() -> None:
+    player, listed = ALFWorldExpert(), commands("go to bed 1; go to drawer 1; open drawer 2; examine drawer 2")
+    player.start("Your task is to: be happy.", {}, seed=0)
+    given = [player.act("", {"admissible_commands": listed}) for _ in listed]
+    assert given[:3] == ["open drawer 2", "go to bed 1", "go to drawer 1"]
+    assert sorted(given) == listed
+
+
+def test_a_thing_that_is_not_wanted_is_put_down() -> None:
+    player = ALFWorldExpert()
+    player.start("Your task is to: put a mug in shelf.", {}, seed=0)
+    listed = commands("examine knife 1; examine desk 1; go to shelf 1; move knife 1 to desk 1")
+    assert player.act("", {"admissible_commands": listed}) == "move knife 1 to desk 1"
+
+
+def test_without_any_commands_it_still_says_something_and_not_always_the_same() -> None:
+    player = ALFWorldExpert()
+    player.start(PLACE[0][0], {}, seed=0)
+    assert {player.act("", {"admissible_commands": []}) for _ in range(3)} == set(ALWAYS)
+
+
+NAMES = st.sampled_from(
+    "mug 1, mug 2, cup 1, shelf 1, shelf 2, drawer 1, fridge 1, microwave 1, desklamp 1".split(", ")
+)
+COMMANDS = st.one_of(
+    st.sampled_from(ALWAYS),
+    st.builds("{} {}".format, st.sampled_from(["go to", "open", "close", "examine", "use"]), NAMES),
+    st.builds("take {} from {}".format, NAMES, NAMES),
+    st.builds("move {} to {}".format, NAMES, NAMES),
+    st.builds("{} {} with {}".format, st.sampled_from(["clean", "heat", "cool", "slice"]), NAMES, NAMES),
+    st.text(max_size=12),
+)
+SENTENCES = st.sampled_from(
+    [
+        f"Your task is to: {task}."
+        for task in ("put two mug in shelf", "put a hot mug in drawer", "look at mug under the desklamp")
+    ]
+)
+
+
+@given(st.one_of(SENTENCES, st.text()), st.lists(st.lists(COMMANDS, min_size=1, max_size=8), min_size=1, max_size=12))
+def test_in_any_room_it_gives_one_of_the_commands_that_there_are(start: str, rooms: list[list[str]]) -> None:
+    player = ALFWorldExpert()
+    player.start(start, {}, seed=0)
+    for listed in rooms:
+        assert player.act("", {"admissible_commands": listed}) in listed
+
+
+@given(st.one_of(SENTENCES, st.text()), st.lists(COMMANDS, min_size=1, max_size=8, unique=True))
+def test_in_a_room_where_nothing_ever_happens_nothing_is_tried_for_ever(start: str, listed: list[str]) -> None:
+    player, steps = ALFWorldExpert(), 50
+    player.start(start, {}, seed=0)
+    given = Counter(player.act("Nothing happens.", {"admissible_commands": listed}) for _ in range(steps))
+    assert max(given.values()) <= max(TRIES, -(-steps // len(listed)))
+
+
+@given(
+    st.text(),
+    st.dictionaries(
+        st.sampled_from(["admissible_commands", "won"]),
+        st.one_of(st.none(), st.integers(), st.text(), st.lists(st.one_of(st.text(), st.integers(), st.none()))),
+    ),
+)
+def test_whatever_it_is_shown_it_answers_with_a_text(observation: str, info: dict[str, Any]) -> None:
+    player = ALFWorldExpert()
+    assert isinstance(player.act(observation, info), str)  # even where nobody said that an episode begins
+    player.start(observation, info, seed=0)
+    assert isinstance(player.act(observation, info), str)
+
+
+def test_a_megabyte_of_text_takes_no_time() -> None:
+    player = ALFWorldExpert()
+    for text in (
+        "put a " * 200_000,
+        "take mug 1 from " * 60_000,
+        "a" * 1_000_000,
+        "Your task is to: put two " + "x" * 1_000_000,
+    ):
+        player.start(text, {}, seed=0)
+        assert player.act(text, {"admissible_commands": [text, f"take {text}"]}) in (text, f"take {text}")
+
+
+def test_things_are_expected_where_they_usually_are() -> None:
+    assert chance("mug", "coffeemachine") > chance("mug", "drawer") == RARE
+    assert chance("pillow", "bed") > 0.5
+    assert (
+        chance("no such thing", "diningtable")
+        > chance("no such thing", "drawer")
+        > chance("no such thing", "no such place")
+    )
+    rows = read_table(TABLE)
+    assert len(rows) > 50
+    assert all(0 < share <= 1 for row in rows.values() for share in row.values())
