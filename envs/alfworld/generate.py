@@ -1,0 +1,262 @@
+"""Games of our own in a folder: the layout of the official release, written so that nothing is ever half there.
+
+For who has no official data. The official engine reads these games as well, and finds the `traj_data.json` beside each that the
+package's `AlfredTWEnv` asks for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from skill_ttrl.envs.alfworld.errands import SPLITS
+from skill_ttrl.envs.alfworld.game import GAME_FILE, TASK_TYPES
+from skill_ttrl.envs.alfworld.maker import GENERATOR, Generated, generated
+from skill_ttrl.envs.alfworld.ontology import read_ontology
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.runs.files import acquire_lock, release_lock, write_atomic
+
+JSON_FOLDER = "json_2.1.1"
+"""Of the release whose layout this is."""
+GENERATED_FILE = "generated.json"
+"""Beside it: what was made, with which seed. It marks games as generated."""
+SCHEMA = 1
+SEED = 0
+COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
+"""Games of each split that are made where no official ones are given."""
+MAX_GAMES = 1_000_000
+Progress = Callable[[int, int], None]
+"""Told (games there, games asked for)."""
+_BESIDE = ".making-"
+
+
+def ensure_generated(split: str, progress: Progress | None = None) -> Path:
+    """The folder of the default games, which are made on the first call, in seconds, and kept in the user's cache.
+
+    It appears with all splits or not at all, also where two processes begin at once: 240 training games and 60 in each of the
+    others, about 25 MB. `XDG_CACHE_HOME` moves the cache.
+
+    Args:
+        split: a split that must be there: `train`, `valid_seen` or `valid_unseen`.
+        progress: told how far it is, where games are made.
+
+    Returns:
+        A folder with `json_2.1.1/` and `generated.json`.
+
+    Raises:
+        EnvError: there is no such split, the package alfworld is not installed, or the cache cannot be written.
+    """
+    _check_split(split)
+    cache = Path(platformdirs.user_cache_dir("skill-ttrl")) / "alfworld"
+    root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}"
+    if (root / GENERATED_FILE).is_file():
+        return root
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _only_one(cache):
+            if not (root / GENERATED_FILE).is_file():
+                _make_whole(root, progress)
+    except OSError as error:
+        raise EnvError(
+            f"The generated games cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
+            "to a folder that can be written; or make them elsewhere with `skillttrl envs generate alfworld -o FOLDER` and "
+            "give that folder as data."
+        ) from error
+    return root
+
+
+def generate_games(
+    root: str | Path,
+    split: str,
+    count: int,
+    seed: int = SEED,
+    task_types: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write games of one split into a folder of the user's, beside those of other splits.
+
+    Stopped at any moment it leaves whole games only, and the same call again goes on. A longer series keeps the games of a
+    shorter one.
+
+    Args:
+        root: the folder; `json_2.1.1/SPLIT/` and `generated.json` come into it.
+        split: decides the rooms, and for `train` and `valid_seen` which errands of the same rooms.
+        count: games that there are to be, at least 1, in turn of each type.
+        seed: of everything that is drawn.
+        task_types: only these; None: all six.
+        progress: told after every game.
+
+    Returns:
+        How many games were written; those that were there already are not among them.
+
+    Raises:
+        EnvError: an argument is not known, the split has other games already, or the folder cannot be written.
+        RunFolderError: another process is writing there.
+    """
+    root = Path(root)
+    _check_split(split)
+    types = _checked_types(task_types)
+    if not 1 <= count <= MAX_GAMES:
+        raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {count:,} were asked for.")
+    wanted = {"games": count, "seed": seed, "task_types": list(types)}
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(root)
+        try:
+            return _write_split(root, split, _open_record(root, split, wanted), progress)
+        finally:
+            release_lock(root, lock)
+    except OSError as error:
+        raise EnvError(
+            f"Cannot write games to {root}: {error.strerror or error}. Free some space, or choose another folder."
+        ) from error
+
+
+def read_record(root: Path) -> dict[str, Any] | None:
+    """What `generated.json` says of the games in a folder; None where there is none.
+
+    Returns:
+        `schema`, `generator`, `alfworld` (version of the package) and `splits`: split → `games`, `seed`, `task_types`, and
+        `complete`, False until all of them are written.
+
+    Raises:
+        EnvError: it cannot be read, or is of another schema.
+    """
+    path = root / GENERATED_FILE
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise EnvError(f"{path} cannot be read: {error}. Remove its folder and make the games again.") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA or not isinstance(record.get("splits"), dict):
+        raise EnvError(f"{path} is no record of generated games that this version knows. Choose another folder.")
+    return record
+
+
+def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The record with what is wanted of a split in it, if that can be made or gone on with."""
+    made_by = {"schema": SCHEMA, "generator": GENERATOR, "alfworld": read_ontology().version}
+    target = root / JSON_FOLDER / split
+    record = read_record(root)
+    if record is None:
+        if (root / JSON_FOLDER).is_dir() and any((root / JSON_FOLDER).iterdir()):
+            raise EnvError(
+                f"{root / JSON_FOLDER} has games that were not generated, or not by this package. Choose another folder."
+            )
+        record = {**made_by, "splits": {}}
+    there = record["splits"].get(split)
+    if {name: record.get(name) for name in made_by} != made_by:
+        raise EnvError(f"The games in {root} were made by another version. Choose another folder.")
+    if there is not None:
+        others = [f"{name} {there.get(name)}" for name in ("seed", "task_types") if there.get(name) != wanted[name]]
+        if others:
+            raise EnvError(f"{target} has games already, of {' and '.join(others)}. Choose another folder.")
+        if there.get("games", 0) > wanted["games"]:
+            raise EnvError(f"{target} has {there['games']} games already, {wanted['games']} were asked for.")
+    elif target.is_dir() and any(target.iterdir()):
+        raise EnvError(f"{target} has games that {root / GENERATED_FILE} does not name. Choose another folder.")
+    record["splits"][split] = {**wanted, "complete": False}
+    return record
+
+
+def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progress | None) -> int:
+    """What the record says of a split. The record comes first: games without one would be taken for official ones."""
+    wanted = record["splits"][split]
+    target = root / JSON_FOLDER / split
+    target.mkdir(parents=True, exist_ok=True)
+    _sweep(root)
+    _write_record(root, record)
+    written = 0
+    series = islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
+    for number, made in enumerate(series, 1):
+        folder = target / made.errand.folder / made.trial
+        if not folder.is_dir():
+            _write(root, folder, made)
+            written += 1
+        if progress is not None:
+            progress(number, wanted["games"])
+    _write_record(root, {**record, "splits": {**record["splits"], split: {**wanted, "complete": True}}})
+    return written
+
+
+def _write(root: Path, folder: Path, made: Generated) -> None:
+    """A game and what is beside it, in one step: a folder that is there is whole."""
+    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=root))
+    try:
+        for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
+            (beside / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        beside.chmod(0o755)
+        folder.parent.mkdir(exist_ok=True)
+        beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _write_record(root: Path, record: Mapping[str, Any]) -> None:
+    write_atomic(root / GENERATED_FILE, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _make_whole(root: Path, progress: Progress | None) -> None:
+    """All splits beside `root`, then in its place in one step."""
+    _sweep(root.parent)
+    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=root.parent))
+    total, before = sum(COUNTS.values()), Counter[str]()
+    try:
+        for split, count in COUNTS.items():
+            done = before.total()
+            record = _open_record(beside, split, {"games": count, "seed": SEED, "task_types": list(TASK_TYPES)})
+            _write_split(beside, split, record, _shifted(progress, done, total))
+            before[split] = count
+        beside.chmod(0o755)
+        if root.exists():  # without its record: a part of it was taken away
+            shutil.rmtree(root)
+        beside.rename(root)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
+    return None if progress is None else lambda number, _: progress(done + number, total)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process left."""
+    for left in folder.glob(f"{_BESIDE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _only_one(cache: Path) -> Iterator[None]:
+    """One process at a time; the others wait until it is done. A lock is given back when its process dies."""
+    descriptor = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise EnvError(f"There are no generated games of a split {split!r:.60}.{did_you_mean(split, SPLITS)}")
+
+
+def _checked_types(task_types: Sequence[str] | None) -> tuple[str, ...]:
+    for name in task_types or ():
+        if name not in TASK_TYPES:
+            raise EnvError(f"ALFWorld has no task type {name!r:.60}.{did_you_mean(name, TASK_TYPES)}")
+    return tuple(name for name in TASK_TYPES if not task_types or name in task_types)
