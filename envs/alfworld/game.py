@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.alfworld.grammar import read_grammar
+from skill_ttrl.envs.alfworld.grammar import is_text, read_grammar
 from skill_ttrl.envs.alfworld.problem import read_problem
 from skill_ttrl.envs.alfworld.world import World, build_world
 from skill_ttrl.errors import EnvError
@@ -40,7 +40,6 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "pddl_problem": str,
     "walkthrough": (list, type(None)),
 }
-_HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 _COMMENT = re.compile(r";[^\n]*")
 _SPACE = re.compile(r"\s+")
 
@@ -98,7 +97,7 @@ def read_game_file(path: Path) -> dict[str, Any]:
         value = content.get(name)
         if not isinstance(value, kind):
             raise EnvError(f"The game {path} has no {name!r}.")
-        if isinstance(value, str) and _HALF_A_CHARACTER.search(value):  # JSON can hold what no text can
+        if isinstance(value, str) and not is_text(value):
             raise EnvError(f"The game {path} is no Unicode text in {name!r}.")
     return content
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from skill_ttrl.errors import EnvError
 
@@ -64,6 +65,15 @@ def fill(text: str, /, **names: str) -> str:
     return text
 
 
+def is_text(text: str) -> bool:
+    """Whether a text can be written down: JSON can hold halves of characters (lone surrogates), which no file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_grammar(text: str) -> tuple[Texts, str]:
     """A grammar's texts, and the sentence that states the task ("Your task is to: …").
 
@@ -77,17 +87,14 @@ def read_grammar(text: str) -> tuple[Texts, str]:
         sentence = json.loads(f'"{task[2]}"')
     except json.JSONDecodeError as error:
         raise EnvError(f"the task in its grammar is no text: {error}") from None
+    if not is_text(sentence):
+        raise EnvError("the task in its grammar is no Unicode text")
     return _texts(text[: task.start()] + task[1] + '""' + text[task.end() :]), sentence
 
 
 @functools.lru_cache(maxsize=8)
 def _texts(text: str) -> Texts:
-    rules: dict[str, list[dict[str, str]]] = {}
-    try:
-        for block in _RULES.findall(text):
-            rules.update(json.loads("\n".join(line for line in block.split("\n") if not line.lstrip().startswith("#"))))
-    except json.JSONDecodeError as error:
-        raise EnvError(f"its grammar cannot be read: {error}") from None
+    rules = _rules(text)
     help_text = rules.pop("help.feedback", [{"rhs": "#help.feedback#"}])[0]["rhs"]  # a symbol in the package's own file
     actions = [
         (name, template, feedback.replace("#help.feedback#", help_text))
@@ -104,6 +111,29 @@ def _texts(text: str) -> Texts:
             for name, own in rules.items()
         },
         help=next(feedback for name, _, feedback in actions if name == "help").lstrip(),
+    )
+
+
+def _rules(text: str) -> dict[str, list[dict[str, str]]]:
+    """Symbol → its texts with their conditions."""
+    rules: dict[str, Any] = {}
+    try:
+        for block in _RULES.findall(text):
+            rules.update(json.loads("\n".join(line for line in block.split("\n") if not line.lstrip().startswith("#"))))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise EnvError(f"its grammar cannot be read: {error}") from None
+    for name, own in rules.items():
+        if not (isinstance(own, list) and own and all(map(_is_rule, own))):
+            raise EnvError(f"{name!r} of its grammar is no list of texts")
+    return rules
+
+
+def _is_rule(rule: Any) -> bool:
+    return (
+        isinstance(rule, dict)
+        and isinstance(rule.get("rhs"), str)
+        and isinstance(rule.get("condition", ""), str)
+        and is_text(rule["rhs"])
     )
 
 

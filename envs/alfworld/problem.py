@@ -15,6 +15,21 @@ _COMMENT = re.compile(r";[^\n]*")
 _SPACE = re.compile(r"\s+")
 _WORN_DOWN = {"distance", "total-cost", "="}
 """Of the init's other expressions: they cost a planner something and a player nothing."""
+_NESTED = re.compile(r"\(\s*[\w-]+[^()]*\(")
+_ID = re.compile(r"[\w-]+")
+_ARGUMENTS = {
+    **dict.fromkeys(
+        "atlocation receptacleatlocation objectatlocation inreceptacle inreceptacleobject objecttype receptacletype "
+        "cancontain holds".split(),
+        2,
+    ),
+    **dict.fromkeys(
+        "openable opened pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject isclean ishot iscool "
+        "istoggled issliced".split(),
+        1,
+    ),
+}
+"""Of the predicates that the engine reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +120,22 @@ def _types(text: str) -> dict[str, str]:
 
 
 def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    nested = _NESTED.search(text)  # such as (not (opened …)), which would be taken for its inner part
+    if nested is not None:
+        raise EnvError(f"among its facts there is an expression: {nested[0][:80]}…")
     found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for predicate, arguments in _FACT.findall(text):
         if predicate not in _WORN_DOWN:
             found[predicate].add(tuple(arguments.split()))
-    strangers = {arg for rows in found.values() for row in rows for arg in row} - types.keys()
-    if strangers:
-        raise EnvError(f"its facts name {min(strangers)!r}, which is not declared")
+    for predicate, count in _ARGUMENTS.items():
+        if any(len(row) != count for row in found.get(predicate, ())):
+            raise EnvError(f"a fact {predicate!r} has not {count} argument{'s' * (count > 1)}")
+    named = {arg for rows in found.values() for row in rows for arg in row}
+    if named - types.keys():
+        raise EnvError(f"its facts name {min(named - types.keys())!r}, which is not declared")
+    odd = sorted(name for name in named if not _ID.fullmatch(name))
+    if odd:
+        raise EnvError(f"{odd[0][:80]!r} is no name of a thing")
     return {predicate: tuple(sorted(rows)) for predicate, rows in found.items()}
 
 
