@@ -1,0 +1,114 @@
+"""The exploring expert in the official games: how many it wins, and that it wins them by what a player is shown."""
+
+from __future__ import annotations
+
+import runpy
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.alfworld_expert import ALFWorldExpert, read_errand
+from skill_ttrl.agents.alfworld_places import TABLE
+from skill_ttrl.agents.player import make_player
+from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
+from skill_ttrl.envs.alfworld.frame import MAX_STEPS
+from skill_ttrl.envs.alfworld.game import TASK_TYPES
+from skill_ttrl.envs.alfworld.games import open_games
+from skill_ttrl.envs.alfworld.official import OfficialEngine
+from skill_ttrl.episode import play_episode
+from skill_ttrl.types import Trajectory
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "alfworld_expert.py"
+
+
+class Blindfolded(ALFWorldExpert):
+    """The expert, given the first observation and the commands, and nothing else."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        super().start(observation, {}, 0)
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        return super().act("", {"admissible_commands": info["admissible_commands"]})
+
+
+def episodes(data: Path, split: str, player: ALFWorldExpert, every: int = 1) -> list[Trajectory]:
+    env = ALFWorldEnv(data=data, split=split)
+    played = [play_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
+    assert [episode.error for episode in played if episode.error] == []
+    return played
+
+
+def share_won(played: list[Trajectory]) -> float:
+    return fmean(episode.stop_reason == "terminated" for episode in played)
+
+
+@pytest.mark.parametrize(("split", "games"), [("valid_unseen", 134), ("valid_seen", 140)])
+def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
+    official_games: Path, split: str, games: int
+) -> None:
+    expert = make_player("expert", ALFWORLD_ENV_ID)
+    assert isinstance(expert, ALFWorldExpert)
+    played = episodes(official_games, split, expert)
+    assert len(played) == games
+    by_type: dict[str | None, list[Trajectory]] = defaultdict(list)
+    for episode in played:
+        by_type[episode.task.task_type].append(episode)
+    assert set(by_type) == set(TASK_TYPES)
+    assert {name: share_won(some) for name, some in by_type.items() if share_won(some) < 0.95} == {}
+    assert fmean(len(episode.steps) for episode in played) < MAX_STEPS / 5
+    assert all(step.action in step.admissible for episode in played for step in episode.steps)
+
+
+def test_it_wins_as_well_where_it_knows_nothing_about_where_things_are(
+    official_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skill_ttrl.agents.alfworld_expert.chance", lambda thing, place: 1.0)
+    assert share_won(episodes(official_games, "valid_unseen", ALFWorldExpert())) >= 0.95
+
+
+def test_it_plays_the_same_when_everything_but_the_first_text_and_the_commands_is_taken_away(
+    official_games: Path,
+) -> None:
+    seeing, blindfolded = (episodes(official_games, "valid_unseen", who) for who in (ALFWorldExpert(), Blindfolded()))
+    for one, other in zip(seeing, blindfolded, strict=True):
+        assert [step.action for step in one.steps] == [step.action for step in other.steps]
+
+
+def test_it_understands_the_sentence_of_every_game(official_games: Path) -> None:
+    env = ALFWorldEnv(data=official_games, split="valid_unseen")
+    kinds = dict(zip(("place", "light", "clean", "heat", "cool", "two"), TASK_TYPES, strict=True))
+    for task in env.tasks():
+        errand = read_errand(env.reset(options=task.options)[0])
+        assert errand is not None
+        _, wanted, _, target, _ = task.id.split("/")[1].split("-")
+        assert (kinds[errand.how], errand.wanted, errand.target) == (task.task_type, wanted.lower(), target.lower())
+
+
+@pytest.mark.alfworld
+def test_it_wins_nearly_every_training_game(official_games: Path) -> None:
+    assert share_won(episodes(official_games, "train", ALFWorldExpert())) >= 0.99
+
+
+@pytest.mark.alfworld
+def test_its_table_is_what_the_training_games_give(official_games: Path) -> None:
+    count_places = runpy.run_path(str(BENCHMARK))["count_places"]
+    assert count_places(open_games(official_games, "train")) == TABLE
+
+
+@pytest.mark.alfworld
+def test_it_wins_on_the_official_engine_in_the_same_steps(official_games: Path) -> None:
+    pytest.importorskip("textworld")
+    pytest.importorskip("alfworld")
+    for episode in episodes(official_games, "valid_unseen", ALFWorldExpert(), every=30):
+        engine = OfficialEngine(open_games(official_games, "valid_unseen").find(episode.task.id).path)
+        frame, expert = engine.reset(), ALFWorldExpert()
+        expert.start(frame.feedback, {}, 0)
+        for step in episode.steps:
+            action = expert.act(frame.feedback, {"admissible_commands": list(frame.commands)})
+            assert action == step.action
+            frame = engine.step(action)
+        assert frame.won
