@@ -82,7 +82,7 @@ def test_it_understands_the_sentence_of_every_game(official_games: Path) -> None
     env = ALFWorldEnv(data=official_games, split="valid_unseen")
     kinds = dict(zip(("place", "light", "clean", "heat", "cool", "two"), TASK_TYPES, strict=True))
     for task in env.tasks():
-        errand = read_errand(env.reset(options=task.options)[0])
+        errand = read_errand(env.reset(options=dict(task.options))[0])
         assert errand is not None
         _, wanted, _, target, _ = task.id.split("/")[1].split("-")
         assert (kinds[errand.how], errand.wanted, errand.target) == (task.task_type, wanted.lower(), target.lower())
