@@ -100,7 +100,6 @@ def play(
     """
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages import play as stage
-    from skill_ttrl.stages.subject import Subject
     from skill_ttrl.types import to_json
 
     if expert and agent is not None:
@@ -112,9 +111,13 @@ def play(
         env_id, given = resolve_env(env), list(overrides or [])
         settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
         name = "walkthrough" if expert else agent
-        who = keyboard or stage.find_agent(name or "", env_id, settings, config=config)
-        policy = who if isinstance(who, Subject) else None
-        if policy is None:
+        player = keyboard or stage.find_player(name or "", env_id)
+        policy = None
+        if player is None:
+            from skill_ttrl.stages.play_policy import find_policy, play_policy
+
+            policy = find_policy(name or "", settings, config=config)
+        else:
             _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
         own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         kwargs = {**stage.env_kwargs(given, env_id, policy.config if policy is not None else None), **own}
@@ -122,12 +125,12 @@ def play(
         with contextlib.closing(stage.open_env(env_id, kwargs, split)) as game, completion(keyboard):
             kinds = [kind.strip() for each in types or () for kind in each.split(",")]
             screen.task = stage.find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
-            if isinstance(who, Subject):
-                played = stage.play_policy(
-                    game, screen.task, who, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_bank
+            if policy is not None:
+                played = play_policy(
+                    game, screen.task, policy, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_bank
                 )
-            else:
-                played = stage.play(game, screen.task, who, seed=drawn, watch=screen)
+            elif player is not None:
+                played = stage.play(game, screen.task, player, seed=drawn, watch=screen)
     except KeyboardInterrupt:
         screen.leave()
         raise typer.Exit(INTERRUPTED) from None

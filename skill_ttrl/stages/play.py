@@ -1,7 +1,7 @@
-"""One episode to watch: a person, a player without a model or a policy plays, and every step is told as it comes.
+"""One episode to watch: a person or a player without a model plays, and every step is told as it comes.
 
-`play` and `play_policy` give the same `Trajectory` as a collection or a rollout would: they are `play_episode` and `rollout`
-on an environment that tells what happens in it.
+It gives the same `Trajectory` as a collection would: it is `play_episode` on an environment that tells what happens in it. A
+policy plays in `play_policy`: what that needs takes seconds to load.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
-from skill_ttrl.llm.base import Sampling, wait_for
-from skill_ttrl.llm.usage import accounting, spending
-from skill_ttrl.rollout import EnvPool, rollout
-from skill_ttrl.stages.subject import Subject, find_subject, is_remote
-from skill_ttrl.stages.trained import Answering, awake
 from skill_ttrl.types import Step, Task, Trajectory
 
 MAX_TURNS = 50
-"""Steps of a policy where neither its config nor `--set` gives it more than one."""
+"""Steps of a policy in a game where neither its config nor an override gives it more than one."""
+REMOTE = "openai"
+"""The policy behind `endpoints.policy` is called so."""
 PLAYER_NAMES = ("expert", *PLAYERS)
 
 TextEnvironment = gymnasium.Env[str, str]
@@ -137,7 +134,7 @@ def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: 
     try:
         played = play_episode(watched, task, player, seed=seed)
     except Stopped as stopped:
-        return _ended(watched, stopped)
+        return ended(watched, stopped)
     if isinstance(player, WalkthroughPlayer) and not played.steps:
         raise EnvError(
             f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch somebody with --agent."
@@ -145,81 +142,22 @@ def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: 
     return played
 
 
-def play_policy(
-    env: TextEnvironment,
-    task: Task,
-    policy: Answering,
-    *,
-    seed: int,
-    watch: Watch,
-    temperature: float = 0.0,
-    use_bank: bool = True,
-) -> Trajectory:
-    """Let a policy play `task`, as its training episodes go.
-
-    Args:
-        env: is reset; stays open.
-        task: what is played.
-        policy: a trained one, a plain model, or one behind an address. Its config says how it is asked.
-        seed: of its random choices.
-        watch: called with every scene.
-        temperature: 0 is greedy.
-        use_bank: False plays without its skill bank.
-
-    Raises:
-        ConfigError, ModelError: it cannot be asked like this.
-    """
-    config, watched = policy.config, WatchedEnv(env, task, watch)
-    with (
-        accounting(None, config.endpoints) as ledger,
-        ledger.phase("play"),
-        spending("Raise it, or play a shorter game."),
-        awake(policy, use_bank) as parts,
-    ):
-        work = rollout(
-            [task],
-            1,
-            envs=EnvPool(lambda: watched),
-            agent=parts.agent,
-            backend=parts.backend,
-            sampling=Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
-            seed=seed,
-            max_turns=config.agent.max_turns,
-            max_prompt_tokens=config.data.max_prompt_tokens,
-            constrain=config.agent.constrain_actions,
-        )
-        try:
-            (group,) = wait_for(work)
-        except Stopped as stopped:
-            return _ended(watched, stopped)
-    return group.trajectories[0]
-
-
-def find_agent(name: str, env_id: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Player | Subject:
-    """Who is meant: a player (`expert`, `random`, `walkthrough`, `module:attribute`), or a policy.
-
-    Args:
-        name: of a player; or a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
-        env_id: the environment that is played.
-        overrides: changes to a policy's config.
-        config: a plain model's recipe.
+def find_player(name: str, env_id: str) -> Player | None:
+    """The player called `name`; None where a policy is meant.
 
     Raises:
         ConfigError: nothing has this name.
         EnvError: this environment has no expert.
-        RunFolderError, ModelError: see `find_subject`.
     """
-    if name in PLAYER_NAMES or (":" in name and not is_remote(name) and not Path(name).exists()):
+    exists = Path(name).exists()
+    if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
         return make_player(name, env_id)
-    if not is_remote(name) and "/" not in name and not Path(name).exists():
+    if name != REMOTE and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
             f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
             "folder, owner/name or openai:MODEL; a player of your own is module:attribute."
         )
-    found = find_subject(name, overrides, config=config)
-    if found.config.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
-        found.config.agent.max_turns = MAX_TURNS
-    return found
+    return None
 
 
 def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig | None = None) -> dict[str, Any]:
@@ -303,7 +241,8 @@ def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
         return False
 
 
-def _ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
+def ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
+    """What was played before somebody left; raises what the watcher raised, where it did."""
     if stopped.__cause__ is not None:
         raise stopped.__cause__
     return watched.so_far()

@@ -1,0 +1,80 @@
+"""One episode of a policy to watch: a rollout on an environment that tells what happens in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skill_ttrl.llm.base import Sampling, wait_for
+from skill_ttrl.llm.usage import accounting, spending
+from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.stages.play import MAX_TURNS, Stopped, TextEnvironment, Watch, WatchedEnv, ended
+from skill_ttrl.stages.subject import Subject, find_subject
+from skill_ttrl.stages.trained import Answering, awake
+from skill_ttrl.types import Task, Trajectory
+
+
+def find_policy(name: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Subject:
+    """The policy that is meant, with turns enough for a game.
+
+    Args:
+        name: a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
+        overrides: changes to its config.
+        config: a plain model's recipe.
+
+    Raises:
+        ConfigError, RunFolderError, ModelError: see `find_subject`.
+    """
+    found = find_subject(name, overrides, config=config)
+    if found.config.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
+        found.config.agent.max_turns = MAX_TURNS
+    return found
+
+
+def play_policy(
+    env: TextEnvironment,
+    task: Task,
+    policy: Answering,
+    *,
+    seed: int,
+    watch: Watch,
+    temperature: float = 0.0,
+    use_bank: bool = True,
+) -> Trajectory:
+    """Let a policy play `task`, as its training episodes go.
+
+    Args:
+        env: is reset; stays open.
+        task: what is played.
+        policy: a trained one, a plain model, or one behind an address. Its config says how it is asked.
+        seed: of its random choices.
+        watch: called with every scene.
+        temperature: 0 is greedy.
+        use_bank: False plays without its skill bank.
+
+    Raises:
+        ConfigError, ModelError: it cannot be asked like this.
+    """
+    config, watched = policy.config, WatchedEnv(env, task, watch)
+    with (
+        accounting(None, config.endpoints) as ledger,
+        ledger.phase("play"),
+        spending("Raise it, or play a shorter game."),
+        awake(policy, use_bank) as parts,
+    ):
+        work = rollout(
+            [task],
+            1,
+            envs=EnvPool(lambda: watched),
+            agent=parts.agent,
+            backend=parts.backend,
+            sampling=Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
+            seed=seed,
+            max_turns=config.agent.max_turns,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            constrain=config.agent.constrain_actions,
+        )
+        try:
+            (group,) = wait_for(work)
+        except Stopped as stopped:
+            return ended(watched, stopped)
+    return group.trajectories[0]
