@@ -162,13 +162,13 @@ def _fetch(errand: Errand, room: Room) -> str | None:
 def _best_guess(errand: Errand, room: Room) -> str | None:
     """The receptacle not yet looked into where the thing is likeliest for each step that looking costs."""
 
-    def worth(place: str) -> tuple[float, str]:
+    def worth(place: str) -> float:
         likely = chance(errand.wanted, kind(place))
         if errand.how in ("place", "two") and kind(place) == errand.target:
             likely *= UNLIKELY
-        return likely / max(room.steps_into(place), 1), place
+        return likely / max(room.steps_into(place), 1)
 
-    return max(room.places - room.inside.keys(), key=worth, default=None)
+    return max(_in_order(room.places - room.inside.keys()), key=worth, default=None)
 
 
 def _light(errand: Errand, room: Room) -> str | None:
@@ -176,8 +176,8 @@ def _light(errand: Errand, room: Room) -> str | None:
     lamps = {place: lamp for lamp, place in sorted(room.lamps.items()) if kind(lamp) == errand.target}
     if place := _nearest(room, lamps):
         return f"use {lamps[place]}" if place in room.here else f"go to {place}"
-    unseen = sorted(room.places - room.visited)
-    place = max(unseen, key=lambda place: chance(errand.target, kind(place)), default=None)
+    unseen = room.places - room.visited
+    place = max(_in_order(unseen), key=lambda place: chance(errand.target, kind(place)), default=None)
     return place and f"go to {place}"
 
 
@@ -193,7 +193,12 @@ def _goal(errand: Errand, room: Room) -> str | None:
 
 
 def _nearest(room: Room, places: Iterable[str]) -> str | None:
-    return min(places, key=lambda place: (room.steps_into(place), place), default=None)
+    return min(_in_order(places), key=room.steps_into, default=None)
+
+
+def _in_order(places: Iterable[str]) -> list[str]:
+    """Always the same for the same names, and "shelf 9" before "shelf 10": among equals the first is chosen."""
+    return sorted(places, key=lambda place: (len(place), place))
 
 
 class ALFWorldExpert:
