@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.errors import ConfigError
@@ -32,7 +34,7 @@ Data = Annotated[
     typer.Option(help="Where the games are: a folder with `json_2.1.1/`, or `generated`. Short for env.kwargs.data."),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Processes that play. Default: one for each core; the lines are the same.")
+    int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -51,8 +53,8 @@ def collect(
     ],
     agent: Agent = "expert",
     split: Annotated[str, typer.Option(help="Part of the environment's tasks.")] = "train",
-    episodes: Annotated[int | None, typer.Option(help="At most so many, from the start. Default: all.")] = None,
-    tries: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
+    episodes: Annotated[int | None, typer.Option(min=1, help="At most so many, from the start. Default: all.")] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     types: Types = None,
     data: Data = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
@@ -111,20 +113,10 @@ def words(given: Sequence[str] | None) -> list[str]:
 
 def collected_view(found: Collected) -> RenderableType:
     """Success by type of task, and what else is to be known."""
-    from skill_ttrl.cli.views import rows_table
-
     overall = found.overall
     title = f"{found.agent} in {found.env}, {found.split}: {overall.episodes:,} episodes"
     if overall.tasks < overall.episodes:
         title += f" of {overall.tasks:,} tasks"
-    rows = [_row(kind or "other", each) for kind, each in found.by_type.items()]
-    parts: list[RenderableType] = [
-        rows_table(
-            f"{title}, seed {found.seed}",
-            ("type", "episodes", "success", "mean steps", "failed"),
-            [*rows, _row("all", overall)],
-        )
-    ]
     lines = [f"Source: {found.source or 'the environment does not say'}."]
     if overall.success is None:
         lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
@@ -135,11 +127,21 @@ def collected_view(found: Collected) -> RenderableType:
         lines.append(f"Played {found.played:,} episodes in {found.seconds:.1f} s ({rate:.1f} a second).")
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
-    return Group(*parts, *(Text(visible(line)) for line in lines))
+    table = success_table(f"{title}, seed {found.seed}", {**found.by_type, "all": overall})
+    return Group(table, *(Text(visible(line)) for line in lines))
 
 
-def _row(name: str, each: Success) -> tuple[str, str, str, str, str]:
-    from skill_ttrl.cli.views import interval, number
+def success_table(title: str, rows: Mapping[str, Success]) -> Table:
+    """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup."""
+    from skill_ttrl.cli.views import number
 
-    steps = "-" if each.steps is None else f"{each.steps:.1f}"
-    return name, f"{each.episodes:,}", number(each.success) + interval(each.interval), steps, f"{each.failed:,}"
+    table = Table(title=Text(visible(title), "table.title"), box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("type", overflow="fold")
+    for column in ("episodes", "success", "interval", "steps", "failed"):
+        table.add_column(column, justify="right")
+    for name, each in rows.items():
+        bounds = "-" if each.interval is None else f"{each.interval[0]:.3f}–{each.interval[1]:.3f}"
+        steps = "-" if each.steps is None else f"{each.steps:.1f}"
+        cells = (name or "other", f"{each.episodes:,}", number(each.success), bounds, steps, f"{each.failed:,}")
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    return table

@@ -1,18 +1,30 @@
-"""`skillttrl evaluate`: accuracy of a run, a checkpoint or a plain model, on its own problems or on any file."""
+"""`skillttrl evaluate`: a run, a checkpoint or a model on its own problems, on any file or in an environment; or a player."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.collect import Jobs, collected_view, environment_arguments
+from skill_ttrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.stages.measure import Evaluation
+
+SPLIT = "test"
+"""Of an environment, where none is named."""
+
 Subject = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="SOURCE",
-        help="A run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`.",
+        metavar="[SOURCE]",
+        help="A run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`. "
+        "None, with `--env`: a player without a model (`--agent`).",
     ),
 ]
 Overrides = Annotated[
@@ -22,15 +34,37 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`; may be given more than once. Default: those of the run.",
+        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`; may be given more than once. Default: those of the run. With "
+        "`--env`: where its games are (env.kwargs.data).",
     ),
 ]
+Env = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure on the tasks of this environment: short name (`alfworld`), Gymnasium id, or `module:EnvId-v0`."
+    ),
+]
+Split = Annotated[str | None, typer.Option(help="With --env: part of its tasks. Default: test.")]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHO",
+        help="With --env and no SOURCE: `expert` (the default), `random`, `walkthrough`, or `module:attribute` of your own.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="With --env: only the first so many tasks. Default: all.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of a player's choices. Default: 0.")]
 Recipe = Annotated[
     str | None, typer.Option("--config", metavar="RECIPE", help="Template and lengths for a plain model.")
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Keep samples here as they are drawn; the same command goes on from them."),
+    typer.Option(
+        "--output",
+        "-o",
+        help="Keep samples here as they are drawn; the same command goes on from them. Of a player: FILE.jsonl, its "
+        "trajectories.",
+    ),
 ]
 Chunk = Annotated[
     int | None,
@@ -47,34 +81,149 @@ AsJson = Annotated[
 
 
 def evaluate(
-    path: Subject,
+    path: Subject = None,
     overrides: Overrides = None,
     data: Data = None,
     config: Recipe = None,
+    env: Env = None,
+    split: Split = None,
+    limit: Limit = None,
+    agent: Agent = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
     output: Output = None,
     chunk: Chunk = None,
     no_bank: NoBank = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file."""
+    """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file.
+
+    With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
+    success by type of task.
+    """
     from skill_ttrl.cli.output import print_json
     from skill_ttrl.cli.tables import evaluation_table
     from skill_ttrl.cli.views import RunView
-    from skill_ttrl.stages.evaluate import run_all
 
-    with RunView(Console(stderr=True), f"evaluate {path}", loop=False) as view:
-        found = run_all(
-            path,
-            overrides or (),
-            data=data or (),
-            config=config,
-            output=output,
-            chunk=chunk,
-            use_bank=not no_bank,
-            progress=view,
-        )
+    who = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}
+    how = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
+    _refuse_idle(path, env, data or (), {"--split": split, "--limit": limit}, who, how)
+    title = f"evaluate {path or agent or 'expert'}" + (f" in {env}" if env is not None else "")
+    with RunView(Console(stderr=True), title, loop=False) as view:
+        if env is not None and path is None:
+            from skill_ttrl.stages import collect
+
+            played = collect.run(
+                env,
+                agent=agent or "expert",
+                split=split or SPLIT,
+                kwargs=environment_arguments(overrides or (), data[0] if data else None),
+                episodes=limit,
+                seed=seed or 0,
+                jobs=jobs,
+                output=output,
+                progress=view,
+            )
+        else:
+            place = (env, split or SPLIT, limit) if env is not None else None
+            found = _measure(
+                str(path), overrides or (), data or (), config, output, chunk, not no_bank, view, place=place
+            )
+    if path is None:
+        if as_json:
+            print_json(played)
+        else:
+            Console().print(collected_view(played))
+        return
     if as_json:
         print_json(found[0] if len(found) == 1 else found)
         return
     for each in found:
         Console().print(evaluation_table(each))
+
+
+def _measure(
+    source: str,
+    overrides: Sequence[str],
+    data: Sequence[str],
+    config: str | None,
+    output: Path | None,
+    chunk: int | None,
+    use_bank: bool,
+    view: RunView,
+    *,
+    place: tuple[str, str, int | None] | None,
+) -> tuple[Evaluation, ...]:
+    """A policy, on problems or in a `place`: an environment, one of its splits, and how many tasks."""
+    if place is None:
+        from skill_ttrl.stages.evaluate import run_all
+
+        return run_all(
+            source,
+            overrides,
+            data=data,
+            config=config,
+            output=output,
+            chunk=chunk,
+            use_bank=use_bank,
+            progress=view,
+        )
+    from skill_ttrl.stages.evaluate_env import measure_policy
+
+    env, split, limit = place
+    return measure_policy(
+        source,
+        env,
+        split=split,
+        overrides=overrides,
+        kwargs={"data": data[0]} if data else None,
+        limit=limit,
+        config=config,
+        output=output,
+        chunk=chunk,
+        use_bank=use_bank,
+        progress=view,
+    )
+
+
+def _refuse_idle(
+    path: str | None,
+    env: str | None,
+    data: Sequence[str],
+    where: Mapping[str, object],
+    who: Mapping[str, object],
+    how: Mapping[str, object],
+) -> None:
+    """Options that would change nothing are mistakes.
+
+    Args:
+        path: the SOURCE.
+        env: the environment.
+        data: what `--data` names.
+        where: options that need an environment.
+        who: options of a player.
+        how: options of a policy.
+
+    Raises:
+        ConfigError: one of them is given in vain, or there is nothing to measure.
+    """
+    if env is None:
+        _refuse({**where, **who}, "needs --env")
+        if path is None:
+            raise ConfigError(
+                "Name what is to be measured: a run, a checkpoint or a model; or an environment in which a player is measured, "
+                "with --env."
+            )
+        return
+    if len(data) > 1:
+        raise ConfigError(f"With --env, --data says where its games are: give it once, found {', '.join(data)}.")
+    if path is None:
+        _refuse(how, "is for a policy; name one as SOURCE, or leave it out")
+    else:
+        _refuse(who, "is for a player without a model; leave out SOURCE to measure one")
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} {why}.")

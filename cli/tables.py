@@ -39,6 +39,10 @@ def evaluation_table(found: Evaluation) -> Table:
         ("entropy of the answers (nats)", number(found.entropy)),
         *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
         *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
+        *(
+            (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))
+            for kind, each in found.by_type.items()
+        ),
     ]
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"

@@ -109,7 +109,8 @@ class RunView:
         due = done // a_line > self._told[phase] // a_line or done == total
         if due and not self._console.is_terminal:
             self._told[phase] = done
-            self._console.print(f"{phase} {done}/{total}  {speed}  {self._figures_line()}", highlight=False)
+            figures = self._figures_line(None if self._with_loop else 1)
+            self._console.print(f"{phase} {done}/{total}  {speed}  {figures}", highlight=False, markup=False)
 
     def finish(self, phase: str) -> None:
         """See `Progress.finish`."""
@@ -131,8 +132,8 @@ class RunView:
             line.append(LOOP_TITLES.get(name, name), "bold green" if name == at else "dim")
         return line
 
-    def _figures_line(self) -> str:
-        names = SHOWN if self._with_loop else list(self._figures)
+    def _figures_line(self, most: int | None = None) -> str:
+        names = SHOWN if self._with_loop else list(self._figures)[:most]
         return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
 
 

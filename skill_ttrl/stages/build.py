@@ -241,8 +241,10 @@ def load_policy(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path
     return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
 
 
-def source_tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str) -> list[Task]:
-    """The tasks of a source, or the environment's own where there is none.
+def source_tasks(
+    config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str, limit: int | None = None
+) -> list[Task]:
+    """The tasks of a source, or the environment's own where there is none; of these the first `limit`.
 
     Raises:
         DataError: there are none, or they cannot be read.
@@ -250,7 +252,7 @@ def source_tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | No
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
     else:
-        tasks = env_tasks(env_id, config.env.kwargs, split)
+        tasks = env_tasks(env_id, config.env.kwargs, split, limit)
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks

@@ -89,7 +89,7 @@ def draw_samples(
         BudgetError: what may be spent is spent; as above.
     """
     env_id = resolve_env(subject.config.env.id)
-    tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split) for each in problems}
+    tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split, each.limit) for each in problems}
     known, why = _known(subject, tasks)
     if folder is not None and folder.complete:
         rows = _read(folder.path, folder.lines())
@@ -176,6 +176,7 @@ def open_samples(
         "config": _made_with(subject.config),
         "data": [
             {"name": each.name, **(each.source.model_dump(mode="json") if each.source is not None else {})}
+            | ({} if each.limit is None else {"limit": each.limit})
             for each in problems
         ],
         "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},

@@ -15,7 +15,7 @@ from skill_ttrl.runs.report import usage_lines
 from skill_ttrl.stages.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.measure import Evaluation, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.samples import Drawn
-from skill_ttrl.stages.subject import Subject, find_subject
+from skill_ttrl.stages.subject import Problems, Subject, find_subject
 from skill_ttrl.types import to_json
 
 EVALUATIONS = "evaluation.json"
@@ -78,7 +78,21 @@ def run_all(
         Interrupted: a signal came.
     """
     subject = find_subject(source, overrides, config=config, data=data)
-    problems = subject.problems(data)
+    return measure_subject(
+        subject, subject.problems(data), output=output, chunk=chunk, use_bank=use_bank, progress=progress
+    )
+
+
+def measure_subject(
+    subject: Subject,
+    problems: Sequence[Problems],
+    *,
+    output: str | Path | None = None,
+    chunk: int | None = None,
+    use_bank: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Evaluation, ...]:
+    """Evaluate what was found on these problems; the rest is as for `run_all`."""
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
     progress = progress or SilentProgress()

@@ -8,16 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import from_json as from_json_text
+
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.usage import USAGE, read_usage, usage_report
 from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import read_jsonl, read_run
+from skill_ttrl.runs.read import read_jsonl, read_run, whole_lines
 from skill_ttrl.runs.report import ASKED, learned_by, summary_rows, usage_lines
 from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
+from skill_ttrl.runs.trajectory_file import beside
+from skill_ttrl.runs.trajectory_file import read_identity as read_made_with
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
+from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
+from skill_ttrl.types import Trajectory, from_json
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
@@ -36,6 +43,9 @@ COLUMNS = (
     "text",
 )
 """Fields of trajectories and votes worth a column, in this order."""
+
+EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
+"""Of episodes that were collected: a line of them has no phase of a run."""
 
 OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
 """JSON files of runs, checkpoints, kept samples and votes, which are no configs."""
@@ -77,7 +87,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return inspect_bank(path, limit=limit)
     elif path.suffix == ".jsonl":
         return _records(path, limit)
-    elif path.name in OBJECTS:
+    elif path.name in OBJECTS or path.name.endswith(".jsonl.json"):
         return _object(path)
     elif path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
@@ -164,15 +174,72 @@ def _kept(path: Path) -> Inspection:
 
 
 def _records(path: Path, limit: int) -> Inspection:
-    records, torn = read_jsonl(path)
-    if not records:
+    """Line by line: a file of trajectories can be larger than memory."""
+    shown: list[dict[str, Any]] = []
+    outcomes: list[Outcome] = []
+    notes: list[str] = []
+    count = 0
+    for where, line in whole_lines(path, notes):
+        record = _record(f"{path}, line {where.rpartition(':')[2]}", line)
+        count += 1
+        row = _flatten(record) if count <= limit else {}
+        if {"task", "steps", "stop_reason"} <= record.keys():
+            outcome = _outcome(where, line)
+            outcomes.append(outcome)
+            row |= {"success": {True: "yes", False: "no", None: None}[outcome.success], "turns": outcome.steps}
+        if count <= limit:
+            shown.append(row)
+    if not count:
         raise DataError(f"{path} holds no whole line.")
-    shown = [_flatten(record) for record in records[:limit]]
     present = {name for row in shown for name in row}
-    columns = [name for name in COLUMNS if name in present] or sorted(present)[:8]
-    notes = [f"showing {len(shown)} of {len(records)}"] + (["the last line is torn"] if torn else [])
+    episodes = outcomes and "phase" not in present
+    columns = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present] or sorted(present)[:8]
     rows = [[_short(row.get(name)) for name in columns] for row in shown]
-    return Inspection("records", str(path), {"lines": len(records)}, columns, rows, notes)
+    facts = {"lines": count, **_collected(path, count), **(_success(outcomes) if outcomes else {})}
+    return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
+
+
+def _collected(path: Path, count: int) -> dict[str, Any]:
+    """What stands beside a file that `skillttrl collect` has written."""
+    if not beside(path).is_file():
+        return {}
+    made = read_made_with(path)["made_with"]
+    whole = "yes" if count == made["episodes"] else f"no, of {made['episodes']}; go on with the command that began it"
+    return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "tries")}}
+
+
+def _record(where: str, line: bytes) -> dict[str, Any]:
+    try:
+        found = from_json_text(line)
+    except ValueError as error:
+        raise RunFolderError(f"{where} is not JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{where}: expected an object, found {type(found).__name__}.")
+    return found
+
+
+def _outcome(where: str, line: bytes) -> Outcome:
+    try:
+        return outcome_of(from_json(Trajectory, line))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise RunFolderError(f"{where} is no trajectory: {problem['loc']}: {problem['msg']}.") from None
+
+
+def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """What the environment says of the episodes, where it could judge all of them."""
+    overall = count_success(outcomes)
+    if overall.success is None:
+        return {}
+    sources = sorted({outcome.source for outcome in outcomes} - {""})
+    facts = {"source": ", ".join(sources)} if sources else {}
+    for kind, each in {"success": overall, **count_by_type(outcomes)}.items():
+        assert each.success is not None and each.interval is not None
+        bounds = f"[{each.interval[0]:.3f}, {each.interval[1]:.3f}]"
+        steps = "" if each.steps is None else f", {each.steps:.1f} steps"
+        failed = f", {each.failed:,} failed" if each.failed else ""
+        facts[kind or "other"] = f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{steps}{failed}"
+    return facts
 
 
 def _flatten(record: dict[str, Any]) -> dict[str, Any]:

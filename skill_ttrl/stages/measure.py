@@ -23,6 +23,7 @@ from skill_ttrl.runs.statistics import (
     vote_entropy,
     wilson_interval,
 )
+from skill_ttrl.stages.outcomes import share_interval
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
@@ -44,6 +45,17 @@ class ProblemResult:
     agreement: float
     majority_correct: bool | None
     greedy_correct: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeResult:
+    """The problems of one type of task."""
+
+    problems: int
+    accuracy: float
+    """avg@k: mean share of right samples."""
+    interval: Interval
+    """Wilson's for one sample a problem, else a bootstrap over problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,8 @@ class Evaluation:
     """Whether the policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
     answers_given_up: int | None = None
     """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
+    by_type: dict[str, TypeResult] = field(default_factory=dict)
+    """By type of task; empty where there is only one type, or a problem has no true answer."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -188,6 +202,7 @@ def evaluate_samples(
         source=source,
         transductive=transductive,
         answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
+        by_type=_by_type(main, correct_P_K, config, seed) if graded else {},
     )
 
 
@@ -202,6 +217,18 @@ def failures(rows: Sequence[Drawn]) -> list[str]:
     if errors and len(errors) == tries:
         raise EnvError(f"Every one of {tries} tries failed in {rows[0].task.env_id}. The first: {errors[0]}")
     return errors
+
+
+def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig, seed: int) -> dict[str, TypeResult]:
+    kinds = sorted({row.task.task_type for row in rows})
+    found: dict[str, TypeResult] = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        own_P_K = correct_P_K[[row.task.task_type == kind for row in rows]]
+        bounds = share_interval(
+            own_P_K.tolist(), confidence=config.confidence, seed=seed, samples=config.bootstrap_samples
+        )
+        found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds)
+    return found
 
 
 def _at(temperature: float) -> str:

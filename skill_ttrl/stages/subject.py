@@ -41,6 +41,8 @@ class Problems:
     """None: the environment's own."""
     split: str
     """Name of the part that they are."""
+    limit: int | None = None
+    """Of the environment's own: only so many, the first; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
