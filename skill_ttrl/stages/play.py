@@ -6,20 +6,20 @@ policy plays in `play_policy`: what that needs takes seconds to load.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.utils import seeding
 
 from skill_ttrl.agents.player import PLAYERS, Player, WalkthroughPlayer, make_player
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, resolve_env
+from skill_ttrl.envs.lookup import split_argument
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.types import Step, Task, Trajectory
@@ -172,9 +172,7 @@ def open_env(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> TextE
     Raises:
         EnvError: it cannot be made with these arguments.
     """
-    spec = gymnasium.registry[env_id.rpartition(":")[2]]
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    own = {"split": split} if split is not None and creator and "split" in inspect.signature(creator).parameters else {}
+    own = {} if split is None else split_argument(env_id, split)
     return make_env(env_id, **{**own, **kwargs})
 
 
@@ -192,8 +190,8 @@ def find_task(
     Args:
         env: whose tasks they are; one without tasks has its seeds.
         env_id: its id.
-        name: a task's id, or a part of it that no other has. Where the id begins with its split, as ALFWorld's do, that is
-            looked through.
+        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, the split
+            that it begins with is looked through, as ALFWorld's ids do.
         split: part of the data; None: the environment's own.
         types: only these types of task; empty: all.
         seed: draws one where there is no `name`.
@@ -202,9 +200,11 @@ def find_task(
         EnvError: there is no such task, split or type.
     """
     find = getattr(env.unwrapped, "tasks", None)
-    if name is not None and split is None and "/" in name:
-        split = name.partition("/")[0]
     tasks: Sequence[Task] | None = find(split) if callable(find) else None
+    if tasks and callable(find) and name is not None and split is None and not any(name in task.id for task in tasks):
+        with suppress(EnvError):  # what stands before the slash need be no split
+            there = name.partition("/")[0]
+            tasks, split = (others, there) if (others := find(there)) else (tasks, split)
     if tasks is None:
         if name is not None or types:
             raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")

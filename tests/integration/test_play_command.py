@@ -1,0 +1,367 @@
+"""`skillttrl envs play`: a game by keyboard, by pipe, by a player and by a policy, as a user sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.types import Trajectory, from_json
+
+HOUSE = '''
+import gymnasium
+
+from skill_ttrl.envs import TextEnv
+from skill_ttrl.types import Task
+
+
+class House(TextEnv):
+    """Take the key, open the door, within five steps. What is read there tries to act on the terminal."""
+
+    def __init__(self, max_steps=5, split="train", broken=False):
+        super().__init__()
+        self.max_steps, self.broken = max_steps, broken
+
+    def tasks(self, split=None):
+        return [
+            Task(id=f"{part}/{kind}", env_id="House-v0", options={"kind": kind}, split=part, task_type=kind)
+            for part in ("train", "test")
+            for kind in ("red", "blue")
+            if split in (None, part)
+        ]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.played, self.key = 0, False
+        told = f"A hall with a {(options or {}).get('kind')} door. [bold]\\x1b[31mRead me\\x1b]0;mine\\x07"
+        return told, {**self.info(), "walkthrough": ["take the key", "open the door"]}
+
+    def info(self, won=False):
+        commands = ["look", "open the door", "take the key", "take the lamp"]
+        return {"admissible_commands": commands, "won": won, "task": "leave", "source": "toys"}
+
+    def step(self, action):
+        if self.broken:
+            raise RuntimeError("the roof fell in")
+        self.played += 1
+        won = action == "open the door" and self.key
+        self.key |= action == "take the key"
+        return f"You did: {action}.", float(won), won, not won and self.played >= self.max_steps, self.info(won)
+
+
+class Waits:
+    """A player that opens the door at once, without the key."""
+
+    def start(self, observation, info, seed):
+        pass
+
+    def act(self, observation, info):
+        return "open the door"
+
+
+gymnasium.register("House-v0", House)
+'''
+PLAY = ("envs", "play", "play_house:House-v0")
+COMMAND = [sys.executable, "-m", "skill_ttrl.cli.main", *PLAY]
+LIST = "  1 look\n  2 open the door\n  3 take the key\n  4 take the lamp\n"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("house")
+    (folder / "play_house.py").write_text(HOUSE)
+    return folder
+
+
+@pytest.fixture
+def here(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(house)
+    monkeypatch.syspath_prepend(str(house))
+
+
+def skillttrl(*arguments: object, typed: str = "") -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in this process, with `typed` on stdin."""
+    before, out, err = (sys.argv, sys.stdin), io.StringIO(), io.StringIO()
+    sys.argv, sys.stdin = ["skillttrl", *map(str, arguments)], io.StringIO(typed)
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as leaving:
+                code = leaving.code
+    finally:
+        sys.argv, sys.stdin = before
+    return int(code or 0), out.getvalue(), err.getvalue()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_game_is_played_through_a_pipe() -> None:
+    """Numbers, `?`, blank lines; nothing that is shown acts on a terminal, and nothing in it is markup."""
+    code, out, err = skillttrl(*PLAY, "--task", "test/red", typed="?\n\n7\n3\nopen THE door\n2\nlook\n")
+    assert (code, err) == (0, "")
+    assert out == (
+        "House-v0: test/red (red, toys)\nTask: leave\nSteps: 5 at most\n\n"
+        f"A hall with a red door. [bold]␛[31mRead me␛]0;mine␇\n{LIST}{LIST}"
+        "The list goes from 1 to 4.\n"
+        "[1/5] > take the key\nYou did: take the key.\n"
+        "[2/5] > open THE door\nYou did: open THE door.\n"
+        "[3/5] > open the door\nYou did: open the door.\n"
+        "Won after 3 steps, reward 1 (toys).\n"
+    )
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("typed", ["look\n", "look\nquit\nlook\n"], ids=["input ends", "quit"])
+def test_leaving_early_is_no_mistake(typed: str) -> None:
+    code, out, err = skillttrl(*PLAY, "--json", typed=typed)
+    played = from_json(Trajectory, out)
+    assert code == 0 and [step.action for step in played.steps] == ["look"] and played.stop_reason == "max_turns"
+    assert "Left after 1 step, reward 0 (toys)." in err
+
+
+@pytest.mark.usefixtures("here")
+def test_json_is_the_trajectory_alone() -> None:
+    code, out, err = skillttrl(*PLAY, "--expert", "--json", "--task", "test/blue")
+    played = from_json(Trajectory, out)
+    assert code == 0 and out.count("\n") == 1 and played.stop_reason == "terminated" and played.env_return == 1
+    assert [step.action for step in played.steps] == ["take the key", "open the door"]
+    assert played.steps[1].admissible == ("look", "open the door", "take the key", "take the lamp")
+    assert played.task.id == "test/blue" and played.last_observation == "You did: open the door."
+    assert "[2/5] > open the door" in err and "Won after 2 steps" in err
+
+
+@pytest.mark.usefixtures("here")
+def test_tasks_are_found_by_id_split_type_and_seed() -> None:
+    def first(*options: object) -> str:
+        return skillttrl(*PLAY, *options)[1].splitlines()[0]
+
+    assert first("--split", "test", "--types", "blue,blue") == "House-v0: test/blue (blue, toys)"
+    assert first("--task", "n/bl") == "House-v0: train/blue (blue, toys)"
+    drawn = [first("--seed", seed) for seed in range(12)]
+    assert len(set(drawn)) == 4 and drawn == [first("--seed", seed) for seed in range(12)]
+    assert len({first() for _ in range(20)}) > 1, "without a seed it is another game each time"
+
+
+@pytest.mark.usefixtures("here")
+def test_players_are_watched() -> None:
+    assert "Not won after 5 steps, reward 0" in skillttrl(*PLAY, "--agent", "play_house:Waits")[1]
+    random = skillttrl(*PLAY, "--agent", "random", "--seed", 1)
+    assert random[0] == 0 and random == skillttrl(*PLAY, "--agent", "random", "--seed", 1)
+    began = time.monotonic()
+    skillttrl(*PLAY, "--agent", "play_house:Waits", "--set", "env.kwargs.max_steps=3", "--delay", 0.1)
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.usefixtures("here")
+def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
+    """A model of random weights, first for as many steps as the game has, then for as many as there is room for."""
+    small = [
+        word for key in ("phases=[rl]", "rl.steps=1", "model.embedded.max_positions=4096") for word in ("--set", key)
+    ]
+    code = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *small)[0]
+    assert code == 0
+    room = ["--set", "data.max_prompt_tokens=4000", "--set", "rollout.max_new_tokens=3"]
+    code, out, err = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", "--json", *room)
+    played = from_json(Trajectory, out)
+    assert code == 0 and len(played.steps) == 5 and played.stop_reason == "truncated"
+    assert all(step.completion is not None for step in played.steps)
+    assert err.count("[5/5] > ") == 1 and "Not won after 5 steps" in err
+    code, out, _ = skillttrl(
+        *PLAY, "--agent", tmp_path / "run", "--task", "test/red", *room, "--set", "agent.max_turns=2"
+    )
+    assert code == 0 and "plays agent.max_turns=2 steps" in out and "[3/5]" not in out
+    room[1] = "data.max_prompt_tokens=150"
+    code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", *room)
+    assert code == 0 and "has grown past data.max_prompt_tokens=150" in out and "Left after" in out
+    asked = ("--agent", tmp_path / "run", "--constrain")
+    assert "agent.constrain_actions needs a backend" in skillttrl(*PLAY, *asked)[2]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--task", "red"], 3, "2 tasks have 'red' in the id. Such as: train/red, test/red."),
+        (["--task", "test/green"], 3, "None of 2 tasks of the split 'test' has 'test/green'"),
+        (["--split", "tset"], 3, "no tasks of the split 'tset'"),
+        (["--types", "bleu"], 3, "Did you mean 'blue'?"),
+        (["--data", "x"], 3, "unexpected keyword argument 'data'"),
+        (["--agent", "exprt"], 2, "Did you mean 'expert'?"),
+        (["--agent", "expert"], 3, "There is no expert for"),
+        (["--agent", "play_house:None"], 2, "has no agent 'None'"),
+        (["--agent", "./nowhere"], 5, "There is no folder nowhere"),
+        (["--expert", "--agent", "random"], 2, "give one of them"),
+        (["--temperature", "1"], 2, "--temperature is for a policy"),
+        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 is for a policy"),
+        (
+            ["--set", "env.kwargs.broken=true", "--agent", "random"],
+            3,
+            "failed before the first step: RuntimeError: the",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_message(options: list[str], code: int, words: str) -> None:
+    found, _, err = skillttrl(*PLAY, *options, typed="look\n")
+    assert found == code and words in err and "Traceback" not in err and err.count("\n") == 1, err
+
+
+def test_an_environment_without_a_walkthrough_or_commands_says_so() -> None:
+    code, _, err = skillttrl("envs", "play", "math", "--expert")
+    assert code == 3 and "SkillTTRL/Math-v0 gives no walkthrough" in err
+    code, _, err = skillttrl("envs", "play", "math", "--agent", "random")
+    assert code == 3 and "admissible_commands" in err
+
+
+def test_a_problem_is_answered_and_graded() -> None:
+    assert "[1] > 3\n" in skillttrl("envs", "play", "math", typed="3\n")[1], (
+        "a number is an action where nothing is listed"
+    )
+    code, out, _ = skillttrl("envs", "play", "math", "--task", "add-87-89", typed="<answer>176</answer>\n")
+    assert code == 0 and "[1] > <answer>176" in out and out.endswith("The end after 1 step, reward 1.\n")
+
+
+def test_environments_are_listed_with_and_without_the_word() -> None:
+    assert skillttrl("envs") == skillttrl("envs", "list") and "SkillTTRL/ALFWorld-v0" in skillttrl("envs")[1]
+    assert json.loads(skillttrl("envs", "list", "--json")[1]) == json.loads(skillttrl("envs", "--json")[1])
+    assert "--json stands after" in skillttrl("envs", "--json", "list")[2]
+
+
+class Terminal:
+    """The command at a real pseudo-terminal, typed at and read as a person would."""
+
+    def __init__(self, folder: Path, *options: str, stdout: Any = None) -> None:
+        self._screen, inner = pty.openpty()
+        self.shown = ""
+        self._unread = ""
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(folder)}
+        self.process = subprocess.Popen(
+            [*COMMAND, *options],
+            cwd=folder,
+            stdin=inner,
+            stdout=inner if stdout is None else stdout,
+            stderr=inner,
+            env=environment,
+            preexec_fn=lambda: _own_terminal(inner),
+        )
+        os.close(inner)
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 60.0) -> str:
+        """What was shown until `text` came, that included."""
+        end = time.monotonic() + seconds
+        while text not in self._unread:
+            assert time.monotonic() < end and self._read(), f"{text!r} never came: {self.shown}"
+        before, _, self._unread = self._unread.partition(text)
+        return before + text
+
+    def leave(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            pass
+        return self.process.wait(timeout=60)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._screen)
+
+    def _read(self) -> bool:
+        if not select.select([self._screen], [], [], 60)[0]:
+            return False
+        try:
+            new = os.read(self._screen, 65536).decode()
+        except OSError:  # the other end is closed
+            return False
+        new = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", new).replace("\r", "")
+        self.shown, self._unread = self.shown + new, self._unread + new
+        return bool(new)
+
+
+def _own_terminal(inner: int) -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(inner, termios.TIOCSCTTY, 0)
+
+
+@contextlib.contextmanager
+def at_terminal(folder: Path, *options: str, stdout: Any = None) -> Iterator[Terminal]:
+    terminal = Terminal(folder, *options, stdout=stdout)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_at_a_terminal_tab_completes_and_a_number_picks(house: Path) -> None:
+    with at_terminal(house, "--task", "train/red") as terminal:
+        told = terminal.wait_for("[1/5] > ")
+        assert "?" in told and "quit leaves" in told and "  3 take the key" in told and "␛[31m" in told
+        terminal.type("TAKE THE K\t\n")
+        assert "take the key" in terminal.wait_for("You did: take the key.")
+        terminal.wait_for("[2/5] > ")
+        terminal.type("op\t")
+        terminal.wait_for("open the door")
+        terminal.type(
+            "\x15la\x1b[D\x7f4\n"
+        )  # line editing: all out, "la", one to the left, "l" out, "4" in: no action listed
+        terminal.wait_for("You did: 4a.")
+        terminal.wait_for("[3/5] > ")
+        terminal.type("2\n")
+        terminal.wait_for("You did: open the door.")
+        assert terminal.leave() == 0
+        assert terminal.shown.rstrip().endswith("Won after 3 steps, reward 1 (toys).")
+        assert terminal.shown.count("[2/5] > ") == 1, "what was typed is not shown again"
+
+
+@pytest.mark.parametrize(("key", "code"), [("\x03", 128 + signal.SIGINT), ("\x04", 0)], ids=["Ctrl-C", "Ctrl-D"])
+def test_at_a_terminal_one_leaves_politely(house: Path, key: str, code: int) -> None:
+    with at_terminal(house) as terminal:
+        terminal.wait_for("[1/5] > ")
+        terminal.type("look\n")
+        terminal.wait_for("[2/5] > ")
+        terminal.type(key)
+        assert terminal.leave() == code
+        assert "Left after 1 step" in terminal.shown and "Traceback" not in terminal.shown
+
+
+def test_at_a_terminal_with_json_elsewhere_the_game_is_shown_and_the_file_is_json(house: Path, tmp_path: Path) -> None:
+    with (tmp_path / "played.json").open("wb") as file, at_terminal(house, "--json", stdout=file) as terminal:
+        terminal.wait_for("[1/5] > ")
+        terminal.type("look\n")
+        terminal.wait_for("You did: look.")
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+    played = from_json(Trajectory, (tmp_path / "played.json").read_bytes())
+    assert [step.action for step in played.steps] == ["look"]
+
+
+def test_playing_loads_no_model_library(house: Path) -> None:
+    code = (
+        "import sys; from skill_ttrl.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'torch', 'transformers', 'alfworld', 'textworld', 'chromadb'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *PLAY, "--expert"], cwd=house, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stdout.endswith("Won after 2 steps, reward 1 (toys).\n[]\n"), done
