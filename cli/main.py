@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.envs import ENV_RULE, envs_app
 from skill_ttrl.cli.collect import collect
+from skill_ttrl.cli.envs import ENV_RULE, envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
