@@ -95,6 +95,8 @@ class Room:
         self.welcome = {place for verb, _, place in told if verb == "move" and place}
         if self.held is not None:
             self.refused |= {(kind(self.held), place) for place in self.here - self.shut - self.welcome}
+            for things in self.inside.values():
+                things.discard(self.held)
         else:  # a full hand takes nothing, so that what is inside is told to an empty one
             for place in self.here - self.shut:
                 self.inside[place] = {thing for verb, thing, at in told if verb == "take" and at == place}

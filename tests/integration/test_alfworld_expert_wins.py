@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.games import open_games
+from skill_ttrl.envs.alfworld.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 from skill_ttrl.episode import play_episode
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Trajectory
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "alfworld_expert.py"
@@ -86,6 +89,16 @@ def test_it_understands_the_sentence_of_every_game(official_games: Path) -> None
         assert errand is not None
         _, wanted, _, target, _ = task.id.split("/")[1].split("-")
         assert (kinds[errand.how], errand.wanted, errand.target) == (task.task_type, wanted.lower(), target.lower())
+
+
+def test_it_wins_generated_games_as_well(tmp_path: Path) -> None:
+    try:
+        generate_games(tmp_path, "valid_unseen", 48)
+    except EnvError as error:
+        if importlib.util.find_spec("alfworld"):
+            raise
+        pytest.skip(f"needs the files of the package alfworld: {error}")
+    assert share_won(episodes(tmp_path, "valid_unseen", ALFWorldExpert())) >= 0.95
 
 
 @pytest.mark.alfworld
