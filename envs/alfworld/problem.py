@@ -100,9 +100,9 @@ def read_problem(text: str) -> Problem:
     facts = _facts(text[init + len("(:init") : goal], types)
     if len(facts.get("atlocation", ())) != 1:
         raise EnvError(f"its agent stands in {len(facts.get('atlocation', ()))} places")
-    return Problem(
-        types, facts, _names(arg for rows in facts.values() for row in rows for arg in row), _goal(text[goal:])
-    )
+    names = _names(arg for rows in facts.values() for row in rows for arg in row)
+    _check_household(facts, names)
+    return Problem(types, facts, names, _goal(text[goal:]))
 
 
 def _types(text: str) -> dict[str, str]:
@@ -137,6 +137,18 @@ def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ..
     if odd:
         raise EnvError(f"{odd[0][:80]!r} is no name of a thing")
     return {predicate: tuple(sorted(rows)) for predicate, rows in found.items()}
+
+
+def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Mapping[str, str]) -> None:
+    """What holds in every official game and is taken for granted: a command means one thing."""
+    places = Counter(receptacle for receptacle, _ in facts.get("receptacleatlocation", ()))
+    for receptacle in [*places, *(receptacle for _, receptacle in facts.get("inreceptacle", ()))]:
+        if places[receptacle] != 1:
+            raise EnvError(f"its {names[receptacle]} stands in {places[receptacle]} places")
+    things = {thing for kind in ("receptacletype", "objecttype") for thing, _ in facts.get(kind, ())}
+    for name, count in Counter(names[thing] for thing in things).items():
+        if count > 1:
+            raise EnvError(f"{count} of its things are called {name!r}")
 
 
 def _names(ids: Iterable[str]) -> dict[str, str]:

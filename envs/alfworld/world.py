@@ -35,7 +35,7 @@ class World:
     receptacles_at: Mapping[str, Sequence[str]]
     """Location → what stands there."""
     in_sight: Sequence[str]
-    """Every receptacle, once for each of its locations: the list of the introduction."""
+    """Every receptacle: the list of the introduction."""
     go_to: Mapping[str, Mapping[str, Rule]]
     """Location → the commands to go anywhere else."""
     openable: frozenset[str]
