@@ -68,7 +68,7 @@ def errands(split: str, task_type: str, seed: int) -> Iterator[tuple[Errand, int
     Rooms come in the proportions of `ROOM_SHARES`; within one no errand comes again before all others have come. "train" and
     "valid_seen" share rooms and no errand, whatever their seeds: the name of an errand says which of both it belongs to.
     """
-    by_room = _by_room(split, task_type)
+    by_room = errands_by_room(split, task_type)
     shares = ROOM_SHARES.get(task_type, {})
     turns = [room for room in by_room for _ in range(shares.get(room, 1))]
     rng = random.Random(f"errands {seed} {split} {task_type}")
@@ -84,7 +84,7 @@ def errands(split: str, task_type: str, seed: int) -> Iterator[tuple[Errand, int
 
 
 @functools.cache
-def _by_room(split: str, task_type: str) -> Mapping[str, Sequence[Errand]]:
+def errands_by_room(split: str, task_type: str) -> Mapping[str, Sequence[Errand]]:
     """Room → its errands, in order; rooms without one are left out."""
     ontology = read_ontology()
     found: dict[str, list[Errand]] = defaultdict(list)

@@ -1,0 +1,160 @@
+"""Generated games in the official engine, as it is installed: it reads them, and shows what the fast engine shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.envs.alfworld.engine import FastEngine
+from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
+from skill_ttrl.envs.alfworld.generate import generate_games
+from skill_ttrl.envs.alfworld.official import OfficialEngine
+from skill_ttrl.envs.alfworld.transcripts import WALKS, walk
+
+STEPS = 6
+"""Frames of a walk in the ordinary suite; the official engine takes about 0.1 s for each."""
+
+SPLIT = "valid_unseen"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_engine() -> None:
+    """Its import sets `$ALFWORLD_DATA`, which other tests read: it is put back."""
+    before = os.environ.get("ALFWORLD_DATA")
+    pytest.importorskip("textworld", reason="needs the extra alfworld, which takes a C++ compiler")
+    pytest.importorskip("alfworld.info")
+    if before is None:
+        del os.environ["ALFWORLD_DATA"]
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory, the_engine: None) -> Path:
+    """One generated game of each type, and as many to train on."""
+    root = tmp_path_factory.mktemp("generated")
+    for split in (SPLIT, "train"):
+        generate_games(root, split, len(TASK_TYPES), seed=283)  # in small rooms: they load faster
+    return root
+
+
+def game_of(root: Path, task_type: str) -> Path:
+    (game,) = root.glob(f"json_2.1.1/{SPLIT}/{task_type}-*/trial_*/game.tw-pddl")
+    return game
+
+
+def differences(path: Path, walks: list[tuple[str, int]]) -> list[tuple[str, str]]:
+    """(walk, command) where the two engines show different frames, and the frames that were compared, at the end."""
+    loaded = load_game(path)
+    official, fast = OfficialEngine(path), FastEngine(loaded.world)
+    found, compared = [], 0
+    for name, frames in walks:
+        both = zip(
+            *(islice(walk(engine, path.parts[-3], name, loaded.walkthrough), frames) for engine in (official, fast)),
+            strict=True,
+        )
+        for theirs, ours in both:
+            compared += 1
+            if theirs != ours:
+                found.append((name, theirs[0]))
+    assert compared > len(walks)
+    return found
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_both_engines_show_the_same_of_generated_games(games: Path, task_type: str) -> None:
+    """The whole walkthrough, and the beginning of one of the other walks in turn."""
+    other = WALKS[1 + TASK_TYPES.index(task_type) % (len(WALKS) - 1)]
+    assert differences(game_of(games, task_type), [("walkthrough", 99), (other, STEPS)]) == []
+
+
+@pytest.mark.alfworld
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_both_engines_show_the_same_on_all_walks_to_their_ends(games: Path, task_type: str) -> None:
+    assert differences(game_of(games, task_type), [(name, 99) for name in WALKS]) == []
+
+
+def test_both_engines_say_the_same_help(games: Path) -> None:
+    path = game_of(games, "look_at_obj_in_light")
+    official, fast = OfficialEngine(path), FastEngine(load_game(path).world)
+    assert official.reset() == fast.reset()
+    assert official.step("help") == fast.step("help")
+
+
+def test_the_official_engine_leaves_arguments_output_and_the_data_folder_as_they_are(
+    games: Path, tmp_path: Path
+) -> None:
+    program = """
+import os, sys
+from skill_ttrl.envs.alfworld.official import OfficialEngine
+arguments, output, data = list(sys.argv), sys.stdout, os.environ.get("ALFWORLD_DATA")
+engine = OfficialEngine(sys.argv[1])
+engine.reset()
+engine.step("look")
+assert sys.argv == arguments, sys.argv
+assert sys.stdout is output
+assert os.environ.get("ALFWORLD_DATA") == data, os.environ["ALFWORLD_DATA"]
+"""
+    path = game_of(games, "look_at_obj_in_light")
+    environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, path, "--an-argument"],
+        env={**environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+AGENT = """
+import json, sys
+from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
+
+root, mode, wanted = sys.argv[1:]
+config = {
+    "env": {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6], "domain_randomization": False,
+            "expert_type": "handcoded"},
+    "dataset": {"data_path": f"{root}/train", "eval_ood_data_path": f"{root}/valid_unseen", "num_train_games": -1,
+                "num_eval_games": -1},
+    "general": {"training_method": "dagger"},
+    "dagger": {"training": {"max_nb_steps_per_episode": 50}},
+}
+environment = AlfredTWEnv(config, train_eval=mode)
+found = len(environment.game_files)
+environment.game_files = [path for path in environment.game_files if wanted in path]
+env = environment.init_env(batch_size=1)
+observations, infos = env.reset()
+plan = json.load(open(infos["extra.gamefile"][0]))["walkthrough"]
+expert = "extra.expert_plan" in infos
+dones, steps = [False], 0
+while not dones[0]:
+    command = infos["extra.expert_plan"][0][0] if expert else plan[steps]
+    observations, scores, dones, infos = env.step([command])
+    steps += 1
+print(json.dumps({"found": found, "expert": expert, "won": infos["won"][0], "steps": steps, "walkthrough": len(plan)}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [
+        ("eval_out_of_distribution", "look_at"),
+        pytest.param("train", "pick_and_place", marks=pytest.mark.alfworld),
+    ],
+)
+def test_the_packages_own_environment_finds_and_plays_them(games: Path, tmp_path: Path, mode: str, wanted: str) -> None:
+    """With the walkthrough, and in training with its own handcoded expert, which reads `traj_data.json`."""
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT, games / "json_2.1.1", mode, wanted],
+        env={**os.environ, "HOME": str(tmp_path), "ALFWORLD_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["found"] == len(TASK_TYPES) and said["won"] and said["expert"] == (mode == "train")
+    assert said["expert"] or said["steps"] == said["walkthrough"]

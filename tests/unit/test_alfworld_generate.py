@@ -1,0 +1,392 @@
+"""Generated games: won by their walkthroughs, sensible, the same everywhere, and on the disk whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.envs.alfworld import errands, generate, ontology
+from skill_ttrl.envs.alfworld.engine import FastEngine
+from skill_ttrl.envs.alfworld.errands import SPLITS, TREATED, Errand, errands_by_room
+from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
+from skill_ttrl.envs.alfworld.generate import COUNTS, ensure_generated, generate_games, read_record
+from skill_ttrl.envs.alfworld.maker import Generated, generated
+from skill_ttrl.envs.alfworld.ontology import read_ontology
+from skill_ttrl.envs.alfworld.solve import solve
+from skill_ttrl.envs.alfworld.world import World
+from skill_ttrl.errors import EnvError, RunFolderError
+
+DEFAULT_GAMES = "d04770bd99cdfe90"
+"""Hash of all default games, made from alfworld 0.4.2. Where it changes, `maker.GENERATOR` changes too."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_package() -> None:
+    """Its files are enough; none of it is imported."""
+    try:
+        read_ontology()
+    except EnvError as error:
+        pytest.skip(f"needs the files of the package alfworld: {error}")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def default_games(cache: Path) -> Path:
+    """The folder that is made where there are no official games."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        return ensure_generated("train")
+
+
+def paths(root: Path, split: str = "*") -> list[Path]:
+    return sorted(root.glob(f"json_2.1.1/{split}/*/trial_*/game.tw-pddl"))
+
+
+def errand_of(game: Path) -> Errand:
+    task_type, thing, _, target, scene = game.parts[-3].split("-")
+    return Errand(task_type, thing, target, int(scene))
+
+
+def digest(root: Path) -> str:
+    found = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for path in (root / "json_2.1.1").rglob("*") if path.is_file()):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+def wanted_at_start(world: World) -> list[str]:
+    """Receptacles in which things of the wanted kind begin."""
+    return [
+        receptacle
+        for receptacle, things in world.contents.items()
+        for thing in things
+        if f"{world.goal.object_type}type" in world.kinds[thing]
+    ]
+
+
+def test_every_game_is_won_by_its_walkthrough_and_at_its_last_step(default_games: Path) -> None:
+    for path in paths(default_games):
+        loaded = load_game(path)
+        engine = FastEngine(loaded.world)
+        won = [engine.reset().won, *(engine.step(command).won for command in loaded.walkthrough)]
+        assert won == [*[False] * len(loaded.walkthrough), True], path
+
+
+def test_there_are_as_many_of_each_type_in_each_split(default_games: Path) -> None:
+    for split, count in COUNTS.items():
+        by_type: dict[str, int] = defaultdict(int)
+        for path in paths(default_games, split):
+            by_type[errand_of(path).task_type] += 1
+        assert by_type == dict.fromkeys(TASK_TYPES, count // 6)
+
+
+def test_the_task_in_words_names_what_the_folder_names(default_games: Path) -> None:
+    for path in paths(default_games, "valid_unseen"):
+        errand, task = errand_of(path), load_game(path).task
+        assert errand.object.lower() in task and errand.target.lower() in task and "{" not in task
+        assert ("two" in task) == (errand.task_type == "pick_two_obj_and_place")
+
+
+def test_what_is_asked_for_does_not_begin_where_it_is_to_end(default_games: Path) -> None:
+    for path in paths(default_games):
+        world = load_game(path).world
+        begins = wanted_at_start(world)
+        assert len(begins) >= (2 if world.goal.kind == "two" else 1), path
+        assert not any(f"{world.goal.target_type}type" in world.kinds[receptacle] for receptacle in begins), path
+
+
+def test_some_things_are_hidden_behind_doors_and_most_are_not(default_games: Path) -> None:
+    games = paths(default_games, "train")
+    hidden = sum(set(wanted_at_start(world := load_game(path).world)) <= world.openable for path in games)
+    assert 0.05 < hidden / len(games) < 0.4
+
+
+def test_nothing_can_be_taken_that_no_place_takes_back(default_games: Path) -> None:
+    """So a game can be won from wherever its player has got to."""
+    for path in paths(default_games, "valid_unseen"):
+        world = load_game(path).world
+        for thing in world.able["pickupable"]:
+            assert any(world.takes(receptacle, thing) for receptacle in world.in_sight), (path, thing)
+
+
+def test_every_receptacle_stands_at_a_place_of_its_own_and_none_where_the_agent_begins(default_games: Path) -> None:
+    for path in paths(default_games, "valid_seen"):
+        world = load_game(path).world
+        assert all(len(there) == 1 for there in world.receptacles_at.values())
+        assert world.start not in world.receptacles_at
+        assert all(world.names[r] in FastEngine(world).reset().feedback for r in world.in_sight)
+
+
+def test_train_and_valid_seen_share_rooms_and_no_errand() -> None:
+    def all_of(split: str) -> set[Errand]:
+        return {each for name in TASK_TYPES for own in errands_by_room(split, name).values() for each in own}
+
+    train, seen, unseen = map(all_of, SPLITS)
+    assert min(len(train), len(seen), len(unseen)) > 1000
+    assert not train & seen
+    rooms = {each.scene for each in train | seen}
+    assert {each.scene for each in seen} <= rooms and len(rooms) > 80
+    assert not rooms & {each.scene for each in unseen}
+    assert not rooms & errands.OFFICIAL_UNSEEN
+
+
+def test_no_errand_is_nonsense() -> None:
+    food = read_ontology().able["Sliceable"]
+    for split in SPLITS:
+        for name in TASK_TYPES:
+            for own in errands_by_room(split, name).values():
+                for each in own:
+                    assert each.object not in {"Towel", "Plunger", "BaseballBat", "TeddyBear", "PaperTowelRoll"}
+                    assert each.target not in {"SinkBasin", "BathtubBasin", "TowelHolder", "TVStand", "Toaster"}
+                    assert not (each.target == "GarbageCan" and (each.object in food or name in TREATED))
+                    assert each.target != TREATED.get(name, ("", ""))[1]
+                    assert name in ("look_at_obj_in_light",) or each.object in read_ontology().fits[each.target]
+
+
+def test_official_games_ask_for_the_same_kinds_of_things_and_places(official_games: Path) -> None:
+    asked: dict[str, set[str]] = defaultdict(set)
+    for folder in official_games.glob("json_2.1.1/*/*"):
+        task_type, thing, _, target, _ = folder.name.split("-")
+        asked["any"].add(thing)
+        asked[task_type].add(target)
+    if len(asked["any"]) < 40:
+        pytest.skip("needs the official training games too")
+    for split in SPLITS:
+        for name in TASK_TYPES:
+            for own in errands_by_room(split, name).values():
+                assert {each.object for each in own} <= asked["any"]
+                assert {each.target for each in own} <= asked[name]
+
+
+def test_no_walkthrough_of_ours_is_longer_or_shorter_than_the_official_planners(official_games: Path) -> None:
+    games = paths(official_games, "valid_*")
+    assert len(games) == 274
+    for path in games:
+        loaded = load_game(path)
+        commands = solve(loaded.world)
+        engine = FastEngine(loaded.world)
+        engine.reset()
+        assert [engine.step(command).won for command in commands][-1], path
+        assert len(commands) == len(loaded.walkthrough), path
+
+
+def test_the_default_games_are_the_same_bytes_on_every_machine(default_games: Path) -> None:
+    if read_ontology().version != "0.4.2":
+        pytest.skip("the hash is of games from alfworld 0.4.2")
+    assert digest(default_games) == DEFAULT_GAMES
+
+
+def test_a_seed_gives_the_same_games_and_another_gives_others(tmp_path: Path) -> None:
+    program = (
+        "import sys; from skill_ttrl.envs.alfworld.generate import generate_games; "
+        "generate_games(sys.argv[1], 'train', 12, seed=int(sys.argv[2]))"
+    )
+    for name, hash_seed, seed in (("a", "1", "7"), ("b", "2", "7"), ("c", "1", "8")):
+        subprocess.run(
+            [sys.executable, "-c", program, tmp_path / name, seed],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+        )
+    assert digest(tmp_path / "a") == digest(tmp_path / "b") != digest(tmp_path / "c")
+
+
+def test_the_first_games_of_a_longer_series_are_those_of_a_shorter_one(tmp_path: Path) -> None:
+    generate_games(tmp_path / "grown", "valid_seen", 7)
+    assert generate_games(tmp_path / "grown", "valid_seen", 13) == 6
+    assert generate_games(tmp_path / "grown", "valid_seen", 13) == 0
+    generate_games(tmp_path / "whole", "valid_seen", 13)
+    assert digest(tmp_path / "grown") == digest(tmp_path / "whole")
+
+
+def test_where_all_errands_have_come_they_come_again_in_other_houses() -> None:
+    size = sum(len(own) for own in errands_by_room("valid_unseen", "look_at_obj_in_light").values())
+    found: dict[str, list[Generated]] = defaultdict(list)
+    for made in islice(generated("valid_unseen", 0, ["look_at_obj_in_light"]), 3 * size):
+        found[made.errand.folder].append(made)
+    trials = [{made.trial for made in own} for own in found.values()]
+    assert all(len(names) == len(own) for names, own in zip(trials, found.values(), strict=True))
+    twice = next(own for own in found.values() if len(own) > 1)
+    assert twice[0].game["pddl_problem"] != twice[1].game["pddl_problem"]
+
+
+def test_only_the_types_that_are_asked_for_are_made(tmp_path: Path) -> None:
+    generate_games(tmp_path, "train", 4, task_types=["pick_heat_then_place_in_recep", "look_at_obj_in_light"])
+    assert {errand_of(path).task_type for path in paths(tmp_path)} == {
+        "pick_heat_then_place_in_recep",
+        "look_at_obj_in_light",
+    }
+
+
+def test_stopped_anywhere_only_whole_games_are_left_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_games(tmp_path / "stopped", "train", 9, progress=stop)
+    record = read_record(tmp_path / "stopped")
+    assert record is not None and record["splits"]["train"]["complete"] is False
+    assert len(paths(tmp_path / "stopped")) == 5
+    for path in paths(tmp_path / "stopped"):
+        load_game(path)
+    assert generate_games(tmp_path / "stopped", "train", 9) == 4
+    generate_games(tmp_path / "whole", "train", 9)
+    assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
+
+
+def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
+    """Another process that fills the cache, with fewer games than usual."""
+    program = (
+        "import os, signal; from skill_ttrl.envs.alfworld import generate; "
+        "generate.COUNTS = {'train': 12, 'valid_seen': 6, 'valid_unseen': 6}; " + end
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "XDG_CACHE_HOME": str(cache)}, stdout=subprocess.PIPE
+    )
+
+
+def test_two_processes_that_fill_the_cache_at_once_give_one_whole_folder(tmp_path: Path) -> None:
+    both = [run_with_few_games(tmp_path, "print(generate.ensure_generated('train'))") for _ in range(2)]
+    said = {process.communicate()[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0] and len(said) == 1
+    root = Path(said.pop().decode().strip())
+    assert [len(paths(root, split)) for split in SPLITS] == [12, 6, 6]
+    assert sorted(path.name for path in root.parent.iterdir()) == [".lock", root.name]
+
+
+def test_a_process_killed_while_it_fills_the_cache_leaves_nothing_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = "generate.ensure_generated('train', lambda done, _: done == 8 and os.kill(os.getpid(), signal.SIGKILL))"
+    killed = run_with_few_games(tmp_path, kill)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(tmp_path.glob("skill-ttrl/alfworld/generated-*"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(generate, "COUNTS", {"train": 6, "valid_seen": 6, "valid_unseen": 6})
+    root = ensure_generated("valid_seen")
+    assert len(paths(root)) == 18 and sorted(path.name for path in root.parent.iterdir()) == [".lock", root.name]
+
+
+def test_games_that_are_there_are_not_made_again(
+    default_games: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    told: list[int] = []
+    assert ensure_generated("valid_unseen", lambda done, _: told.append(done)) == default_games
+    assert told == []
+
+
+REFUSALS = [
+    pytest.param({"split": "test"}, "no generated games of a split 'test'. Known: train", id="split"),
+    pytest.param({"task_types": ["pick_heat_then_place"]}, "Did you mean 'pick_heat_then_place_in_recep'", id="type"),
+    pytest.param({"count": 0}, "From 1 to 1,000,000 games", id="none"),
+    pytest.param({"count": 2}, "has 6 games already, 2 were asked for", id="fewer"),
+    pytest.param({"seed": 5}, "has games already, of seed 0. Choose another folder", id="seed"),
+    pytest.param({"task_types": ["look_at_obj_in_light"]}, "has games already, of task_types", id="other types"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSALS)
+def test_what_cannot_be_made_is_refused_in_one_sentence(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    generate_games(tmp_path, "train", 6)
+    with pytest.raises(EnvError, match=message):
+        generate_games(**{"root": tmp_path, "split": "train", "count": 6, **change})
+    assert len(paths(tmp_path)) == 6
+
+
+def test_a_folder_with_official_games_gets_no_generated_ones(tmp_path: Path) -> None:
+    (tmp_path / "json_2.1.1" / "valid_seen").mkdir(parents=True)
+    with pytest.raises(EnvError, match="has games that were not generated"):
+        generate_games(tmp_path, "train", 1)
+    assert not (tmp_path / "generated.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 99, "splits": {}}', '{"schema": 1}', "\xff"])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "generated.json").write_text(content, encoding="latin-1")
+    with pytest.raises(EnvError, match=r"generated\.json"):
+        generate_games(tmp_path, "train", 1)
+
+
+def test_games_of_another_version_are_not_mixed_with_these(tmp_path: Path) -> None:
+    generate_games(tmp_path, "train", 1)
+    record = json.loads((tmp_path / "generated.json").read_text())
+    (tmp_path / "generated.json").write_text(json.dumps({**record, "generator": 0}))
+    with pytest.raises(EnvError, match="made by another version"):
+        generate_games(tmp_path, "valid_seen", 1)
+
+
+def test_two_that_write_to_one_folder_are_told(tmp_path: Path) -> None:
+    def again(done: int, total: int) -> None:
+        generate_games(tmp_path, "train", 3)
+
+    with pytest.raises(RunFolderError, match="already open"):
+        generate_games(tmp_path, "train", 2, progress=again)
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(EnvError, match=r"XDG_CACHE_HOME.*skillttrl envs generate"):
+        ensure_generated("train")
+    with pytest.raises(EnvError, match="Cannot write games to"):
+        generate_games(tmp_path / "file", "train", 1)
+
+
+@pytest.fixture
+def unread() -> Iterator[None]:
+    """What was read of the package is forgotten, before and after."""
+    ontology.read_ontology.cache_clear()
+    yield
+    ontology.read_ontology.cache_clear()
+
+
+@pytest.mark.usefixtures("unread")
+def test_without_the_package_the_message_says_what_to_install_and_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ontology, "PACKAGE", "alfworld-that-nobody-has")
+    with pytest.raises(EnvError) as refused:
+        ensure_generated("train")
+    for part in ("pip install --no-deps alfworld==0.4.2", "pip install 'skill-ttrl[alfworld]'", "ALFWORLD_DATA"):
+        assert part in str(refused.value)
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_package_with_other_files_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "alfworld" / "gen").mkdir(parents=True)
+    (tmp_path / "alfworld-9.9.dist-info").mkdir()
+    (tmp_path / "alfworld-9.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: alfworld\nVersion: 9.9\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvError, match=r"alfworld 9\.9 .*constants\.py"):
+        read_ontology()
+
+
+def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from skill_ttrl.envs.alfworld.generate import generate_games; "
+        f"generate_games({str(tmp_path / 'games')!r}, 'train', 1); "
+        "assert 'ALFWORLD_DATA' not in os.environ; "
+        "assert not {'alfworld', 'textworld', 'torch'} & set(sys.modules), sorted(sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
+    subprocess.run([sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path)}, check=True)
+    assert not (tmp_path / ".cache" / "alfworld").exists()
