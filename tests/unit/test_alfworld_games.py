@@ -1,0 +1,449 @@
+"""Collections of games: where they are looked for, what is left out, and an index that notices what has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.envs.alfworld import index, survey
+from skill_ttrl.envs.alfworld.game import GENERATED, OFFICIAL
+from skill_ttrl.envs.alfworld.games import GameList, find_data, open_games
+from skill_ttrl.envs.alfworld.index import forget, index_file, open_index
+from skill_ttrl.errors import EnvError
+from tests.alfworld_kitchen import content, write_game
+
+PLACE, HEAT = "pick_and_place_simple", "pick_heat_then_place_in_recep"
+NAMES = (
+    f"{PLACE}-Apple-None-Fridge-1/trial_A",
+    f"{PLACE}-Apple-None-Fridge-1/trial_B",
+    f"{HEAT}-Mug-None-Cabinet-2/trial_C",
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache for each test, and no data set of this machine's."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    monkeypatch.setattr(index, "RECHECK_SECONDS", 0.0)
+    forget()
+    yield cache
+    forget()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three games of two types to train on, one to measure on."""
+    for name in NAMES:
+        write_game(tmp_path, "train", name)
+    write_game(tmp_path, "valid_seen", NAMES[0])
+    return tmp_path
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the games that were read, as they are."""
+    names: list[str] = []
+    look_at = survey.look_at
+
+    def watched(folder: Path, name: str) -> survey.Found:
+        names.append(name)
+        return look_at(folder, name)
+
+    monkeypatch.setattr(survey, "look_at", watched)
+    return names
+
+
+def ids(games: GameList) -> list[str]:
+    return [game.id.partition("/")[2] for game in games]
+
+
+def change(path: Path, text: str) -> None:
+    """Write a file again, with a time of change that differs however coarse the file system's clock is."""
+    changed = path.stat().st_mtime_ns
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, ns=(changed, changed + 1_000_000))
+
+
+def test_games_are_sorted_by_id_and_know_their_type_and_source(data: Path) -> None:
+    games = open_games(data, "train")
+    assert ids(games) == sorted(NAMES)
+    assert [game.task_type for game in games] == [PLACE, PLACE, HEAT]
+    assert {game.split for game in games} == {"train"} and {game.source for game in games} == {OFFICIAL}
+    assert all(game.path.is_file() for game in games) and games.skipped == ()
+
+
+@pytest.mark.parametrize("given", ["", "json_2.1.1"])
+def test_a_folder_is_given_or_named_by_the_variable(data: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(open_games(data / given, "train")) == len(open_games(str(data / given), "train")) == 3
+    monkeypatch.setenv("ALFWORLD_DATA", str(data / given))
+    assert len(open_games(None, "train")) == 3
+
+
+def test_what_is_given_counts_more_than_the_variable(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", "/nowhere")
+    assert len(open_games(data, "train")) == 3
+    assert find_data("generated").folder is None
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_data_the_games_are_generated(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value is not None:
+        monkeypatch.setenv("ALFWORLD_DATA", value)
+    assert find_data(None).folder is None
+    assert find_data(None).splits() == ("train", "valid_seen", "valid_unseen")
+
+
+def test_a_variable_without_games_is_an_error_with_both_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    with pytest.raises(
+        EnvError, match=r"no games in .*\$ALFWORLD_DATA.*looked for .*json_2\.1\.1.*\"generated\", or unset ALFWORLD"
+    ):
+        open_games(None, "train")
+    with pytest.raises(EnvError, match=r"no games in .*nowhere.*data=\"generated\"\.$"):
+        open_games(tmp_path / "nowhere", "train")
+
+
+def test_what_the_package_alfworld_sets_the_variable_to_is_nobodys_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    default = tmp_path / ".cache" / "alfworld"
+    default.mkdir(parents=True)
+    monkeypatch.setenv("ALFWORLD_DATA", str(default))
+    with pytest.raises(EnvError, match="no games in"):
+        find_data(None)
+    monkeypatch.setitem(sys.modules, "alfworld.info", sys)
+    assert find_data(None).folder is None
+    write_game(default, "train", NAMES[0])
+    assert find_data(None).folder == default / "json_2.1.1"
+
+
+def test_a_folder_of_generated_games_says_so(data: Path) -> None:
+    (data / "generated.json").write_text("{}")
+    assert {game.source for game in open_games(data, "train")} == {GENERATED}
+
+
+def test_a_split_that_is_not_there_is_named_with_those_that_are(data: Path) -> None:
+    with pytest.raises(EnvError, match=r"no split 'trian' in .*Did you mean 'train'\? Known: train, valid_seen\."):
+        open_games(data, "trian")
+    with pytest.raises(EnvError, match="What ALFWorld calls 'eval_in_distribution' is 'valid_seen'"):
+        open_games(data, "eval_in_distribution")
+    for split in ("", ".", "..", "../train", "train/..", "x" * 1_000_000):
+        with pytest.raises(EnvError, match="no split") as error:
+            open_games(data, split)
+        assert len(str(error.value)) < 1000
+
+
+def test_a_split_without_games_is_an_error(data: Path) -> None:
+    (data / "json_2.1.1" / "valid_unseen").mkdir()
+    with pytest.raises(
+        EnvError,
+        match=r"no game in .*valid_unseen: looked for TASK/TRIAL/game.tw-pddl.*Known splits: train, valid_seen, ",
+    ):
+        open_games(data, "valid_unseen")
+
+
+def test_task_types_choose_games(data: Path) -> None:
+    assert ids(open_games(data, "train", task_types=[HEAT])) == [NAMES[2]]
+    assert ids(open_games(data, "train", task_types=HEAT)) == [NAMES[2]]  # one alone is meant, not its letters
+    assert len(open_games(data, "train", task_types=[HEAT, PLACE])) == 3
+    with pytest.raises(
+        EnvError, match=r"no task type 'pick_heat_then_place'\. Did you mean 'pick_heat_then_place_in_recep'\?"
+    ):
+        open_games(data, "train", task_types=["pick_heat_then_place"])
+    with pytest.raises(
+        EnvError, match=r"None of the 3 games in .* is of the task type look_at_obj_in_light; there are pick_and_place"
+    ):
+        open_games(data, "train", task_types=["look_at_obj_in_light"])
+
+
+def test_another_split_has_the_same_choice_of_types(data: Path) -> None:
+    games = open_games(data, "train", task_types=[PLACE])
+    assert ids(games.of("valid_seen")) == [NAMES[0]] and games.of("train") is games
+    with pytest.raises(EnvError, match="None of the 1 games"):
+        open_games(data, "train", task_types=[HEAT]).of("valid_seen")
+
+
+def test_a_game_is_found_by_its_id_in_any_split(data: Path) -> None:
+    games = open_games(data, "train", task_types=[HEAT])
+    assert games.find(f"train/{NAMES[0]}").task_type == PLACE
+    assert games.of("train").find(games[0].id) == games[0]
+    every = open_games(data, "train")
+    assert every.find(f"valid_seen/{NAMES[0]}").split == "valid_seen"
+
+
+@pytest.mark.parametrize(
+    "name", [f"train/{NAMES[0]}x", NAMES[0], "train", "nowhere/x/y", "", "/etc/passwd", "train/../x", "y" * 1_000_000]
+)
+def test_an_id_that_is_not_there_gets_a_hint(data: Path, name: str) -> None:
+    with pytest.raises(
+        EnvError, match=r"There is no game .*An id is split/task folder/trial folder, such as 'train/"
+    ) as error:
+        open_games(data, "train").find(name)
+    assert len(str(error.value)) < 2000
+    if name.endswith("trial_Ax"):
+        assert f"Did you mean 'train/{NAMES[0]}'?" in str(error.value)
+
+
+@pytest.mark.parametrize("name", [0, None, 1.5, ("a",), Path("train")])
+def test_a_number_is_no_id(data: Path, name: object) -> None:
+    with pytest.raises(
+        EnvError, match="A task is a game's id, a text such as 'train/.*found .*A game's number would change"
+    ):
+        open_games(data, "train").find(name)
+
+
+def test_a_list_is_written_down_as_what_it_was_opened_with(data: Path) -> None:
+    games = open_games(data, "train", task_types=[HEAT])
+    written = pickle.dumps(games)
+    assert len(written) < 1000 and list(pickle.loads(written)) == list(games)
+
+
+def test_damaged_games_are_left_out_counted_and_named(data: Path) -> None:
+    path = write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_D", text='{"pddl_domain": "(define')
+    with pytest.warns(
+        UserWarning, match=rf"1 of the 4 games in .* are left out: The game {re.escape(str(path))} cannot be read"
+    ):
+        games = open_games(data, "train")
+    assert ids(games) == sorted(NAMES)
+    assert [(game.id, game.damaged) for game in games.skipped] == [(f"train/{path.parent.parent.name}/trial_D", True)]
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(EnvError, match=r"The game train/.*trial_D is left out: The game .* cannot be read"),
+    ):
+        open_games(data, "train").find(games.skipped[0].id)
+
+
+def test_strict_refuses_damaged_games(data: Path) -> None:
+    for letter in "DEFGH":
+        write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_{letter}", text="{}")
+    with pytest.raises(
+        EnvError, match=r"5 of the 8 games in .*trial_D.*trial_F.* and 2 more.* without strict they are left out"
+    ):
+        open_games(data, "train", strict=True)
+
+
+def test_what_alfworld_leaves_out_is_left_out_without_a_word(data: Path) -> None:
+    write_game(data, "train", f"{PLACE}-AppleSliced-None-Fridge-3/trial_D")
+    write_game(data, "train", "pick_and_place_with_movable_recep-Apple-Bowl-Fridge-3/trial_E")
+    write_game(data, "train", f"{PLACE}-Apple-None-Fridge-4/trial_F", solvable=False)
+    write_game(data, "train", "notes/trial_G")
+    (data / "json_2.1.1" / "train" / f"{PLACE}-Apple-None-Fridge-5" / "trial_H").mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        games = open_games(data, "train", strict=True)
+    assert ids(games) == sorted(NAMES)
+    assert len(games.skipped) == 4 and not any(game.damaged for game in games.skipped)
+    assert "it is not marked as solvable" in {game.reason for game in games.skipped}
+
+
+def test_a_split_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
+    write_game(tmp_path, "train", NAMES[0], solvable=False)
+    with pytest.raises(
+        EnvError, match=r"There is no game in .*1 are left out, the first: it is not marked as solvable"
+    ):
+        open_games(tmp_path, "train")
+
+
+def test_traj_data_must_agree_with_the_folders_name(data: Path) -> None:
+    beside = data / "json_2.1.1" / "train" / NAMES[0] / "traj_data.json"
+    beside.write_text(json.dumps({"task_type": PLACE}))
+    assert len(open_games(data, "train")) == 3
+    shutil.rmtree(
+        index_file(data / "json_2.1.1" / "train").parent
+    )  # beside a game that stays as it is it is not looked at
+    forget()
+    beside.write_text(json.dumps({"task_type": HEAT}))
+    with pytest.warns(UserWarning, match=f"says task_type '{HEAT}', its folder's name '{PLACE}'"):
+        assert len(open_games(data, "train")) == 2
+
+
+def test_a_game_for_the_official_engine_alone_is_kept_for_it(data: Path) -> None:
+    other = content()["pddl_domain"].replace("(holds ?a ?o)", "(holds ?o ?a)")
+    path = write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_D", pddl_domain=other)
+    with pytest.warns(UserWarning, match=rf"{re.escape(str(path))} cannot be played by the fast engine"):
+        assert len(open_games(data, "train")) == 3
+    assert len(open_games(data, "train", engine="official")) == 4
+
+
+def test_games_are_read_once(data: Path, read: list[str]) -> None:
+    told: list[tuple[int, int]] = []
+    first = open_games(data, "train", progress=lambda done, total: told.append((done, total)))
+    assert sorted(read) == sorted(NAMES) and told == [(1, 3), (2, 3), (3, 3)]
+    forget()  # as in another process
+    assert list(open_games(data, "train")) == list(first) and len(read) == 3
+
+
+def test_what_changes_is_noticed_and_nothing_else_is_read_again(data: Path, read: list[str]) -> None:
+    folder = data / "json_2.1.1" / "train"
+    open_games(data, "train")
+    read.clear()
+
+    write_game(data, "train", f"{HEAT}-Mug-None-Cabinet-9/trial_D")  # a new task folder
+    assert len(open_games(data, "train")) == 4 and read == [f"{HEAT}-Mug-None-Cabinet-9/trial_D"]
+    read.clear()
+    (folder / NAMES[0]).parent.joinpath("trial_E").mkdir()
+    assert len(open_games(data, "train")) == 4
+    write_game(data, "train", f"{PLACE}-Apple-None-Fridge-1/trial_E")  # a game in a trial folder that had none
+    assert len(open_games(data, "train")) == 5 and read == [f"{PLACE}-Apple-None-Fridge-1/trial_E"]
+    read.clear()
+    change(folder / NAMES[1] / "game.tw-pddl", "{}")  # one that is damaged later
+    with pytest.warns(UserWarning, match="has no 'pddl_domain'"):
+        assert len(open_games(data, "train")) == 4
+    assert read == [NAMES[1]]
+    read.clear()
+    change(folder / NAMES[1] / "game.tw-pddl", json.dumps(content()))  # and mended
+    assert len(open_games(data, "train")) == 5 and read == [NAMES[1]]
+    read.clear()
+    (folder / NAMES[2] / "game.tw-pddl").unlink()
+    assert len(open_games(data, "train")) == 4
+    shutil.rmtree(folder / NAMES[0])
+    assert len(open_games(data, "train")) == 3 and read == []
+
+
+def test_a_game_that_may_not_be_read_is_tried_again(
+    data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = data / "json_2.1.1" / "train" / NAMES[0] / "game.tw-pddl"
+    monkeypatch.setattr(os, "access", lambda asked, mode: os.fspath(asked) != os.path.realpath(path))
+    open_games(data, "train")
+    read.clear()
+    open_games(data, "train")
+    assert read == [NAMES[0]]  # permissions change without a trace in size and time
+
+
+def test_opening_lists_no_folder_and_reads_no_game(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_games(data, "train")
+    forget()
+
+    def never(*args: object) -> None:
+        raise AssertionError(args)
+
+    monkeypatch.setattr(os, "scandir", never)
+    monkeypatch.setattr(index, "look_at_all", never)
+    assert len(open_games(data, "train")) == 3
+
+
+def test_within_a_process_an_index_is_asked_for_again_after_a_while_only(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "RECHECK_SECONDS", 1000.0)
+    games = open_games(data, "train")
+    write_game(data, "train", f"{HEAT}-Mug-None-Cabinet-9/trial_D")
+    again = open_games(data, "train")
+    assert len(again) == 3 and again[0] is games[0]  # lists share their games
+    forget()
+    assert len(open_games(data, "train")) == 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "\ud800"])
+def test_a_damaged_index_is_made_again_and_said(data: Path, text: str) -> None:
+    open_games(data, "train")
+    path = index_file(data / "json_2.1.1" / "train")
+    whole = path.read_bytes()
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    forget()
+    with pytest.warns(UserWarning, match="is damaged and is made again"):
+        assert len(open_games(data, "train")) == 3
+    assert path.read_bytes() == whole
+
+
+def test_an_index_that_lies_is_caught(data: Path) -> None:
+    open_games(data, "train")
+    path = index_file(data / "json_2.1.1" / "train")
+    stored = json.loads(path.read_text())
+    stored["entries"][NAMES[0]] = ["1", 2]
+    path.write_text(json.dumps(stored))
+    forget()
+    with pytest.warns(UserWarning, match="is damaged and is made again"):
+        assert len(open_games(data, "train")) == 3
+
+
+def test_an_index_of_another_version_is_made_again(data: Path, read: list[str]) -> None:
+    open_games(data, "train")
+    path = index_file(data / "json_2.1.1" / "train")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"reader": "older"}))
+    read.clear()
+    forget()
+    assert len(open_games(data, "train")) == 3 and len(read) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_does_no_harm(
+    data: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_cache / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache / "file"))
+    with pytest.warns(UserWarning, match="cannot be kept in .*Make that folder writable, or set XDG_CACHE_HOME"):
+        assert len(open_games(data, "train")) == 3
+
+
+def test_one_file_is_made_whole_or_not_at_all(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "write_atomic", full)
+        with pytest.warns(UserWarning, match="No space left on device"):
+            assert len(open_games(data, "train")) == 3
+    assert not index_file(data / "json_2.1.1" / "train").exists()
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from skill_ttrl.envs.alfworld import survey
+from skill_ttrl.envs.alfworld.games import open_games
+read = []
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(open_games(sys.argv[1], "train", progress=lambda done, total: read.append(done))), len(read))
+"""
+
+
+def test_two_processes_that_open_at_once_read_the_games_once(data: Path) -> None:
+    for number in range(60):  # long enough for both to be at it
+        write_game(data, "train", f"{PLACE}-Apple-None-Fridge-1/trial_{number}")
+    command = [sys.executable, "-c", OPEN, str(data)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
+    assert said == ["63 0", "63 63"]
+
+
+def test_several_processes_read_what_one_would(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_ü\n", text="{}")
+    folder = data / "json_2.1.1" / "train"
+    names = [*open_index(folder).entries]
+    alone = survey.look_at_all(folder, names)
+    told: list[int] = []
+    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert survey.look_at_all(folder, names, lambda done, total: told.append(done)) == alone
+    assert sorted(told) == [1, 2, 3, 4] and {found.status for found in alone} == {survey.PLAYABLE, survey.DAMAGED}
+
+
+def test_a_process_that_ends_early_is_an_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(survey, "_environment", lambda: {"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
+    with pytest.raises(EnvError, match=r"A process that read the games in .* ended early \(status"):
+        open_games(data, "train")
