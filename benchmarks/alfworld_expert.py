@@ -1,12 +1,10 @@
-"""The exploring expert on ALFWorld's games, beside random play; and the table of where things are that it plays by.
+"""The table of where things are that ALFWorld's exploring expert plays by: how it was counted, and what it is worth.
 
-    ALFWORLD_DATA=... python benchmarks/alfworld_expert.py play                          # both validation splits
-    ALFWORLD_DATA=... python benchmarks/alfworld_expert.py play --split train --every 10
-    ALFWORLD_DATA=... python benchmarks/alfworld_expert.py places                        # counted in the split train
+    python benchmarks/alfworld_expert.py places        # prints the table of agents/alfworld_places.py; a test compares the two
+    python benchmarks/alfworld_expert.py worth         # the expert with it, and with every receptacle equally likely
 
-`play` prints, for each type of task, the share of games won within 50 steps with its Wilson interval (95 %) and the mean steps
-of an episode, a lost one counted as 50. Beside the expert and the random player stands the expert without its table, for which
-every receptacle is as likely as any other. `places` prints what stands in `agents/alfworld_places.py`; a test compares the two.
+Both need the official games ($ALFWORLD_DATA, or --data). How the expert does by type of task, with intervals, is what
+`skillttrl evaluate --env alfworld --agent expert` prints.
 """
 
 from __future__ import annotations
@@ -14,54 +12,28 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from unittest.mock import patch
 
-from rich.console import Console
-from rich.table import Table
-
-from skill_ttrl.agents.player import make_player
-from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
-from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game
+from skill_ttrl.agents.alfworld_expert import ALFWorldExpert
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.game import Game, load_game
 from skill_ttrl.envs.alfworld.games import open_games
 from skill_ttrl.episode import play_episode
-from skill_ttrl.runs.statistics import wilson_interval
-from skill_ttrl.types import Trajectory
 
-ALL = "all"
 FEWEST = 30
 """Rooms that a kind of thing must have been seen in for a line of its own."""
-
-
-def play(data: Path | None, split: str, agent: str, every: int = 1) -> dict[str, list[Trajectory]]:
-    """Type of task → an episode of each of its games; every `every`-th game of the split."""
-    env = ALFWorldEnv(data=data, split=split)
-    player = make_player(agent, ALFWORLD_ENV_ID)
-    episodes: dict[str, list[Trajectory]] = {name: [] for name in (*TASK_TYPES, ALL)}
-    for task in env.tasks()[::every]:
-        episode = play_episode(env, task, player, seed=0)
-        if episode.error:
-            raise SystemExit(f"{task.id}: {episode.error}")
-        for name in (task.task_type, ALL):
-            episodes[str(name)].append(episode)
-    return episodes
-
-
-def figures(episodes: Sequence[Trajectory]) -> str:
-    """Share won, its interval, and the mean steps."""
-    won = sum(episode.stop_reason == "terminated" for episode in episodes)
-    low, high = wilson_interval(won, len(episodes))
-    steps = fmean(len(episode.steps) for episode in episodes)
-    return f"{100 * won / len(episodes):.1f} ({100 * low:.1f} to {100 * high:.1f}), {steps:.1f} steps"
 
 
 def count_places(games: Iterable[Game]) -> str:
     """The table of `agents/alfworld_places.py`.
 
-    A line for each kind of thing that can be taken or turned on: of all receptacles of a kind, in the rooms that have such a thing, the percentage that
-    hold one at the start. Below half a per cent it is left out, and so are things that fewer than `FEWEST` rooms have.
+    A line for each kind of thing that can be taken or turned on: of all receptacles of a kind, in the rooms that have such a
+    thing, the percentage that hold one at the start. Below half a per cent it is left out, and so are things that fewer than
+    `FEWEST` rooms have.
     """
     holding: dict[str, Counter[str]] = defaultdict(Counter)
     standing: dict[str, Counter[str]] = defaultdict(Counter)
@@ -92,25 +64,29 @@ def _kind(name: str) -> str:
     return name.rpartition(" ")[0]
 
 
+def worth(data: Path | None, split: str) -> str:
+    """Games won and mean steps (a lost game counts in full), with the table and without."""
+    env, expert = ALFWorldEnv(data=data, split=split), ALFWorldExpert()
+    columns = []
+    for name, chance in (("with", None), ("without", lambda thing, place: 1.0)):
+        with patch("skill_ttrl.agents.alfworld_expert.chance", chance) if chance else nullcontext():
+            episodes = [play_episode(env, task, expert, seed=0) for task in env.tasks()]
+        won = sum(episode.stop_reason == "terminated" for episode in episodes)
+        steps = fmean(len(episode.steps) for episode in episodes)
+        columns.append(f"{name} the table {won} of {len(episodes)} won in {steps:.1f} steps")
+    return f"{split}: " + ", ".join(columns)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["play", "places"])
+    parser.add_argument("what", choices=["places", "worth"])
     parser.add_argument("--data", type=Path, help="folder with json_2.1.1; else $ALFWORLD_DATA")
-    parser.add_argument("--split", action="append", help="may be given several times")
-    parser.add_argument("--every", type=int, default=1, help="only every n-th game")
     args = parser.parse_args()
     if args.what == "places":
         sys.stdout.write(count_places(open_games(args.data, "train")))
         return
-    for split in args.split or ["valid_unseen", "valid_seen"]:
-        columns = {name: play(args.data, split, name, args.every) for name in ("expert", "random")}
-        with patch("skill_ttrl.agents.alfworld_expert.chance", lambda thing, place: 1.0):
-            columns["expert without its table"] = play(args.data, split, "expert", args.every)
-        table = Table("type", "games", *columns, title=f"{split}: won, in %")
-        for name, episodes in columns["expert"].items():
-            if episodes:
-                table.add_row(name, str(len(episodes)), *(figures(column[name]) for column in columns.values()))
-        Console(width=150).print(table)
+    for split in ("valid_unseen", "valid_seen", "train"):
+        print(worth(args.data, split), flush=True)
 
 
 if __name__ == "__main__":
