@@ -1,0 +1,328 @@
+"""`SkillTTRL/ALFWorld-v0`: Gymnasium's own checks and ours, episodes, what a user gets wrong, and pickling."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
+from skill_ttrl.envs.alfworld import game as game_module
+from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
+from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
+from skill_ttrl.envs.alfworld.game import KEPT_WORLDS, load_game
+from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.errors import EnvError
+from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
+
+TRIALS = {
+    "pick_and_place_simple-Apple-None-Fridge-1/trial_A": PLACE.format("Apple", "Fridge"),
+    "pick_heat_then_place_in_recep-Mug-None-Cabinet-1/trial_B": DONE.format(
+        able="heatable", done="isHot", thing="Mug", target="Cabinet"
+    ),
+    "look_at_obj_in_light-Apple-None-DeskLamp-1/trial_C": LIGHT.format("Apple", "DeskLamp"),
+}
+APPLE = next(iter(TRIALS))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three games to train on, and one in each of the others."""
+    root = tmp_path_factory.mktemp("games")
+    for name, goal in TRIALS.items():
+        write_game(root, "train", name, pddl_problem=problem(goal), task=name)
+    for split in ("valid_seen", "valid_unseen"):
+        write_game(root, split, APPLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        forget()
+        yield str(root)
+    forget()
+
+
+@pytest.fixture
+def env(data: str) -> ALFWorldEnv:
+    return ALFWorldEnv(data)
+
+
+def win(env: ALFWorldEnv) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
+    """Every step of the walkthrough of the game with the apple."""
+    _, info = env.reset(options={"task": f"train/{APPLE}", "walkthrough": True})
+    return [env.step(command) for command in info["walkthrough"]]
+
+
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+def test_gymnasium_has_nothing_to_say(data: str, render_mode: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(ALFWORLD_ENV_ID, data=data, render_mode=render_mode).unwrapped)
+
+
+def test_it_keeps_the_text_contract_and_has_its_names(data: str) -> None:
+    assert resolve_env("alfworld") == ALFWORLD_ENV_ID
+    assert next(info.description for info in list_envs() if info.short_name == "alfworld").startswith("Household tasks")
+    env = make_env("alfworld", data=data)
+    for task in env_tasks("alfworld", {"data": data}, "train"):
+        check_text_env(env, task)
+
+
+def test_importing_the_environments_reads_no_game_and_no_package() -> None:
+    code = (
+        "import sys, skill_ttrl.envs as envs; envs.list_envs(); "
+        "sys.exit(', '.join({'alfworld', 'textworld', 'torch', 'fast_downward'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_first_observation_states_the_task_and_info_names_the_game(env: ALFWorldEnv, data: str) -> None:
+    observation, info = env.reset(options={"task": f"valid_seen/{APPLE}"})
+    assert observation.endswith("Your task is to: put an apple in the fridge.")
+    assert info == {
+        "admissible_commands": [
+            *(f"go to {place}" for place in ("cabinet 1", "countertop 1", "countertop 2", "fridge 1", "microwave 1", "sinkbasin 1")),
+            "help", "inventory", "look",
+        ],
+        "won": False,
+        "task": "put an apple in the fridge.",
+        "task_type": "pick_and_place_simple",
+        "game": f"valid_seen/{APPLE}",
+        "gamefile": f"{data}/json_2.1.1/valid_seen/{APPLE}/game.tw-pddl",
+        "source": "alfworld-official",
+    }  # fmt: skip
+
+
+def test_a_won_game_terminates_and_earns_the_reward_once(data: str) -> None:
+    steps = win(ALFWorldEnv(data, reward=10))
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 4 + [(10.0, True, False)]
+    assert steps[-1][4]["won"] is True and isinstance(steps[-1][1], float)
+
+
+def test_an_episode_is_truncated_after_max_steps_but_not_where_the_last_one_wins(data: str) -> None:
+    env = ALFWorldEnv(data)
+    env.reset(seed=0)
+    assert [env.step("look")[3] for _ in range(50)] == [False] * 49 + [True]
+    assert win(ALFWorldEnv(data, max_steps=5))[-1][2:4] == (True, False)
+    assert win(ALFWorldEnv(data, max_steps=4))[-2][2:4] == (False, True)
+
+
+def test_a_seed_draws_the_game_and_the_same_one_again(env: ALFWorldEnv) -> None:
+    drawn = [env.reset(seed=seed)[1]["game"] for seed in range(20)]
+    assert drawn == [env.reset(seed=seed)[1]["game"] for seed in range(20)]
+    assert set(drawn) == {f"train/{name}" for name in TRIALS}
+    env.reset(seed=5)
+    following = [env.reset()[1]["game"] for _ in range(10)]
+    env.reset(seed=5)
+    assert [env.reset()[1]["game"] for _ in range(10)] == following and len(set(following)) > 1
+
+
+def test_the_same_seed_and_actions_give_the_same_episode(data: str) -> None:
+    def episode() -> list[Any]:
+        env = ALFWorldEnv(data)
+        seen: list[Any] = [env.reset(seed=3)]
+        seen += [env.step(seen[-1][-1]["admissible_commands"][number % 5]) for number in range(20)]
+        return seen
+
+    assert episode() == episode()
+
+
+def test_tasks_are_the_games_of_a_split_in_their_order(env: ALFWorldEnv) -> None:
+    tasks = env.tasks()
+    assert [task.id for task in tasks] == sorted(f"train/{name}" for name in TRIALS)
+    assert [env.reset(options=dict(task.options))[1]["game"] for task in tasks] == [task.id for task in tasks]
+    assert [task.task_type for task in tasks] == [task.id.split("/")[1].partition("-")[0] for task in tasks]
+    assert [task.split for task in env.tasks("valid_seen")] == ["valid_seen"]
+
+
+def test_the_walkthrough_is_in_info_on_request_only(env: ALFWorldEnv) -> None:
+    assert "walkthrough" not in env.reset(options={"task": f"train/{APPLE}"})[1]
+    assert (
+        env.reset(options={"task": f"train/{APPLE}", "walkthrough": True})[1]["walkthrough"] == content()["walkthrough"]
+    )
+    assert "walkthrough" not in env.step("look")[4]
+
+
+def test_render_shows_the_last_command_and_what_came_of_it(data: str) -> None:
+    env = ALFWorldEnv(data, render_mode="ansi")
+    assert env.render() is None
+    observation, _ = env.reset(seed=0)
+    assert env.render() == observation
+    assert (
+        env.render() == "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed."
+        if env.step("go to fridge 1")
+        else ""
+    )
+    silent = ALFWorldEnv(data)
+    silent.reset(seed=0)
+    assert silent.render() is None
+
+
+@settings(max_examples=50)
+@given(text=st.text(st.characters(exclude_categories=())))
+def test_any_text_is_an_action(data: str, text: str) -> None:
+    env = ALFWorldEnv(data)
+    _, before = env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(text)
+    if text.strip() not in before["admissible_commands"]:
+        assert (observation, reward, terminated, truncated, info) == (NOTHING, 0.0, False, False, before)
+
+
+@pytest.mark.parametrize("action", ["look " * 200_000, "\ud800" * 1_000_000, " " * 1_000_000, "\x1b[2J" * 250_000])
+def test_a_megabyte_is_an_action_and_takes_no_time(env: ALFWorldEnv, action: str) -> None:
+    env.reset(seed=0)
+    start = time.perf_counter()
+    assert all(env.step(action)[0] == NOTHING for _ in range(10))
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("action", [None, 3, b"look", ["look"], "x" * 0 or object()])
+def test_an_action_that_is_no_text_is_refused(env: ALFWorldEnv, action: Any) -> None:
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match=rf"An action of SkillTTRL/ALFWorld-v0 is a str, found {type(action).__name__}"):
+        env.step(action)
+    assert env.step("look")[0] != NOTHING  # and the episode goes on
+
+
+def test_a_step_before_reset_is_refused(env: ALFWorldEnv) -> None:
+    with pytest.raises(EnvError, match="step was called before reset"):
+        env.step("look")
+    env.reset(seed=0)
+    env.close()
+    with pytest.raises(EnvError, match="step was called before reset"):
+        env.step("look")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tsk": "x"}, r"has no option 'tsk'\. Did you mean 'task'\? Known: reference, task, walkthrough\."),
+        ({3: "x"}, "has no option 3"),
+        ({"x" * 100_000: 1}, "has no option"),
+        ({"task": 0}, r"A task is a game's id, a text such as 'train/.*found 0 \(int\)"),
+        ({"task": "train/nowhere/x"}, "There is no game 'train/nowhere/x'"),
+        ({"task": f"train/{APPLE}".replace("trial_A", "trial_X")}, f"Did you mean 'train/{APPLE}'"),
+    ],
+)
+def test_wrong_options_are_named(env: ALFWorldEnv, options: dict[Any, Any], said: str) -> None:
+    with pytest.raises(EnvError, match=said) as error:
+        env.reset(options=options)
+    assert len(str(error.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"engine": "fst"}, r"no engine 'fst'\. Did you mean 'fast'\?"),
+        ({"max_steps": 0}, "max_steps must be at least 1, found 0"),
+        ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
+        ({"reward": float("nan")}, "reward must be a finite number"),
+        ({"split": "vaild_seen"}, r"no split 'vaild_seen' .*Did you mean 'valid_seen'\?"),
+        ({"task_types": ["look"]}, "no task type 'look'"),
+        ({"data": "/nowhere"}, "There are no games in /nowhere"),
+        ({"gears": 3}, "unexpected keyword argument 'gears'"),
+    ],
+)
+def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvError, match=said):
+        make_env("alfworld", **{"data": data, **arguments})
+
+
+def test_a_game_that_goes_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_game(tmp_path, "train", APPLE)
+    env = ALFWorldEnv(tmp_path)
+    path.unlink()
+    with pytest.raises(EnvError, match=f"There is no game {path}"):
+        env.reset(seed=0)
+    path.write_text("{}")
+    with pytest.raises(EnvError, match=f"The game {path} has no 'pddl_domain'"):
+        env.reset(seed=0)
+
+
+@pytest.mark.parametrize("steps", [None, 0, 3, 5])
+def test_an_environment_pickles_at_any_moment(env: ALFWorldEnv, steps: int | None) -> None:
+    if steps is not None:
+        _, info = env.reset(seed=1, options={"task": f"train/{APPLE}", "walkthrough": True})
+        for command in info["walkthrough"][:steps]:
+            env.step(command)
+    written = pickle.dumps(env)
+    assert len(written) < 5000
+    other = pickle.loads(written)
+    if steps is None:
+        assert other.reset(seed=1) == env.reset(seed=1)
+    assert [other.step("look") for _ in range(3)] == [env.step("look") for _ in range(3)]
+    assert other.reset() == env.reset()  # the generator goes on as well
+
+
+@pytest.mark.skipif(importlib.util.find_spec("textworld") is None, reason="needs the package textworld")
+def test_with_the_official_engine_an_episode_is_the_same(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    fast, official = (ALFWorldEnv(data, engine=engine) for engine in ("fast", "official"))
+    options = {"task": f"train/{APPLE}", "walkthrough": True}
+    start, start_there = fast.reset(seed=0, options=options), official.reset(seed=0, options=options)
+    assert start == start_there
+    commands = [*start[1]["walkthrough"][:3], "Look", "  open fridge 1 "]
+    assert [fast.step(command) for command in commands] == [official.step(command) for command in commands]
+    again = pickle.loads(pickle.dumps(official))  # the engine is no Python object: its commands are played again
+    last = start[1]["walkthrough"][-1]
+    assert fast.step(last) == official.step(last) == again.step(last)
+    assert fast.reset(seed=0, options=options) == official.reset(seed=0, options=options)
+    assert json.dumps(start[1]) and "ALFWORLD_DATA" not in __import__("os").environ
+
+
+def test_a_world_is_shared_and_never_changes_but_for_commands_as_they_are_needed(data: str) -> None:
+    path = Path(data) / "json_2.1.1" / "train" / APPLE / "game.tw-pddl"
+    world = load_game(path).world
+    assert load_game(path).world is world
+    fresh = game_module._load.__wrapped__(path, 0, 0).world
+    win(ALFWorldEnv(data))
+    for name in world.__slots__:
+        assert name == "commands" or getattr(world, name) == getattr(fresh, name), name
+    assert all(world.command(rule[0], **named(rule))[0] == text for rule, text in world.commands.items())
+
+
+def named(rule: tuple[str, ...]) -> dict[str, str]:
+    slots = {"SliceObject": ("co", "ko")}.get(rule[0], ("r",) if rule[0].endswith("Receptacle") else ("o", "r"))
+    if rule[0] in ("OpenObject", "CloseObject"):
+        slots = ("r",)
+    return dict(zip(slots, rule[1:], strict=False))
+
+
+def test_threads_that_play_the_same_game_do_not_meet(data: str) -> None:
+    def play(seen: list[Any]) -> None:
+        engine = FastEngine(load_game(path).world)
+        for _ in range(30):
+            seen.append(engine.reset())
+            for number in range(20):
+                seen.append(engine.step(seen[-1].commands[number * 7 % len(seen[-1].commands)]))
+
+    path = write_game(Path(data) / "threads", "train", APPLE)
+    seen: list[list[Any]] = [[] for _ in range(4)]
+    threads = [threading.Thread(target=play, args=(each,)) for each in seen]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(seen[0]) == 630 and all(each == seen[0] for each in seen)
+
+
+def test_games_that_were_played_long_ago_leave_the_memory() -> None:
+    assert game_module._load.cache_info().maxsize == KEPT_WORLDS <= 1024
