@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import os
 import pickle
 import subprocess
 import sys
@@ -83,7 +83,7 @@ def test_it_keeps_the_text_contract_and_has_its_names(data: str) -> None:
 def test_importing_the_environments_reads_no_game_and_no_package() -> None:
     code = (
         "import sys, skill_ttrl.envs as envs; envs.list_envs(); "
-        "sys.exit(', '.join({'alfworld', 'textworld', 'torch', 'fast_downward'} & set(sys.modules)))"
+        "sys.exit(', '.join({'alfworld', 'textworld', 'torch', 'fast_downward'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -160,11 +160,8 @@ def test_render_shows_the_last_command_and_what_came_of_it(data: str) -> None:
     assert env.render() is None
     observation, _ = env.reset(seed=0)
     assert env.render() == observation
-    assert (
-        env.render() == "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed."
-        if env.step("go to fridge 1")
-        else ""
-    )
+    env.step("go to fridge 1")
+    assert env.render() == "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed."
     silent = ALFWorldEnv(data)
     silent.reset(seed=0)
     assert silent.render() is None
@@ -188,7 +185,7 @@ def test_a_megabyte_is_an_action_and_takes_no_time(env: ALFWorldEnv, action: str
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.parametrize("action", [None, 3, b"look", ["look"], "x" * 0 or object()])
+@pytest.mark.parametrize("action", [None, 3, b"look", ["look"], object()])
 def test_an_action_that_is_no_text_is_refused(env: ALFWorldEnv, action: Any) -> None:
     env.reset(seed=0)
     with pytest.raises(EnvError, match=rf"An action of SkillTTRL/ALFWorld-v0 is a str, found {type(action).__name__}"):
@@ -280,7 +277,7 @@ def test_with_the_official_engine_an_episode_is_the_same(data: str, monkeypatch:
     last = start[1]["walkthrough"][-1]
     assert fast.step(last) == official.step(last) == again.step(last)
     assert fast.reset(seed=0, options=options) == official.reset(seed=0, options=options)
-    assert json.dumps(start[1]) and "ALFWORLD_DATA" not in __import__("os").environ
+    assert "ALFWORLD_DATA" not in os.environ  # importing alfworld sets it
 
 
 def test_a_world_is_shared_and_never_changes_but_for_commands_as_they_are_needed(data: str) -> None:
@@ -324,5 +321,9 @@ def test_threads_that_play_the_same_game_do_not_meet(data: str) -> None:
     assert len(seen[0]) == 630 and all(each == seen[0] for each in seen)
 
 
-def test_games_that_were_played_long_ago_leave_the_memory() -> None:
-    assert game_module._load.cache_info().maxsize == KEPT_WORLDS <= 1024
+def test_games_that_were_played_long_ago_leave_the_memory(data: str, tmp_path: Path) -> None:
+    path = Path(data) / "json_2.1.1" / "train" / APPLE / "game.tw-pddl"
+    for number in range(KEPT_WORLDS + 50):
+        os.link(path, tmp_path / str(number))
+        load_game(tmp_path / str(number))
+    assert game_module._load.cache_info().currsize == KEPT_WORLDS
