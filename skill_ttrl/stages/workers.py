@@ -73,15 +73,18 @@ class _Crew(Generic[Item, Result]):
             raise
 
     def results(self) -> Iterator[Result]:
-        """In order; a result that comes early waits, and not too many do."""
-        early: dict[int, Result] = {}
+        """In order, and what was raised in its place; a result that comes early waits, and not too many do."""
+        early: dict[int, tuple[bool, Any]] = {}
         for number in range(self._total):
             while number not in early:
                 self._give(number + _WINDOW * len(self._members))
                 for pipe in wait(list(self._members)):
-                    place, result = self._take(cast(Connection, pipe))
-                    early[place] = result
-            yield early.pop(number)
+                    place, found = self._take(cast(Connection, pipe))
+                    early[place] = found
+            fine, result = early.pop(number)
+            if not fine:
+                raise result
+            yield result
 
     def end(self) -> None:
         """Stop all at once; what they are at is lost."""
@@ -102,9 +105,9 @@ class _Crew(Generic[Item, Result]):
                     return
                 self._next += 1
 
-    def _take(self, pipe: Connection) -> tuple[int, Result]:
+    def _take(self, pipe: Connection) -> tuple[int, tuple[bool, Any]]:
         try:
-            fine, result = pipe.recv()
+            found = pipe.recv()
         except (EOFError, OSError):
             process = self._members[pipe]
             process.join()
@@ -113,9 +116,9 @@ class _Crew(Generic[Item, Result]):
                 "-9 often means that memory ran out: lower --jobs. Code that starts processes stands under "
                 'if __name__ == "__main__" in a script.'
             ) from None
-        if not fine:
-            raise result
-        return self._given[pipe].popleft(), result
+        if isinstance(found, Exception):
+            raise found
+        return self._given[pipe].popleft(), found
 
 
 def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Sequence[Any]) -> None:
@@ -125,7 +128,7 @@ def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Se
     try:
         function = make()
     except Exception as error:
-        pipe.send((False, error))
+        pipe.send(error)  # not of one item: this process is no use
         return
     while True:
         try:

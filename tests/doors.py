@@ -1,0 +1,98 @@
+"""A small environment with tasks of two types, and players of it: what collecting is tried on. For tests only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from skill_ttrl.envs import TextEnv
+from skill_ttrl.types import Task
+
+DOORS = "tests.doors:Doors-v0"
+TASKS = {"train": 30, "test": 6}
+MAX_STEPS = 3
+
+
+class Doors(TextEnv):
+    """Open the door that is named; three steps at most."""
+
+    def __init__(self, pause: float = 0.0, broken: Sequence[int] = ()) -> None:
+        super().__init__()
+        self._pause, self._broken = pause, broken
+        self._right = ""
+        self._steps = 0
+
+    def tasks(self, split: str | None = None) -> list[Task]:
+        names = TASKS if split is None else {split: TASKS.get(split, 0)}
+        return [
+            Task(f"{name}/{number}", DOORS, {"door": number}, split=name, task_type=("left", "right")[number % 2])
+            for name, count in names.items()
+            for number in range(count)
+        ]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        number = (options or {"door": 0})["door"]
+        if number in self._broken:
+            raise RuntimeError(f"door {number} is stuck")
+        self._right, self._steps = ("left", "right")[number % 2], 0
+        return f"Door {number}: open the {self._right} one. Grüße, 門.", self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._pause)
+        self._steps += 1
+        won = action == self._right
+        return ("Open." if won else "Closed."), float(won), won, self._steps >= MAX_STEPS, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"admissible_commands": ["left", "right", "wait"], "source": "joinery"}
+
+
+class Opener:
+    """Opens the door that is named; the left one at the second try only."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        self._door = observation.split()[4]
+        self._waits = self._door == "left"
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        waits, self._waits = self._waits, False
+        return "wait" if waits else self._door
+
+
+class Clumsy(Opener):
+    """Fails at every door whose number ends in 3."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        if observation.partition(":")[0].endswith("3"):
+            raise ValueError("dropped the key")
+        super().start(observation, info, seed)
+
+
+class Mute(Opener):
+    """Says half a character, which no file can hold."""
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        return "\ud800" if self._door == "left" else super().act(observation, info)
+
+
+class Wordless(Opener):
+    """Says something that is no text."""
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> Any:
+        return 7
+
+
+class Deadly(Opener):
+    """Ends its process."""
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        import os
+
+        os._exit(9)
+
+
+gymnasium.register("Doors-v0", entry_point=Doors)

@@ -1,0 +1,295 @@
+"""Collecting, piece by piece: episodes in order on any number of processes, kept whole, and counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
+from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
+from skill_ttrl.stages.collect import HOPELESS, run
+from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success
+from skill_ttrl.stages.workers import work
+from skill_ttrl.types import Trajectory, from_json
+from tests.doors import DOORS, TASKS
+
+MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
+
+
+def outcome(task: str, success: bool | None = True, *, kind: str = "left", error: str | None = None) -> Outcome:
+    return Outcome(task, kind, success, 4, error, "")
+
+
+def trajectories(path: Path) -> list[Trajectory]:
+    return [from_json(Trajectory, line) for line in path.read_bytes().splitlines()]
+
+
+def twice(shift: int) -> Callable[[int], int]:
+    """What a process does: the later the item the sooner it is done, so that results come in another order."""
+
+    def work_on(number: int) -> int:
+        time.sleep(0.01 * (number % 3 == 0))
+        if number == 41:
+            raise EnvError("41 is not played")
+        return 2 * number + shift
+
+    return work_on
+
+
+def no_start() -> Callable[[int], int]:
+    raise ConfigError("nothing can be made here")
+
+
+@pytest.fixture
+def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh Python finds this module."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+
+
+@pytest.mark.usefixtures("found_by_processes")
+def test_results_come_in_the_order_of_the_items() -> None:
+    numbers = list(range(40))
+    assert list(work(partial(twice, 1), numbers, 1)) == list(work(partial(twice, 1), numbers, 3))
+    assert list(work(partial(twice, 0), [], 2)) == []
+
+
+@pytest.mark.usefixtures("found_by_processes")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_fails_in_a_process_is_raised_here(jobs: int) -> None:
+    found = work(partial(twice, 0), [1, 41, 2], jobs)
+    assert next(found) == 2
+    with pytest.raises(EnvError, match="41 is not played"):
+        next(found)
+
+
+@pytest.mark.usefixtures("found_by_processes")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_cannot_begin_is_raised_here(jobs: int) -> None:
+    with pytest.raises(ConfigError, match="nothing can be made here"):
+        list(work(no_start, [1, 2, 3], jobs))
+
+
+def test_a_process_that_dies_is_an_error_and_not_a_wait_for_ever() -> None:
+    with pytest.raises(EnvError, match=r"ended before it was done \(exit code 9\)"):
+        run(DOORS, agent="tests.doors:Deadly", jobs=2)
+
+
+def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(tmp_path: Path) -> None:
+    found = run(DOORS, agent="tests.doors:Opener", split="test", output=tmp_path / "out.jsonl")
+    lines = trajectories(tmp_path / "out.jsonl")
+    assert [line.task.id for line in lines] == [f"test/{number}" for number in range(6)]
+    first = lines[0]
+    assert [step.observation for step in first.steps] == ["Door 0: open the left one. Grüße, 門.", "Closed."]
+    assert [step.action for step in first.steps] == ["wait", "left"]
+    assert first.steps[1].admissible == ("left", "right", "wait") and first.last_observation == "Open."
+    assert first.stop_reason == "terminated" and first.env_return == 1
+    assert found.overall.success == 1 and found.overall.steps == 1.5 and found.source == "joinery"
+    assert {kind: each.steps for kind, each in found.by_type.items()} == {"left": 2, "right": 1}
+    assert found.played == 6 and found.output == str(tmp_path / "out.jsonl")
+    facts = json.loads(beside(tmp_path / "out.jsonl").read_text())["facts"]
+    assert facts["source"] == ["joinery"] and "gymnasium" in facts["libraries"]
+
+
+def test_one_process_and_two_write_the_same_bytes(tmp_path: Path) -> None:
+    files = [tmp_path / f"{jobs}.jsonl" for jobs in (1, 2)]
+    for jobs, file in enumerate(files, 1):
+        run(DOORS, agent="random", tries=3, jobs=jobs, output=file)
+    one, two = (file.read_bytes() for file in files)
+    assert one == two
+    tries = [[step.action for step in line.steps] for line in trajectories(files[0])]
+    assert len(tries) == 3 * TASKS["train"]
+    assert any(tries[place] != tries[place + 1] for place in range(0, len(tries), 3)), "the tries at a task differ"
+    run(DOORS, agent="random", tries=3, seed=1, output=tmp_path / "other.jsonl")
+    assert (tmp_path / "other.jsonl").read_bytes() != one
+
+
+def test_an_episode_that_fails_is_a_line_with_its_error_and_no_success(tmp_path: Path) -> None:
+    found = run(DOORS, agent="tests.doors:Clumsy", output=tmp_path / "out.jsonl", kwargs={"broken": [7]})
+    lines = trajectories(tmp_path / "out.jsonl")
+    errors = {line.task.id: line.error for line in lines if line.error}
+    assert errors == {
+        "train/3": "ValueError: dropped the key",
+        "train/7": "RuntimeError: door 7 is stuck",
+        "train/13": "ValueError: dropped the key",
+        "train/23": "ValueError: dropped the key",
+    }
+    assert found.overall.failed == 4 and found.overall.success == pytest.approx(26 / 30)
+    assert found.first_error == "ValueError: dropped the key" and found.by_type["left"].success == 1
+
+
+def test_half_a_character_is_a_failed_episode_and_ends_nothing(tmp_path: Path) -> None:
+    found = run(DOORS, agent="tests.doors:Mute", split="test", output=tmp_path / "out.jsonl")
+    lines = trajectories(tmp_path / "out.jsonl")
+    assert [line.stop_reason for line in lines] == ["error", "terminated"] * 3
+    assert found.overall.failed == 3 and found.overall.success == 0.5
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [("walkthrough", r"info\['walkthrough'\]"), ("tests.doors:Wordless", "action must be a str, found int")],
+)
+def test_where_every_episode_fails_nothing_is_kept_and_the_first_error_is_said(
+    tmp_path: Path, agent: str, words: str
+) -> None:
+    with pytest.raises(EnvError, match=rf"(?s)Every one of 30 episodes failed .*{words}"):
+        run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_setting_is_noticed_long_before_the_end(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match=f"Every one of {HOPELESS} episodes failed"):
+        run("math", agent="random", output=tmp_path / "out.jsonl", kwargs={"family": "add"})
+
+
+def test_a_task_with_a_true_answer_is_graded(tmp_path: Path) -> None:
+    found = run("math", agent="tests.unit.test_collect:Adder", episodes=5, output=tmp_path / "out.jsonl")
+    assert found.overall.success == 1
+    assert all(line.answer == line.task.reference for line in trajectories(tmp_path / "out.jsonl"))
+
+
+class Adder:
+    """Adds."""
+
+    def start(self, observation: str, info: Any, seed: int) -> None:
+        """Remembers nothing."""
+
+    def act(self, observation: str, info: Any) -> str:
+        left, right = observation.removeprefix("Compute ").rstrip(".").split("+")
+        return f"<answer>{int(left) + int(right)}</answer>"
+
+
+@pytest.mark.parametrize(("episodes", "tries", "ids"), [(4, 1, "0123"), (4, 2, "0011"), (3, 2, "001")])
+def test_episodes_are_counted_from_the_start(tmp_path: Path, episodes: int, tries: int, ids: str) -> None:
+    run(DOORS, agent="random", episodes=episodes, tries=tries, output=tmp_path / "out.jsonl")
+    assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{number}" for number in ids]
+
+
+def test_only_the_types_that_are_asked_for_are_played() -> None:
+    found = run(DOORS, agent="random", types=["right"])
+    assert found.overall.tasks == 15 and found.by_type == {}
+    with pytest.raises(EnvError, match=r"no tasks of the type 'rigth'.* Did you mean 'right'\? Known: left, right"):
+        run(DOORS, agent="random", types=["rigth"])
+
+
+@pytest.mark.parametrize("name", ["episodes", "tries", "jobs"])
+def test_numbers_below_one_are_refused(name: str) -> None:
+    wrong: dict[str, Any] = {name: 0}
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1, found 0"):
+        run(DOORS, agent="random", **wrong)
+
+
+def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    for agent, words in {
+        "randon": "Did you mean 'random'. Known: expert, random, walkthrough",
+        "tests.doors:Doors": "has no method 'start'",
+        "tests.doors:Nobody": "has no agent 'Nobody'",
+        "tests.unit.test_collect:twice": "called without arguments",
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
+    with pytest.raises(EnvError, match="no expert for tests"):
+        run(DOORS, agent="expert", output=tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trajectories_of_another_command_are_refused_and_the_difference_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    run(DOORS, agent="random", split="test", output=file)
+    before = file.read_bytes()
+    others: dict[str, dict[str, Any]] = {
+        'agent "random" there, "tests.doors:Opener" here': {"agent": "tests.doors:Opener"},
+        "seed 0 there, 3 here": {"seed": 3},
+        'split "test" there, "train" here': {"split": "train"},
+        "kwargs.pause null there, 0.0 here": {"kwargs": {"pause": 0.0}},
+        'types.0 null there, "left" here': {"types": ["left"]},
+        "tries 1 there, 2 here": {"tries": 2},
+        "episodes 6 there, 5 here": {"episodes": 5},
+    }
+    for words, change in others.items():
+        with pytest.raises(RunFolderError, match=f"holds trajectories of something else: .*{words}"):
+            run(DOORS, output=file, **{"agent": "random", "split": "test", **change})
+    assert file.read_bytes() == before
+    assert run(DOORS, agent="random", split="test", output=file).played == 0
+
+
+def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+
+    def collect() -> None:
+        run(DOORS, agent="random", split="test", output=file)
+
+    collect()
+    lines = file.read_bytes().splitlines(keepends=True)
+    for changed, words in [
+        ([*lines, lines[0]], "more than the 6 lines"),
+        ([lines[1], lines[0]], "out.jsonl:1 is of the task 'test/1', but 'test/0' belongs there"),
+        ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is no trajectory"),
+    ]:
+        file.write_bytes(b"".join(changed))
+        with pytest.raises(RunFolderError, match=words):
+            collect()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"task": {"id": "test/4"', b'{"task": 4}'])
+def test_a_torn_line_is_cut(tmp_path: Path, torn: bytes) -> None:
+    file = tmp_path / "out.jsonl"
+    with TrajectoryFile.open(file, MADE) as opened:
+        opened.append([b'{"line": 1}\n'])
+    with file.open("ab") as stream:
+        stream.write(torn)
+    with TrajectoryFile.open(file, MADE) as opened:
+        assert opened.cut == len(torn)
+        assert list(opened.lines()) == [b'{"line": 1}\n']
+
+
+def test_two_cannot_write_to_one_file_and_nothing_is_left_of_their_lock(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    with TrajectoryFile.open(file, MADE) as opened:
+        with pytest.raises(RunFolderError, match="already open"):
+            TrajectoryFile.open(file, MADE)
+        opened.append([b"{}\n"])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.json"]
+
+
+def test_what_is_no_file_of_trajectories_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("precious\n")
+    for path, words in {
+        tmp_path: "it is a folder. Name a file in it",
+        tmp_path / "mine.jsonl": "nothing beside it .* says what it was made with",
+        tmp_path / "out.txt": r"ends in \.jsonl",
+        tmp_path / "mine.jsonl" / "out.jsonl": "a part of the path is a file|exists",
+    }.items():
+        with pytest.raises(RunFolderError, match=words):
+            TrajectoryFile.open(path, MADE)
+    assert (tmp_path / "mine.jsonl").read_text() == "precious\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.jsonl"]
+
+
+def test_one_episode_a_task_has_wilsons_interval() -> None:
+    found = count_success([outcome(str(number), number < 7) for number in range(10)])
+    assert found.success == 0.7 and found.interval == wilson_interval(7, 10)
+
+
+def test_several_episodes_a_task_are_drawn_together() -> None:
+    """Ten tries at a task that always succeed are no ten tasks: the interval is as wide as for two."""
+    many = [outcome(task, task == "a") for task in "ab" for _ in range(10)]
+    found = count_success(many)
+    assert found.tasks == 2 and found.episodes == 20
+    assert found.interval == (0.0, 1.0)
+
+
+def test_what_nobody_could_judge_is_no_figure() -> None:
+    found = count_success([outcome("a"), outcome("b", None)])
+    assert found.success is None and found.interval is None and found.steps == 4
+
+
+def test_failed_episodes_have_no_steps_to_count() -> None:
+    assert count_success([outcome("a", False, error="stuck")]).steps is None
+    assert count_by_type([outcome("a"), outcome("b", kind="")]).keys() == {"", "left"}
