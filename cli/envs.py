@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.generate import generate
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.play import play
 from skill_ttrl.errors import ConfigError
@@ -47,3 +48,4 @@ def envs_list(as_json: AsJson = False) -> None:
 
 
 envs_app.command()(play)
+envs_app.command()(generate)

@@ -49,7 +49,7 @@ def generate(
         return
     console = Console()
     console.print(
-        f"{made.games} games of {len(made.task_types)} types in {made.folder}, {made.written} of them new ({made.seconds} s).",
+        f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s).",
         markup=False,
         soft_wrap=True,
     )

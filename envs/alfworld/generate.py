@@ -164,7 +164,10 @@ def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, An
         if others:
             raise EnvError(f"{target} has games already, of {' and '.join(others)}. Choose another folder.")
         if there.get("games", 0) > wanted["games"]:
-            raise EnvError(f"{target} has {there['games']} games already, {wanted['games']} were asked for.")
+            raise EnvError(
+                f"{target} is a series of {there['games']} games, {wanted['games']} were asked for. Ask for as many or more, "
+                "or choose another folder."
+            )
     elif target.is_dir() and any(target.iterdir()):
         raise EnvError(f"{target} has games that {root / GENERATED_FILE} does not name. Choose another folder.")
     record["splits"][split] = {**wanted, "complete": False}

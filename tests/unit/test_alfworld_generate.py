@@ -8,14 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld import errands, generate, ontology
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.errands import SPLITS, TREATED, Errand, errands_by_room
@@ -296,7 +298,7 @@ REFUSALS = [
     pytest.param({"split": "test"}, "no generated games of a split 'test'. Known: train", id="split"),
     pytest.param({"task_types": ["pick_heat_then_place"]}, "Did you mean 'pick_heat_then_place_in_recep'", id="type"),
     pytest.param({"count": 0}, "From 1 to 1,000,000 games", id="none"),
-    pytest.param({"count": 2}, "has 6 games already, 2 were asked for", id="fewer"),
+    pytest.param({"count": 2}, "is a series of 6 games, 2 were asked for", id="fewer"),
     pytest.param({"seed": 5}, "has games already, of seed 0. Choose another folder", id="seed"),
     pytest.param({"task_types": ["look_at_obj_in_light"]}, "has games already, of task_types", id="other types"),
 ]
@@ -390,3 +392,54 @@ def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Pa
     environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
     subprocess.run([sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path)}, check=True)
     assert not (tmp_path / ".cache" / "alfworld").exists()
+
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`skillttrl envs generate` in this process; gives its exit code."""
+
+    def run(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "generate", *map(str, words)])
+        try:
+            main()
+        except SystemExit as left:
+            return int(left.code or 0)
+        return 0
+
+    return run
+
+
+def test_the_command_makes_games_adds_to_them_and_says_so_as_json(
+    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("alfworld", "-o", tmp_path, "--games", 3, "--types", "look_at_obj_in_light") == 0
+    said = capsys.readouterr().out
+    assert "3 games" in said and f"skillttrl envs play alfworld --split train --data {tmp_path}" in said
+    assert command("alfworld", "-o", tmp_path, "--games", 5, "--types", "look_at_obj_in_light", "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["games"], made["written"], made["task_types"]) == (5, 2, ["look_at_obj_in_light"])
+
+
+def test_the_command_says_a_mistake_in_one_line(
+    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("maths", "-o", tmp_path) == EnvError.exit_code
+    assert command("alfworld", "-o", tmp_path, "--split", "test") == EnvError.exit_code
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert "Games can be made for alfworld, not for 'maths'" in first and "'test'. Known: train" in second
+
+
+def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_path: Path) -> None:
+    words = ["envs", "generate", "alfworld", "-o", str(tmp_path / "stopped"), "--games", "100000"]
+    process = subprocess.Popen([sys.executable, "-m", "skill_ttrl.cli.main", *words], stderr=subprocess.PIPE, text=True)
+    while not paths(tmp_path / "stopped") and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in said
+    assert "the same command goes on" in said
+    generate_games(tmp_path / "whole", "train", len(paths(tmp_path / "stopped")))
+    assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
