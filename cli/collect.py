@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -84,7 +84,7 @@ def collect(
     if as_json:
         print_json(found)
         return
-    Console().print(collected_view(found))
+    show_collected(Console(), found)
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def words(given: Sequence[str] | None) -> list[str]:
     return [word.strip() for each in given or () for word in each.split(",") if word.strip()]
 
 
-def collected_view(found: Collected) -> RenderableType:
-    """Success by type of task, and what else is to be known."""
+def show_collected(console: Console, found: Collected) -> None:
+    """Print success by type of task, and what else is to be known; no path is broken into lines."""
     overall = found.overall
     title = f"{found.agent} in {found.env}, {found.split}: {overall.episodes:,} episodes"
     if overall.tasks < overall.episodes:
@@ -127,8 +127,9 @@ def collected_view(found: Collected) -> RenderableType:
         lines.append(f"Played {found.played:,} episodes in {found.seconds:.1f} s ({rate:.1f} a second).")
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
-    table = success_table(f"{title}, seed {found.seed}", {**found.by_type, "all": overall})
-    return Group(table, *(Text(visible(line)) for line in lines))
+    console.print(success_table(f"{title}, seed {found.seed}", {**found.by_type, "all": overall}))
+    for line in lines:
+        console.print(Text(visible(line)), soft_wrap=True)
 
 
 def success_table(title: str, rows: Mapping[str, Success]) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.collect import Jobs, collected_view, environment_arguments
+from skill_ttrl.cli.collect import Jobs, environment_arguments, show_collected
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def evaluate(
         if as_json:
             print_json(played)
         else:
-            Console().print(collected_view(played))
+            show_collected(Console(), played)
         return
     if as_json:
         print_json(found[0] if len(found) == 1 else found)

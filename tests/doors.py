@@ -95,4 +95,4 @@ class Deadly(Opener):
         os._exit(9)
 
 
-gymnasium.register("Doors-v0", entry_point=Doors)
+gymnasium.register("Doors-v0", entry_point="tests.doors:Doors")

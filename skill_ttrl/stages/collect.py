@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -239,7 +240,7 @@ class _Tally:
         self.progress = progress
         self._file = file
         self._waiting: list[bytes] = []
-        self._written = time.monotonic()
+        self._written = -math.inf
         self._fine = 0
         self._counts: dict[str, tuple[int, int]] = {}
 

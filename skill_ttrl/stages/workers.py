@@ -133,7 +133,7 @@ def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Se
     while True:
         try:
             item = items[pipe.recv()]
-        except EOFError:
+        except (EOFError, OSError):  # closed, or reset where the other end was killed
             return
         try:
             answer = (True, function(item))

@@ -56,7 +56,7 @@ def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("found_by_processes")
 def test_results_come_in_the_order_of_the_items() -> None:
     numbers = list(range(40))
-    assert list(work(partial(twice, 1), numbers, 1)) == list(work(partial(twice, 1), numbers, 3))
+    assert list(work(partial(twice, 1), numbers, 1)) == list(work(partial(twice, 1), numbers, 2))
     assert list(work(partial(twice, 0), [], 2)) == []
 
 

@@ -1,0 +1,156 @@
+"""`skillttrl collect` and what is made of its files: whole, resumable, inspected, refused."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.types import Trajectory, from_json
+from tests.doors import DOORS
+from tests.integration.test_cli_commands import Done, refused, skillttrl
+
+ROOT = Path(__file__).parents[2]
+COMMAND = ("collect", "--env", DOORS, "--agent", "random", "--tries", "10", "--set", "env.kwargs.pause=0.003")
+EPISODES = 300
+"""Of the command above: more than a second of playing."""
+
+
+def collecting(output: Path, *more: str) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    code = "from skill_ttrl.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *COMMAND, "-o", str(output), *more]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_lines(path: Path, process: subprocess.Popen[str]) -> int:
+    """Until the process has written some."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert process.poll() is None, process.communicate()
+        if path.is_file() and (lines := path.read_bytes().count(b"\n")):
+            return lines
+        time.sleep(0.01)
+    raise AssertionError("nothing was written in a minute")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What the command writes when nothing stops it."""
+    file = tmp_path_factory.mktemp("whole") / "out.jsonl"
+    done = skillttrl(*COMMAND, "--jobs", 1, "-o", file)
+    assert done.code == 0, done
+    assert file.read_bytes().count(b"\n") == EPISODES
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize(("signum", "before", "after"), [(signal.SIGKILL, 2, 1), (signal.SIGTERM, 1, 2)])
+def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
+    tmp_path: Path, whole: bytes, signum: int, before: int, after: int
+) -> None:
+    file = tmp_path / "out.jsonl"
+    process = collecting(file, "--jobs", str(before))
+    there = wait_for_lines(file, process)
+    process.send_signal(signum)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum)
+    assert "Traceback" not in said
+    kept = file.read_bytes()
+    assert there <= kept.count(b"\n") < EPISODES and whole.startswith(kept)
+    if signum == signal.SIGKILL:
+        with file.open("ab") as stream:
+            stream.write(b'{"task":{"id":"train')
+    else:
+        assert f"Stopped with {kept.count(bytes([10]))} of {EPISODES} episodes played" in said.replace("\n", " ")
+        assert not (tmp_path / ".out.jsonl.lock").exists()
+    done = skillttrl(*COMMAND, "--jobs", after, "-o", file)
+    assert done.code == 0, done
+    said = done.err.replace("\n", " ")
+    assert f"Going on after {kept.count(bytes([10]))} of {EPISODES} episodes" in said
+    assert ("was cut off" in said) == (signum == signal.SIGKILL)
+    assert file.read_bytes() == whole
+    again = skillttrl(*COMMAND, "-o", file)
+    assert again.code == 0 and "nothing is played" in again.err
+
+
+def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    command = ("collect", "--env", DOORS, "--agent", "tests.doors:Clumsy", "-o", file)
+    done = skillttrl(*command)
+    assert done.code == 0, done
+    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
+    assert rows["left"] == ["15", "1.000", "0.796–1.000", "2.0", "0"]
+    assert rows["right"] == ["15", "0.800", "0.548–0.930", "1.0", "3"]
+    assert rows["all"][:2] == ["30", "0.900"]
+    assert "Source: joinery." in done.out and "3 episodes failed" in done.out and "dropped the key" in done.out
+    found = skillttrl(*command, "--json").json
+    assert found["overall"]["success"] == 0.9 and found["by_type"]["right"]["failed"] == 3
+    assert found["source"] == "joinery" and found["played"] == 0 and found["output"] == str(file)
+    assert all(from_json(Trajectory, line).task.split == "train" for line in file.read_bytes().splitlines())
+
+
+def test_a_file_of_trajectories_is_inspected_by_type(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    skillttrl("collect", "--env", DOORS, "--agent", "tests.doors:Clumsy", "-o", file)
+    found = skillttrl("inspect", file, "-n", 4, "--json").json
+    assert found["facts"]["complete"] == "yes" and found["facts"]["agent"] == "tests.doors:Clumsy"
+    assert found["facts"]["source"] == "joinery"
+    assert found["facts"]["success"].startswith("0.900 [") and "30 episodes" in found["facts"]["success"]
+    assert found["facts"]["right"] == "0.800 [0.548, 0.930] in 15 episodes, 1.0 steps, 3 failed"
+    assert found["columns"] == ["success", "turns", "stop_reason", "task", "text"]
+    assert found["rows"][0] == ["yes", "2", "terminated", "train/0", "wait ⏎ left"]
+    assert found["rows"][3][:3] == ["no", "0", "error"]
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:5]) + b'{"task"')
+    cut = skillttrl("inspect", file, "--json").json
+    assert cut["facts"]["complete"] == "no, of 30; go on with the command that began it"
+    assert any("torn" in note for note in cut["notes"])
+    shown = skillttrl("inspect", f"{file}.json")
+    assert shown.code == 0 and "made_with.agent" in shown.out
+
+
+def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+
+    def collect(*words: object, env: str = DOORS, output: Path = out) -> Done:
+        return skillttrl("collect", "--env", env, "-o", output, *words)
+
+    refused(collect("--agent", "exprt"), 2, "Unknown agent 'exprt'", "Did you mean 'expert'?")
+    refused(collect(), 3, "There is no expert for", "SkillTTRL/ALFWorld-v0")
+    refused(collect("--agent", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
+    refused(collect("--agent", "random", "--types", "up,left"), 3, "no tasks of the type 'up'", "left, right")
+    refused(collect("--agent", "random", "--set", "rl.steps=3"), 2, "has no meaning here")
+    refused(collect("--agent", "random", "--set", "env.kwargs.x=3"), 3, "Cannot make", "'x'")
+    refused(collect("--agent", "random", "--data", "/nowhere"), 3, "'data'")
+    refused(collect("--agent", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
+    refused(collect("--agent", "random", env="mth"), 3, "Unknown environment", "math")
+    refused(collect("--agent", "random", env="math"), 3, "Every one of 100 episodes failed", "admissible_commands")
+    for option in ("--episodes", "--tries", "--jobs"):
+        assert collect("--agent", "random", option, 0).code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out.jsonl"
+    done = skillttrl(
+        *("collect", "--env", DOORS, "--agent", "random", "--split", "test", "--types", "left"),
+        *("--episodes", 4, "--tries", 2, "--seed", 5, "--set", "env.kwargs.broken=[2]", "-o", out, "--json"),
+    )
+    assert done.code == 0, done
+    assert done.json["overall"] | {"success": 0, "interval": 0, "steps": 0} == {
+        **{"tasks": 2, "episodes": 4, "failed": 2},
+        **{"success": 0, "interval": 0, "steps": 0},
+    }
+    assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5
+
+
+def test_what_collecting_loads_is_light() -> None:
+    code = (
+        "import sys, skill_ttrl.stages.collect; sys.exit([name for name in ('torch', 'transformers', 'rich', 'textworld') "
+        "if name in sys.modules] or 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
