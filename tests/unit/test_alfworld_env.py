@@ -232,6 +232,7 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: dict[Any, Any], said
         ({"gears": 3}, "unexpected keyword argument 'gears'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*render_mode=.human.")
 def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(EnvError, match=said):
         make_env("alfworld", **{"data": data, **arguments})

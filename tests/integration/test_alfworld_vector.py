@@ -1,0 +1,189 @@
+"""ALFWorld in vectors, in one process and in several: nothing is lost at an episode's end, and seeds decide everything."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from skill_ttrl.envs import make_env, make_vec_env
+from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.errors import EnvError
+from tests.alfworld_kitchen import LIGHT, PLACE, problem, write_game
+
+APPLE = "train/pick_and_place_simple-Apple-None-Fridge-1/trial_A"
+LAMP = "train/look_at_obj_in_light-Apple-None-DeskLamp-1/trial_B"
+TAKE = ["go to countertop 1", "take apple 1 from countertop 1"]
+WINS = {
+    APPLE: [*TAKE, "go to fridge 1", "open fridge 1", "move apple 1 to fridge 1"],
+    LAMP: [*TAKE, "use desklamp 1"],
+}
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two games, which are won in five and in three steps."""
+    root = tmp_path_factory.mktemp("games")
+    for game, goal in ((APPLE, PLACE.format("Apple", "Fridge")), (LAMP, LIGHT.format("Apple", "DeskLamp"))):
+        split, _, name = game.partition("/")
+        write_game(root, split, name, pddl_problem=problem(goal), task=name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        forget()
+        yield str(root)
+    forget()
+
+
+def step(vector: Any, actions: list[str]) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
+    """One step of a vector, an environment at a time."""
+    seen, rewards, terminated, truncated, info = vector.step(actions)
+    return [
+        (seen[n], float(rewards[n]), bool(terminated[n]), bool(truncated[n]), one(info, n)) for n in range(len(actions))
+    ]
+
+
+def one(info: dict[str, Any], number: int) -> dict[str, Any]:
+    """The `info` of one environment, from Gymnasium's arrays."""
+    return {key: values[number] for key, values in info.items() if f"_{key}" in info and info[f"_{key}"][number]}
+
+
+@BOTH
+def test_no_final_observation_is_lost(data: str, asynchronous: bool) -> None:
+    """Each environment of the vector is followed beside one of its own, over several episodes, won and truncated ones."""
+    vector = make_vec_env("alfworld", 3, asynchronous=asynchronous, data=data, max_steps=5, reward=10.0)
+    alone = [make_env("alfworld", data=data, max_steps=5, reward=10.0) for _ in range(3)]
+    seen, info = vector.reset(seed=7)
+    episodes = [env.reset(seed=7 + number) for number, env in enumerate(alone)]
+    assert [(seen[n], one(info, n)) for n in range(3)] == episodes
+    over, last, wins = [False] * 3, [dict(episode[1]) for episode in episodes], 0
+    plans = [list(WINS[info["game"]]) for info in last]
+    for _ in range(25):
+        # The third never wins: its episodes are truncated.
+        actions = [(plans[n].pop(0) if plans[n] else "look") if n < 2 else "look" for n in range(3)]
+        for number, found in enumerate(step(vector, actions)):
+            if over[number]:
+                start, begun = alone[number].reset()
+                assert found == (start, 0.0, False, False, begun)
+                plans[number], over[number] = list(WINS[begun["game"]]), False
+                continue
+            assert found == alone[number].step(actions[number])
+            over[number] = found[2] or found[3]
+            if found[2]:
+                wins += 1
+                assert found[1] == 10.0 and found[4]["won"] and found[0].startswith(("You move", "You turn on"))
+    assert wins >= 6
+    vector.close()
+
+
+def walk(vector: Any, seed: int) -> list[Any]:
+    """What is seen on a random walk that the seed decides."""
+    rng = random.Random(seed)
+    seen, info = vector.reset(seed=seed)
+    row: list[Any] = [seen]
+    for _ in range(60):
+        row.append(step(vector, [rng.choice(commands) for commands in info["admissible_commands"]]))
+        info = {"admissible_commands": [each[4]["admissible_commands"] for each in row[-1]]}
+    return row
+
+
+def test_two_vectors_with_one_seed_agree_whether_in_one_process_or_in_several(data: str) -> None:
+    vectors = [make_vec_env("alfworld", 4, asynchronous=several, data=data) for several in (False, False, True)]
+    first = walk(vectors[0], 3)
+    assert all(walk(vector, 3) == first for vector in vectors)  # the first one a second time
+    assert walk(vectors[0], 4) != first
+    for vector in vectors:
+        vector.close()
+
+
+@BOTH
+def test_what_happens_at_an_episodes_end_is_written_on_the_vector(data: str, asynchronous: bool) -> None:
+    vector = make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data)
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    vector.reset(seed=0)
+    assert "final_obs" not in vector.step(["look", "look"])[4]
+    vector.close()
+
+
+def test_gymnasiums_own_functions_make_it(data: str) -> None:
+    env = gymnasium.make("SkillTTRL/ALFWorld-v0", data=data)
+    assert env.reset(seed=0)[1]["game"] in WINS
+    for mode, kwargs in (("sync", {}), ("async", {"shared_memory": False})):
+        vector = gymnasium.make_vec(
+            "SkillTTRL/ALFWorld-v0", num_envs=2, vectorization_mode=mode, vector_kwargs=kwargs, data=data
+        )
+        seen, _ = vector.reset(seed=0, options={"task": LAMP})
+        assert len(set(seen)) == 1 and len(seen) == 2
+        vector.close()
+
+
+@BOTH
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # Gymnasium reports each worker that it shuts down
+def test_an_error_of_one_environment_is_the_callers(data: str, asynchronous: bool) -> None:
+    with pytest.raises(EnvError, match="no split 'trian'"):
+        make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data, split="trian")
+    with pytest.raises(EnvError, match="at least one environment, 0 were asked"):
+        make_vec_env("alfworld", 0, asynchronous=asynchronous, data=data)
+    with pytest.raises(EnvError, match="Unknown environment 'alfwrld'"):
+        make_vec_env("alfwrld", 2, asynchronous=asynchronous)
+    vector = make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data)
+    with pytest.raises(EnvError, match="There is no game 'train/nowhere'"):
+        vector.reset(options={"task": "train/nowhere"})
+    vector.close()
+
+
+SCRIPT = """
+import sys
+from skill_ttrl.envs import make_vec_env
+
+vector = make_vec_env("alfworld", 2, asynchronous=True, data=sys.argv[1])
+print(len(vector.reset(seed=0)[0]))
+vector.close()
+"""
+
+
+def test_a_script_without_a_main_guard_can_read_many_games_for_the_first_time(data: str, tmp_path: Path) -> None:
+    """Games are read by several processes; `multiprocessing` would run the script again in each of them."""
+    for number in range(600):
+        path = write_game(tmp_path, "train", f"pick_and_place_simple-Apple-None-Fridge-1/{number}", text="{}")
+        path.unlink()
+        os.link(Path(data) / "json_2.1.1" / APPLE / "game.tw-pddl", path)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_256_environments_in_one_process_take_less_than_half_a_gigabyte(official_games: Path) -> None:
+    """Each plays another official game, twenty steps of it."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    vector = make_vec_env("alfworld", 256, data=official_games, split="valid_seen")
+    games = [task.id for split in ("valid_seen", "valid_unseen") for task in vector.envs[0].unwrapped.tasks(split)]  # type: ignore[attr-defined]
+    assert len(games) == 274
+    rng = random.Random(0)
+    commands = []
+    for env, game in zip(vector.envs, games, strict=False):  # type: ignore[attr-defined]
+        commands.append(env.reset(options={"task": game})[1]["admissible_commands"])
+    for _ in range(20):
+        commands = [
+            env.step(rng.choice(own))[4]["admissible_commands"]
+            for env, own in zip(vector.envs, commands, strict=True)  # type: ignore[attr-defined]
+        ]
+    assert process.memory_info().rss - before < 450 * 2**20
+    vector.close()
