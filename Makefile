@@ -78,7 +78,7 @@ $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 # Apart from the others: it builds fast-downward, and without a C++ compiler everything but the official engine still works.
 $(VENV)/.installed-alfworld: $(VENV)/.installed-dev
 	@started=$$(date +%s); \
-	echo "Building the official engine of ALFWorld (one to two minutes, once) ..."; \
+	echo "Building the official engine of ALFWorld (minutes, once) ..."; \
 	if $(PIP) install -c constraints.txt -e '.[alfworld]' >$(VENV)/alfworld.log 2>&1; then \
 		echo "Installed in $$(( $$(date +%s) - started )) s (once)."; \
 	else \
