@@ -118,12 +118,11 @@ class GameList(Sequence[Game]):
         progress: Progress | None = None,
     ) -> None:
         self.data, self.split, self.task_types, self.strict, self.official = data, split, task_types, strict, official
-        every = _read(data, split, official, progress)
+        self._every = every = _read(data, split, official, progress)
         self.source = every.source
         damaged = [game for game in every.skipped if game.damaged]
         if damaged:
             _report(damaged, len(every.games), every.folder, strict)
-        self._by_id = every.by_id
         self._games = every.games
         if task_types:
             self._games = tuple(game for game in every.games if game.task_type in task_types)
@@ -174,13 +173,15 @@ class GameList(Sequence[Game]):
                 "A game's number would change with the data: `env.unwrapped.games[number].id` is its id."
             )
         split = name.partition("/")[0]
-        games = self.of(split) if split in self.data.splits() else self
-        found = games._by_id.get(name)
+        every = self._every
+        if split != self.split and split in self.data.splits():
+            every = _read(self.data, split, self.official, None)
+        found = every.by_id.get(name)
         if found is None:
-            for game in games.skipped:
+            for game in every.skipped:
                 if game.id == name:
-                    raise EnvError(f"The game {name} is left out: {game.reason}.")
-            close = difflib.get_close_matches(name[:300], games._by_id, n=1)
+                    raise EnvError(f"The game {name} is left out: {game.reason.rstrip('.')}.")
+            close = difflib.get_close_matches(name[:300], every.by_id, n=1)
             meant = f" Did you mean {close[0]!r}?" if close else ""
             raise EnvError(
                 f"There is no game {_short(name)} in {self.data}.{meant} An id is split/task folder/trial folder, such as "

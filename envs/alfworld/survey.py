@@ -84,7 +84,7 @@ def look_at_all(folder: Path, names: Sequence[str], progress: Progress | None = 
     """
     count = _Count(len(names), progress)
     processes = min(len(names) // GAMES_PER_PROCESS, len(os.sched_getaffinity(0)), MAX_PROCESSES)
-    if processes < 2:
+    if processes < 2 or not sys.executable:
         return [count.one(look_at(folder, name)) for name in names]
     started: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(processes) as pool:
@@ -131,14 +131,17 @@ def _elsewhere(
     with tempfile.TemporaryFile() as asked:  # not a pipe: both sides would wait for each other once two are full
         asked.write("".join(json.dumps(name) + "\n" for name in names).encode())
         asked.seek(0)
-        process = subprocess.Popen(
-            command,
-            stdin=asked,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(),
-            process_group=0,  # Ctrl-C is for this process, which ends the others
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=asked,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_environment(),
+                process_group=0,  # Ctrl-C is for this process, which ends the others
+            )
+        except OSError as error:
+            raise EnvError(f"Cannot start a process to read the games in {folder}: {error}.") from None
         started.append(process)
         with process:
             assert process.stdout is not None and process.stderr is not None

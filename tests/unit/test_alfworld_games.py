@@ -182,6 +182,7 @@ def test_a_game_is_found_by_its_id_in_any_split(data: Path) -> None:
     games = open_games(data, "train", task_types=[HEAT])
     assert games.find(f"train/{NAMES[0]}").task_type == PLACE
     assert games.of("train").find(games[0].id) == games[0]
+    assert games.find(f"valid_seen/{NAMES[0]}").split == "valid_seen"  # which has none of the type
     every = open_games(data, "train")
     assert every.find(f"valid_seen/{NAMES[0]}").split == "valid_seen"
 
