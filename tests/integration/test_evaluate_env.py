@@ -1,0 +1,146 @@
+"""`skillttrl evaluate --env`: players and policies on every task of a split, once, with success by type of task."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.stages.evaluate_env import measure_policy
+from skill_ttrl.types import Trajectory, from_json
+from tests.doors import DOORS
+from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_openai_backend import at
+
+
+def opens(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Waits first; then the door that the task names, but number 5 is beyond it."""
+    said = [message["content"] for message in body["messages"]]
+    door = said[0].partition("Door ")[2]
+    if len(said) == 1:
+        return "wait"
+    return "wait" if door.startswith("5") else door.partition("open the ")[2].split()[0]
+
+
+@pytest.mark.usefixtures("no_words_around")
+def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Path) -> None:
+    command = ("evaluate", "openai:opener", "--env", DOORS, "--set", "eval.samples=1", "--set", "agent.template=plain")
+    with FaultyServer(answer=opens, faults=()) as server:
+        done = skillttrl(*command, "-o", tmp_path / "kept", "--json", *at(server))
+        assert done.code == 0, done
+        asked = len(server.asked)
+        again = skillttrl(*command, "-o", tmp_path / "kept", *at(server))
+        assert len(server.asked) == asked and again.code == 0
+    found = done.json
+    assert [result["task"] for result in found["results"]] == [f"test/{number}" for number in range(6)]
+    assert [result["correct"] for result in found["results"]] == [1, 1, 1, 1, 1, 0]
+    assert found["source"] == f"{DOORS} test (joinery)" and found["split"] == "test"
+    assert found["by_type"] == {
+        "left": {"problems": 3, "accuracy": 1.0, "interval": list(wilson_interval(3, 3))},
+        "right": {"problems": 3, "accuracy": 2 / 3, "interval": list(wilson_interval(2, 3))},
+    }
+    shown = " ".join(again.out.split())
+    assert "joinery" in shown and "avg@1 of right (3) │ 0.667 [0.208, 0.939]" in shown
+
+
+@pytest.fixture
+def no_words_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables as wide as they want."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_several_samples_of_a_task_are_no_several_tasks() -> None:
+    with FaultyServer(answer=opens, faults=()) as server:
+        settings = [word for word in at(server, "eval.samples=4", "agent.template=plain") if word != "--set"]
+        (found,) = measure_policy("openai:opener", DOORS, split="train", limit=4, overrides=settings)
+        assert found.problems == 4 and found.by_type["right"].interval == (1.0, 1.0)
+        (short,) = measure_policy(
+            "openai:opener", DOORS, split="train", limit=4, overrides=[*settings, "agent.max_turns=1"]
+        )
+        assert short.accuracy == 0, "it waits in the first turn"
+        (turned,) = measure_policy(
+            "openai:opener", DOORS, split="train", limit=2, kwargs={"broken": [1]}, overrides=settings
+        )
+        assert turned.failed == 0.5 and turned.by_type["right"].accuracy == 0
+
+
+def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("alfworld", reason="games are generated from the package alfworld")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    settings = {
+        "eval.samples": 2,
+        "eval.extra_temperatures": "[]",
+        "agent.max_turns": 2,
+        "model.embedded": "{hidden_size: 32, layers: 1, heads: 2, max_positions: 2048}",
+        "data.max_prompt_tokens": 1900,
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = skillttrl(
+        *("evaluate", "embedded", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
+        *("--limit", 2, "--data", "generated", "--json", *words),
+    )
+    assert done.code == 0, done
+    assert done.json["source"] == "alfworld valid_unseen (alfworld-generated)"
+    assert done.json["problems"] == 2 and done.json["failed"] == 0 and done.json["accuracy"] == 0
+
+
+def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    command = ("evaluate", "--env", DOORS, "--agent", "tests.doors:Opener")
+    done = skillttrl(*command, "-o", file, "--json")
+    assert done.code == 0, done
+    assert done.json["split"] == "test" and done.json["overall"]["episodes"] == 6
+    assert done.json["by_type"]["left"]["interval"] == list(wilson_interval(3, 3))
+    lines = [from_json(Trajectory, line) for line in file.read_bytes().splitlines()]
+    assert [line.task.id for line in lines] == [f"test/{number}" for number in range(6)]
+    shown = skillttrl(*command, "--split", "train", "--limit", 3).out
+    assert "train: 3 episodes" in " ".join(shown.split()) and "Source: joinery." in shown
+
+
+def test_the_expert_wins_the_official_games_and_each_is_played_once(official_games: Path) -> None:
+    done = skillttrl("evaluate", "--env", "alfworld", "--split", "valid_unseen", "--data", official_games, "--json")
+    assert done.code == 0, done
+    overall = done.json["overall"]
+    assert overall["tasks"] == overall["episodes"] == 134 and done.json["source"] == "alfworld-official"
+    assert overall["success"] >= 0.95 and len(done.json["by_type"]) == 6
+    assert sum(each["episodes"] for each in done.json["by_type"].values()) == 134
+
+
+def test_without_env_nothing_has_changed_but_the_types(tmp_path: Path) -> None:
+    rows = [{"id": n, "prompt": f"Compute {n}+1.", "answer": n + 1} for n in range(3)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with FaultyServer(answer=lambda body, draw: "<answer>1</answer>", faults=()) as server:
+        done = skillttrl("evaluate", "openai:m", "--data", tmp_path / "sums.jsonl", "--json", *at(server))
+    assert done.code == 0 and done.json["problems"] == 3 and done.json["by_type"] == {}
+
+
+def test_options_that_would_change_nothing_are_refused() -> None:
+    refused(skillttrl("evaluate"), 2, "Name what is to be measured")
+    for words in (("--split", "test"), ("--limit", 3), ("--agent", "random"), ("--jobs", 2), ("--seed", 1)):
+        refused(skillttrl("evaluate", "somewhere", *words), 2, f"{words[0]} ", "needs --env")
+    for words in (("--agent", "random"), ("--jobs", 2), ("--seed", 1)):
+        refused(skillttrl("evaluate", "somewhere", "--env", DOORS, *words), 2, words[0], "is for a player")
+    for more in (("--no-bank",), ("--chunk", "3"), ("--config", "quickstart")):
+        refused(skillttrl("evaluate", "--env", DOORS, *more), 2, more[0], "is for a policy")
+    refused(skillttrl("evaluate", "--env", DOORS, "--data", "a", "--data", "b"), 2, "give it once, found a, b")
+    assert skillttrl("evaluate", "--env", DOORS, "--limit", 0).code == 2
+
+
+def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
+    def player(*words: object) -> Any:
+        return skillttrl("evaluate", "--env", *words)
+
+    refused(player("alfwrld"), 3, "Unknown environment 'alfwrld'", "Did you mean 'alfworld'?")
+    refused(player(DOORS, "--agent", "randon"), 2, "Did you mean 'random'?")
+    refused(player(DOORS), 3, "There is no expert for tests.doors:Doors-v0")
+    refused(player(DOORS, "--agent", "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
+    refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
+    with FaultyServer(answer=opens, faults=()) as server:
+        refused(skillttrl("evaluate", "openai:m", "--env", DOORS, "--split", "valid", *at(server)), 3, "'valid'")
