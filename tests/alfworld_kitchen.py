@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,10 @@ def problem(goal: str = GOAL, more: str = "") -> str:
             if (receptacle, thing) not in {("Cabinet", "Apple"), ("Microwave", "Knife")}
         ),
     ]
-    types = {"object": CONTENTS, "receptacle": PLACES, "location": [f"loc_{number}" for number in range(6)]}
-    named = {
-        **types,
+    named: dict[str, Iterable[str]] = {
+        "object": CONTENTS,
+        "receptacle": PLACES,
+        "location": [f"loc_{number}" for number in range(6)],
         "agent": ["agent1"],
         "otype": {f"{kinds[thing]}Type" for thing in CONTENTS},
         "rtype": {f"{kinds[receptacle]}Type" for receptacle in PLACES},
