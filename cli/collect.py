@@ -127,16 +127,17 @@ def show_collected(console: Console, found: Collected) -> None:
         lines.append(f"Played {found.played:,} episodes in {found.seconds:.1f} s ({rate:.1f} a second).")
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
-    console.print(success_table(f"{title}, seed {found.seed}", {**found.by_type, "all": overall}))
+    console.print(Text(visible(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)
+    console.print(success_table({**found.by_type, "all": overall}))
     for line in lines:
         console.print(Text(visible(line)), soft_wrap=True)
 
 
-def success_table(title: str, rows: Mapping[str, Success]) -> Table:
+def success_table(rows: Mapping[str, Success]) -> Table:
     """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup."""
     from skill_ttrl.cli.views import number
 
-    table = Table(title=Text(visible(title), "table.title"), box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("type", overflow="fold")
     for column in ("episodes", "success", "interval", "steps", "failed"):
         table.add_column(column, justify="right")

@@ -22,7 +22,7 @@ SPLIT = "test"
 Subject = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SOURCE]",
+        metavar="SOURCE",
         help="A run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`. "
         "None, with `--env`: a player without a model (`--agent`).",
     ),

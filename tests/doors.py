@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ MAX_STEPS = 3
 class Doors(TextEnv):
     """Open the door that is named; three steps at most."""
 
-    def __init__(self, pause: float = 0.0, broken: Sequence[int] = ()) -> None:
+    def __init__(self, pause: float = 0.0, broken: Sequence[int] = (), worn: bool = False) -> None:
         super().__init__()
+        if worn:
+            warnings.warn("a hinge squeaks", stacklevel=2)
         self._pause, self._broken = pause, broken
         self._right = ""
         self._steps = 0

@@ -10,8 +10,9 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,7 +123,8 @@ def run(
     progress = progress or SilentProgress()
     env_id, arguments = resolve_env(env), {**split_argument(env, split), **(kwargs or {})}
     make_player(agent, env_id)  # refused before anything is played
-    units = _units(env, arguments, split, types, episodes, tries)
+    with _telling(progress):
+        units = _units(env, arguments, split, types, episodes, tries)
     began = time.perf_counter()
     with ExitStack() as stack:
         file = None
@@ -153,6 +155,16 @@ def run(
         played=len(outcomes) - there,
         seconds=time.perf_counter() - began,
     )
+
+
+@contextmanager
+def _telling(progress: Progress) -> Iterator[None]:
+    """What an environment warns of, such as games that cannot be read, is told as everything else is."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for each in caught:
+        progress.notice(str(each.message), warning=True)
 
 
 def _units(
@@ -213,8 +225,7 @@ class _Playing:
 
     def __call__(self, unit: Unit) -> tuple[bytes, Outcome]:
         """The line of the episode, and what is counted of it."""
-        self._made = self._made or (self._make_env(), self._make_player())
-        env, player = self._made
+        env, player = self._made = self._made or self._make()
         task, attempt = unit
         played = play_episode(env, task, player, seed=self._seed, attempt=attempt)
         try:
@@ -226,6 +237,11 @@ class _Playing:
             env.close()
             self._made = None
         return f"{line}\n".encode(), outcome_of(played)
+
+    def _make(self) -> tuple[gymnasium.Env[Any, Any], Player]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
+            return self._make_env(), self._make_player()
 
 
 class _Tally:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
+from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
 from skill_ttrl.stages.collect import HOPELESS, run
@@ -122,6 +123,22 @@ def test_an_episode_that_fails_is_a_line_with_its_error_and_no_success(tmp_path:
     }
     assert found.overall.failed == 4 and found.overall.success == pytest.approx(26 / 30)
     assert found.first_error == "ValueError: dropped the key" and found.by_type["left"].success == 1
+
+
+class Heard(SilentProgress):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[str, bool]] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.notices.append((text, warning))
+
+
+def test_what_an_environment_warns_of_is_said_once() -> None:
+    heard = Heard()
+    run(DOORS, agent="tests.doors:Clumsy", kwargs={"worn": True}, progress=heard)
+    assert heard.notices == [("a hinge squeaks", True)]
 
 
 def test_half_a_character_is_a_failed_episode_and_ends_nothing(tmp_path: Path) -> None:
