@@ -116,6 +116,7 @@ def _from_cache(name: str, progress: Progress | None) -> Index:
         if writable:
             try:
                 write_atomic(path, _dump(name, index))
+                _forget_gone(path.parent)
             except OSError as error:
                 _warn_unwritable(path, error)
     return index
@@ -224,6 +225,15 @@ def _alone(path: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+def _forget_gone(cache: Path) -> None:
+    """Remove the indexes of folders that are no more: data that is unpacked anew for every run would fill the cache."""
+    for path in cache.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # one that cannot be read is mended by who needs it
+            if not os.path.isdir(json.loads(path.read_bytes())["folder"]):
+                path.unlink()
+                path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _warn_unwritable(path: Path, error: OSError) -> None:

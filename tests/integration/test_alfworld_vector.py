@@ -169,8 +169,12 @@ def test_a_script_without_a_main_guard_can_read_many_games_for_the_first_time(da
     assert (done.stdout, done.stderr) == ("2\n", "")
 
 
-def test_256_environments_in_one_process_take_less_than_half_a_gigabyte(official_games: Path) -> None:
+def test_256_environments_in_one_process_take_less_than_half_a_gigabyte(
+    official_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each plays another official game, twenty steps of it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
     process = psutil.Process()
     before = process.memory_info().rss
     vector = make_vec_env("alfworld", 256, data=official_games, split="valid_seen")

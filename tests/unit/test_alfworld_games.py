@@ -389,6 +389,16 @@ def test_a_cache_that_cannot_be_written_is_said_and_does_no_harm(
         assert len(open_games(data, "train")) == 3
 
 
+def test_the_index_of_a_folder_that_is_no_more_leaves_the_cache(data: Path, tmp_path: Path) -> None:
+    open_games(data, "train")
+    moved = data / "moved" / "json_2.1.1"
+    moved.parent.mkdir()
+    (data / "json_2.1.1").rename(moved)
+    open_games(moved, "train")
+    stored = sorted(index_file(moved / "train").parent.iterdir())
+    assert stored == [index_file(moved / "train").with_suffix(kind) for kind in (".json", ".lock")]
+
+
 def test_one_file_is_made_whole_or_not_at_all(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
