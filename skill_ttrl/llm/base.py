@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.runs.interrupt import signals_held
 from skill_ttrl.types import Completion, Message
 
 T = TypeVar("T")
@@ -124,6 +125,21 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return _run(work)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, work).result()
+        return pool.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but a signal whose handler raises finds no loop that is half made, nor work that nobody began."""
+    runner: asyncio.Runner | None = None
+    try:
+        with signals_held():
+            runner = asyncio.Runner()
+            runner.get_loop()
+        return runner.run(work)
+    finally:
+        with signals_held():
+            if runner is not None:
+                runner.close()
+            work.close()

@@ -69,3 +69,25 @@ class StopSignal:
         self.signum = signum
         if self._leave_at_once is not None:
             raise Interrupted(self._leave_at_once, signum)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """For a moment that must not end half way: signals that come while it lasts are handled right after it.
+
+    Outside the main thread no handler runs, and nothing changes.
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for signum in SIGNALS:
+            before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
+    except ValueError:  # not the main thread
+        before.clear()
+    try:
+        yield
+    finally:
+        for held, handler in before.items():
+            signal.signal(held, signal.SIG_DFL if handler is None else handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -1,0 +1,69 @@
+"""A signal that asks to stop finds nothing half made."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+import warnings
+from types import FrameType
+
+import pytest
+
+from skill_ttrl.llm.base import wait_for
+from skill_ttrl.runs.interrupt import Interrupted, StopSignal, signals_held
+
+
+def test_a_signal_waits_for_the_end_of_a_moment_and_is_handled_then() -> None:
+    done: list[str] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        done.append("handled")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with signals_held():
+            signal.raise_signal(signal.SIGUSR1)
+            done.append("moment")
+        assert done == ["moment", "handled"] and signal.getsignal(signal.SIGUSR1) is handle
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_outside_the_main_thread_nothing_is_held() -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        with signals_held():
+            done.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == ["done"]
+
+
+@pytest.mark.parametrize("place", ["__init__", "close"])
+def test_a_signal_while_the_loop_is_made_or_closed_leaves_nothing_open(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the work with its own error; no loop is left half made, and no coroutine that was never begun."""
+    real = getattr(asyncio.SelectorEventLoop, place)
+    begun: list[str] = []
+
+    def interrupted(loop: asyncio.SelectorEventLoop) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        real(loop)
+
+    async def work() -> None:
+        begun.append("work")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, place, interrupted)
+    with warnings.catch_warnings(record=True) as seen, StopSignal() as stop:
+        warnings.simplefilter("always")
+        with pytest.raises(Interrupted, match="stop here"), stop.leaving_at_once("stop here"):
+            wait_for(work())
+        gc.collect()
+    assert not [str(each.message) for each in seen]
+    assert begun == (["work"] if place == "close" else [])
