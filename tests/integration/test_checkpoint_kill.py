@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-# One process imports torch and forks the writers it kills, so that a round costs milliseconds.
+from tests.preloaded import run_code
+
+# One process forks the writers it kills, so that a round costs milliseconds.
 _DRIVER = """
 import json, os, random, signal, sys, time
 from pathlib import Path
@@ -63,8 +63,7 @@ print(reached, leftovers)
 
 
 def test_only_whole_checkpoints_survive_kills(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _DRIVER, str(tmp_path / "run"), "15"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_code(_DRIVER, tmp_path / "run", 15)
     assert done.returncode == 0, done.stderr
     reached, leftovers = map(int, done.stdout.split())
     assert reached > 0, "no round lived long enough to save anything"

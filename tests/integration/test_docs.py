@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from skill_ttrl.config import load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.voting import history
+from tests.preloaded import run_script
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,8 +40,7 @@ def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, bool]]:
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = run_script(ROOT / "examples" / name, *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from skill_ttrl.runs.sample_folder import IDENTITY
 from skill_ttrl.stages import evaluate
 from skill_ttrl.stages.subject import find_subject
 from tests.integration.test_cli_commands import refused, skillttrl
+from tests.preloaded import run_code
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
@@ -305,8 +304,7 @@ print(json.dumps(found))
 
 def test_killed_and_stopped_it_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
     data = problems(tmp_path / "data.jsonl", *(f"{n}+{n + 3}" for n in range(10, 50)))
-    command = [sys.executable, "-c", HARNESS, str(run), str(data), str(tmp_path / "kept"), "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = run_code(HARNESS, run, data, tmp_path / "kept", 2, timeout=240)
     log = tmp_path / "kept.log"
     told = log.read_text() if log.exists() else ""
     assert done.returncode == 0, done.stderr + told

@@ -1,19 +1,19 @@
 """Killed at any point and resumed, a run ends with the same bytes as one that was never stopped.
 
-Starting Python and torch takes seconds, a step here a hundredth of one. So one process loads everything and forks a child
+Starting Python and torch takes seconds, a step here a hundredth of one. So one process has loaded everything and forks a child
 for each attempt; the child runs the real command and is really killed.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.preloaded import run_code
 
 SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.checkpoint_every=3", "rl.checkpoint_every=2", "rl.validate_every=3"]
 SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_prompts=1", "run.keep_checkpoints=2"]
@@ -95,9 +95,7 @@ print(json.dumps(found))
 
 def harness(config: Path, folder: Path, task: str, *more: object, settings: Sequence[str] = SETTINGS) -> Any:
     arguments = [config, folder, task, json.dumps(settings), *more]
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS, *map(str, arguments)], capture_output=True, text=True, timeout=240
-    )
+    done = run_code(HARNESS, *arguments, timeout=240)
     log = folder.with_name(f"{folder.name}.log")
     assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
     return json.loads(done.stdout)

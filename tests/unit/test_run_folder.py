@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import APPEND_FILES, SCHEMA_VERSION, RunFolder
+from tests.preloaded import run_code
 
 
 def make(path: Path) -> RunFolder:
@@ -182,12 +181,10 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with make(tmp_path / "a") as folder:
         with pytest.raises(RunFolderError, match="already open in this process"):
             RunFolder.open(folder.path)
-        command = [sys.executable, "-c", _TRY_OPEN, str(folder.path)]
-        other = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert f"Another process ({os.getpid()}) is writing" in other.stdout
+        assert f"Another process ({os.getpid()}) is writing" in run_code(_TRY_OPEN, folder.path).stdout
         RunFolder.open(folder.path, lock=False).close()
         # closing a reader must not free the writer's lock
-        assert "Another process" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "Another process" in run_code(_TRY_OPEN, folder.path).stdout
     RunFolder.open(folder.path).close()
 
 
@@ -239,8 +236,7 @@ print("then", len(list_checkpoints(folder)))
 
 
 def test_a_full_disk_is_said_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_code(_FULL_DISK, tmp_path / "a")
     assert done.returncode == 0, done.stderr + done.stdout
     lines = done.stdout.splitlines()
     assert len(lines) == 7 and lines[-1] == "then 1"
