@@ -124,6 +124,7 @@ def test_what_the_package_alfworld_sets_the_variable_to_is_nobodys_choice(
     default = tmp_path / ".cache" / "alfworld"
     default.mkdir(parents=True)
     monkeypatch.setenv("ALFWORLD_DATA", str(default))
+    monkeypatch.delitem(sys.modules, "alfworld.info", raising=False)  # another test may have imported it
     with pytest.raises(EnvError, match="no games in"):
         find_data(None)
     monkeypatch.setitem(sys.modules, "alfworld.info", sys)
