@@ -29,7 +29,7 @@ from skill_ttrl.envs.alfworld.solve import solve
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError, RunFolderError
 
-DEFAULT_GAMES = "d04770bd99cdfe90"
+DEFAULT_GAMES = "fe0fb85aba1fe345"
 """Hash of all default games, made from alfworld 0.4.2. Where it changes, `maker.GENERATOR` changes too."""
 
 
