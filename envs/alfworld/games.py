@@ -52,8 +52,11 @@ class Data:
         """The splits that can be opened."""
         if self.folder is None:
             return SPLITS
-        found = sorted(entry.name for entry in self.folder.iterdir() if entry.is_dir())
-        return tuple(name for name in found if not name.startswith("."))
+        try:
+            found = [name for name in os.listdir(self.folder) if os.path.isdir(self.folder / name)]
+        except OSError as error:
+            raise EnvError(f"The games in {self.folder} cannot be listed: {error.strerror or error}.") from None
+        return tuple(sorted(name for name in found if not name.startswith(".")))
 
     def open(self, split: str, progress: Progress | None = None) -> tuple[Path, str]:
         """The folder of a split and the source of its games.
@@ -94,9 +97,9 @@ def find_data(data: str | Path | None) -> Data:
             asked = GENERATE
     if asked == GENERATE:
         return Data(None)
-    folder = Path(asked).expanduser()
+    folder = Path(os.path.expanduser(asked))
     for candidate in (folder / LAYOUT, folder):
-        if any((candidate / split).is_dir() for split in SPLITS):
+        if any(os.path.isdir(candidate / split) for split in SPLITS):
             return Data(candidate.absolute())
     raise EnvError(
         f"There are no games in {folder} ({said}): looked for {folder / LAYOUT} and in it for a folder of "

@@ -139,9 +139,10 @@ def _stamp(place: str, stamp: tuple[int, int]) -> tuple[int, int]:
 
 def _list(name: str) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
     """Times of the folders without games, and (size, time) of each game. Times first: what comes later is seen later."""
-    folders: dict[str, int] = {".": os.stat(name).st_mtime_ns}
+    folders: dict[str, int] = {}
     stamps: dict[str, tuple[int, int]] = {}
     try:
+        folders["."] = os.stat(name).st_mtime_ns
         for task in _folders_in(name):
             folders[task] = os.stat(f"{name}/{task}").st_mtime_ns
             for trial in _folders_in(f"{name}/{task}"):
@@ -154,7 +155,7 @@ def _list(name: str) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
                 else:
                     stamps[place] = (stat.st_size, stat.st_mtime_ns)
     except OSError as error:
-        raise EnvError(f"The games in {name} cannot be listed: {error}.") from None
+        raise EnvError(f"The games in {name} cannot be listed: {error.strerror or error}.") from None
     return folders, stamps
 
 

@@ -115,6 +115,9 @@ def test_a_variable_without_games_is_an_error_with_both_ways_out(
         open_games(None, "train")
     with pytest.raises(EnvError, match=r"no games in .*nowhere.*data=\"generated\"\.$"):
         open_games(tmp_path / "nowhere", "train")
+    for odd in ("~nobody-of-this-name/x", "a\0b", "x" * 5000, "."):
+        with pytest.raises(EnvError, match="There are no games in"):
+            open_games(odd, "train")
 
 
 def test_what_the_package_alfworld_sets_the_variable_to_is_nobodys_choice(
@@ -156,6 +159,13 @@ def test_a_split_without_games_is_an_error(data: Path) -> None:
         match=r"no game in .*valid_unseen: looked for TASK/TRIAL/game.tw-pddl.*Known splits: train, valid_seen, ",
     ):
         open_games(data, "valid_unseen")
+
+
+def test_a_folder_that_goes_away_is_an_error(data: Path) -> None:
+    found = find_data(data)
+    shutil.rmtree(data / "json_2.1.1")
+    with pytest.raises(EnvError, match=r"The games in .*json_2\.1\.1 cannot be listed: No such file"):
+        GameList(found, "train")
 
 
 def test_task_types_choose_games(data: Path) -> None:
