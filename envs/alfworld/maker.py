@@ -50,10 +50,9 @@ def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Itera
     for errand, before in errands(split, task_type, seed):
         rng = random.Random(f"game {seed} {split} {errand.folder} {before}")
         house = furnish(ontology, read_floor_plan(errand.scene), errand, rng)
-        if (
-            house is not None
-        ):  # six errands of 16,400 never have one: all places for the thing are of the kind it is to go to
-            yield _make(ontology, house, errand, f"trial_G{seed}_{before + 1:04d}", rng)
+        if house is None:  # six errands of 16,400: all places that take the thing are of the kind it is to go to
+            continue
+        yield _make(ontology, house, errand, f"trial_G{seed}_{before + 1:04d}", rng)
 
 
 def _make(ontology: Ontology, house: House, errand: Errand, trial: str, rng: random.Random) -> Generated:
