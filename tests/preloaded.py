@@ -86,13 +86,16 @@ def load() -> None:
     """What takes long, once. Saving a model fills tables of transformers that are built at the first time."""
     import accelerate
     import chromadb
+    import gymnasium
+    import jaxtyping
+    import openai
     import pandas
     import peft
     import rich.live
     import rich.progress
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    del accelerate, chromadb, pandas, peft, rich, PreTrainedTokenizerFast  # they stay loaded
+    del accelerate, chromadb, gymnasium, jaxtyping, openai, pandas, peft, rich, PreTrainedTokenizerFast  # they stay loaded
     tiny = Qwen2Config(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8)
     with tempfile.TemporaryDirectory() as folder:
         Qwen2ForCausalLM(tiny).save_pretrained(folder)
