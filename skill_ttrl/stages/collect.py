@@ -313,6 +313,8 @@ class _Tally:
 
     def leaving(self) -> str:
         """What to say when a signal ends it here."""
+        if not self.outcomes:
+            return "Stopped before the first episode was played."
         done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes played"
         if self._file is None:
             return f"{done}, and nothing is kept. With --output FILE.jsonl episodes are kept as they are played."

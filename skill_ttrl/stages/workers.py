@@ -11,6 +11,8 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar, cast
@@ -65,7 +67,8 @@ class _Crew(Generic[Item, Result]):
             for _ in range(jobs):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs, make, items), daemon=True)
-                process.start()
+                with _deaf_to_interrupts():
+                    process.start()
                 theirs.close()
                 self._members[ours], self._given[ours] = process, deque()
         except BaseException:
@@ -121,10 +124,22 @@ class _Crew(Generic[Item, Result]):
         return self._given[pipe].popleft(), found
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """A process that is started in here never hears Ctrl-C, not even while it loads; this one hears it afterwards.
+
+    Ctrl-C reaches every process of a terminal; the one that starts the others decides what becomes of them.
+    """
+    resource_tracker.ensure_running()  # it would come with the first process, and let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Sequence[Any]) -> None:
     """Work until the other end is closed."""
-    # Ctrl-C reaches every process of a terminal; the one that started us decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         function = make()
     except Exception as error:

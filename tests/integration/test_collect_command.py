@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,9 @@ def collecting(output: Path, *more: str) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     code = "from skill_ttrl.cli.main import main; main()"
     command = [sys.executable, "-c", code, *COMMAND, "-o", str(output), *more]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def wait_for_lines(path: Path, process: subprocess.Popen[str]) -> int:
@@ -75,6 +78,17 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
     assert file.read_bytes() == whole
     again = skillttrl(*COMMAND, "-o", file)
     assert again.code == 0 and "nothing is played" in again.err
+
+
+def test_ctrl_c_reaches_every_process_of_a_terminal_and_only_the_first_answers(tmp_path: Path) -> None:
+    process = collecting(tmp_path / "out.jsonl", "--jobs", "2")
+    assert process.stderr is not None
+    while "play:" not in (line := process.stderr.readline()):
+        assert line, process.communicate()
+    time.sleep(0.3)  # the others load
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130 and said.startswith("Error: Stopped "), said
 
 
 def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_path: Path) -> None:
