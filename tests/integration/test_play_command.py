@@ -21,6 +21,7 @@ import pytest
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.types import Trajectory, from_json
+from tests.preloaded import run_script
 
 HOUSE = '''
 import gymnasium
@@ -353,6 +354,29 @@ def test_at_a_terminal_with_json_elsewhere_the_game_is_shown_and_the_file_is_jso
         assert terminal.leave() == 0
     played = from_json(Trajectory, (tmp_path / "played.json").read_bytes())
     assert [step.action for step in played.steps] == ["look"]
+
+
+def test_an_official_game_is_watched_and_its_expert_plays_the_example(
+    official_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(official_games))
+    game = "valid_unseen/pick_cool_then_place_in_recep-Potato-None-Microwave-10/trial_T20190907_033228_194678"
+    code, out, err = skillttrl("envs", "play", "alfworld", "--task", game, "--expert")
+    assert code == 0 and "Task: cool some potato and put it in microwave." in out
+    assert out.endswith(
+        "You move the potato 2 to the microwave 1.\nWon after 7 steps, reward 1 (alfworld-official).\n"
+    ), err
+    code, out, _ = skillttrl("envs", "play", "alfworld", "--split", "valid_unseen", "--seed", 1, typed="look\n")
+    assert code == 0 and "[1/50] > look" in out and "Left after 1 step, reward 0 (alfworld-official)." in out
+    done = run_script(Path(__file__).parents[2] / "examples" / "play_alfworld.py", game)
+    assert done.returncode == 0 and f"alfworld-official: {game}" in done.stdout and "\nwon after " in done.stdout, done
+
+
+def test_the_example_says_what_to_do_where_there_are_no_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    done = run_script(Path(__file__).parents[2] / "examples" / "play_alfworld.py")
+    assert done.returncode == 1 and done.stderr.startswith(f"There are no games in {tmp_path} ($ALFWORLD_DATA)")
+    assert "Traceback" not in done.stderr and "unset ALFWORLD_DATA" in done.stderr
 
 
 def test_playing_loads_no_model_library(house: Path) -> None:
