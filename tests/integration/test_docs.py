@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,8 @@ def as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.name == "alfworld.md" and find_spec("alfworld") is None and "ALFWORLD_DATA" not in os.environ:
+        pytest.skip("needs games: the package alfworld (pip install --no-deps alfworld), or ALFWORLD_DATA")
     monkeypatch.chdir(scratch)
     for text, not_run in blocks(page, "python"):
         if not not_run:
