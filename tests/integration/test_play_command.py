@@ -249,7 +249,8 @@ class Terminal:
     def __init__(self, folder: Path, *options: str, stdout: Any = None) -> None:
         self._screen, inner = pty.openpty()
         self.shown = ""
-        self._unread = ""
+        """All that the screen got, without what moves and colours."""
+        self._raw, self._seen = b"", 0
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(folder)}
         self.process = subprocess.Popen(
             [*COMMAND, *options],
@@ -266,12 +267,12 @@ class Terminal:
         os.write(self._screen, text.encode())
 
     def wait_for(self, text: str, seconds: float = 60.0) -> str:
-        """What was shown until `text` came, that included."""
+        """What was shown since the last time until `text` came, that included."""
         end = time.monotonic() + seconds
-        while text not in self._unread:
+        while text not in self.shown[self._seen :]:
             assert time.monotonic() < end and self._read(), f"{text!r} never came: {self.shown}"
-        before, _, self._unread = self._unread.partition(text)
-        return before + text
+        before, self._seen = self._seen, self.shown.index(text, self._seen) + len(text)
+        return self.shown[before : self._seen]
 
     def leave(self) -> int:
         """Read to the end; the exit code."""
@@ -288,11 +289,11 @@ class Terminal:
         if not select.select([self._screen], [], [], 60)[0]:
             return False
         try:
-            new = os.read(self._screen, 65536).decode()
+            new = os.read(self._screen, 65536)
         except OSError:  # the other end is closed
             return False
-        new = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", new).replace("\r", "")
-        self.shown, self._unread = self.shown + new, self._unread + new
+        self._raw += new
+        self.shown = re.sub(r"\x1b(\[[0-9;?]*([a-zA-Z]|$)|$)|\r", "", self._raw.decode(errors="ignore"))
         return bool(new)
 
 
