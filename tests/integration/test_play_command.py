@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -241,6 +242,15 @@ def test_environments_are_listed_with_and_without_the_word() -> None:
     assert skillttrl("envs") == skillttrl("envs", "list") and "SkillTTRL/ALFWorld-v0" in skillttrl("envs")[1]
     assert json.loads(skillttrl("envs", "list", "--json")[1]) == json.loads(skillttrl("envs", "--json")[1])
     assert "--json stands after" in skillttrl("envs", "--json", "list")[2]
+
+
+def test_what_is_typed_need_not_be_text(house: Path) -> None:
+    """Bytes that are no UTF-8, and no stdin at all."""
+    options: Any = {"cwd": house, "capture_output": True, "timeout": 60}
+    done = subprocess.run([*COMMAND, "--json"], input=b"\xff\xfe\nlook\n", **options)
+    assert [step.action for step in from_json(Trajectory, done.stdout).steps] == ["\ufffd\ufffd", "look"]
+    done = subprocess.run(["sh", "-c", f"{shlex.join(COMMAND)} <&-"], **options)
+    assert done.returncode == 0 and b"Left after 0 steps" in done.stdout and b"Traceback" not in done.stderr
 
 
 class Terminal:
