@@ -49,6 +49,11 @@ class EnvConfig(Section):
     """Short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`) or `module:EnvId-v0` of your own."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Handed to `gymnasium.make`."""
+    train_split: str = "train"
+    """Split of the environment's own tasks that is trained on, where there is no `data.train`."""
+    eval_split: str = "test"
+    """Split of the environment's own tasks that is measured on, where there is neither `data.eval` nor `data.train`. ALFWorld:
+    `valid_seen` or `valid_unseen`."""
 
 
 class DataConfig(Section):

@@ -131,9 +131,9 @@ def build(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
-    train = source_tasks(config, env_id, config.data.train, "train")
+    train = training_tasks(config, env_id, config.data.train)
     held_out = config.data.eval is not None or config.data.train is None
-    evaluated = source_tasks(config, env_id, config.data.eval, "test") if held_out else train
+    evaluated = source_tasks(config, env_id, config.data.eval, evaluation_split(config)) if held_out else train
     _refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
@@ -256,6 +256,20 @@ def source_tasks(
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
+
+
+def training_tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None) -> list[Task]:
+    """What a run is trained on: the tasks of `source`, or those of `env.train_split`.
+
+    Raises:
+        DataError, EnvError: there are none, or they cannot be read.
+    """
+    return source_tasks(config, env_id, source, config.env.train_split if source is None else "train")
+
+
+def evaluation_split(config: SkillTTRLConfig) -> str:
+    """The name of what a run is measured on: the environment's own split, or "test" where the tasks come from files."""
+    return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
 
 
 def _refuse_cut_series(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:

@@ -22,7 +22,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import first_keys, whole_lines
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.build import source_tasks
+from skill_ttrl.stages.build import training_tasks
 from skill_ttrl.stages.pin import data_revision
 from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample, sample_of
 from skill_ttrl.types import Task, Trajectory, from_json
@@ -137,7 +137,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
         source = config.data.train
         if source is not None:
             source = source.model_copy(update={"revision": data_revision(source)})
-        tasks = source_tasks(config, resolve_env(config.env.id), source, "train")
+        tasks = training_tasks(config, resolve_env(config.env.id), source)
     except (ConfigError, DataError, EnvError) as error:
         notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
         return {}

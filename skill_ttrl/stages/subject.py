@@ -17,7 +17,7 @@ from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
-from skill_ttrl.stages.build import source_tasks, task_content
+from skill_ttrl.stages.build import evaluation_split, task_content, training_tasks
 from skill_ttrl.stages.pin import data_revision, pin_revisions
 from skill_ttrl.stages.stored import is_stored
 from skill_ttrl.stages.trained import Answering, Trained, find_trained
@@ -100,7 +100,7 @@ class Subject:
             )
         if data.eval is not None:
             return Problems("", _pinned(data.eval), "test")
-        return Problems("", _pinned(data.train), "test" if data.train is None else "train")
+        return Problems("", _pinned(data.train), evaluation_split(self.config) if data.train is None else "train")
 
     def trained_on(self) -> tuple[frozenset[str] | None, str]:
         """Contents of all that the run was trained on, the prompts of its demonstrations included, and why they are not known.
@@ -215,7 +215,7 @@ def _measured_on(*path: str) -> list[str]:
 
 def _contents(config: SkillTTRLConfig) -> set[str]:
     """Contents of what a run was trained on, and of what the checkpoint that it began with was."""
-    tasks = source_tasks(config, resolve_env(config.env.id), _pinned(config.data.train), "train")
+    tasks = training_tasks(config, resolve_env(config.env.id), _pinned(config.data.train))
     found = {task_content(task) for task in tasks}
     shown = _pinned(config.sft.data) if "sft" in config.phases else None
     if shown is not None:

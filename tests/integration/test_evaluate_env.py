@@ -91,6 +91,48 @@ def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest
     assert done.json["problems"] == 2 and done.json["failed"] == 0 and done.json["accuracy"] == 0
 
 
+def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("alfworld", reason="games are generated from the package alfworld")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    recipe, run = tmp_path / "tiny.yaml", tmp_path / "run"
+    content = {
+        "name": "tiny",
+        "phases": ["rl"],
+        "env": {
+            "id": "alfworld",
+            "eval_split": "valid_unseen",
+            "kwargs": {"task_types": ["pick_and_place_simple"], "reward": 10},
+        },
+        "data": {"max_prompt_tokens": 1900},
+        "agent": {"template": "plain", "max_turns": 2},
+        "model": {
+            "path": "embedded",
+            "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 2048},
+        },
+        "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
+        "rl": {"reward": "env", "steps": 1, "prompts_per_step": 2, "mini_batch_prompts": None},
+        "eval": {"samples": 1, "greedy": False},
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+    recipe.write_text(json.dumps(content))
+    refused(skillttrl("train", recipe, "-o", run, "--set", "env.eval_split=test"), 3, "There is no split 'test'")
+    done = skillttrl("train", recipe, "-o", run, "--json")
+    assert done.code == 0, done
+    assert not done.json["transductive"] and done.json["problems"] == 10
+    lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"train"}
+    for step in (step for line in lines for step in line["steps"]):
+        assert len(step["admissible"]) > 3 and step["info"]["source"] == "alfworld-generated" and step["completion"]
+    found = skillttrl("evaluate", run, "--env", "alfworld", "--split", "valid_seen", "--limit", 2, "--json")
+    assert found.code == 0, found
+    assert found.json["problems"] == 2 and found.json["transductive"] is False and found.json["failed"] == 0
+    own = skillttrl("evaluate", run, "--json")
+    assert own.json["problems"] == 10 and own.json["split"] == "valid_unseen"
+
+
 def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     command = ("evaluate", "--env", DOORS, "--agent", "tests.doors:Opener")
