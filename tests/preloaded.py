@@ -8,6 +8,7 @@ What a test says about *starting* (what an import loads, what a signal does then
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from typing import Any
 SCRIPT = (
     "import runpy, sys; sys.path[0] = sys.argv[0].rpartition('/')[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
+LIBRARIES = "accelerate chromadb gymnasium jaxtyping openai pandas peft rich.live rich.progress".split()
 _server: subprocess.Popen[str] | None = None
 
 
@@ -84,21 +86,16 @@ def serve() -> None:
 
 def load() -> None:
     """What takes long, once. Saving a model fills tables of transformers that are built at the first time."""
-    import accelerate
-    import chromadb
-    import gymnasium
-    import jaxtyping
-    import openai
-    import pandas
-    import peft
-    import rich.live
-    import rich.progress
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    import transformers
 
-    del accelerate, chromadb, gymnasium, jaxtyping, openai, pandas, peft, rich, PreTrainedTokenizerFast  # they stay loaded
-    tiny = Qwen2Config(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8)
+    _ = transformers.PreTrainedTokenizerFast  # loaded when it is named
+    tiny = transformers.Qwen2Config(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
+    )
     with tempfile.TemporaryDirectory() as folder:
-        Qwen2ForCausalLM(tiny).save_pretrained(folder)
+        transformers.Qwen2ForCausalLM(tiny).save_pretrained(folder)
 
 
 def carry_out(order: dict[str, Any]) -> None:
