@@ -2,7 +2,7 @@
 
 Nothing of it is changed. Only the translation of a problem, which the package does twice when a game is loaded and twice
 more at every reset, is kept: it depends on the problem alone. It writes on `sys.argv` and `sys.stdout`, so games are loaded
-one at a time; the package needs one process per game that is played at the same time.
+one at a time. Several are played in turn by one process, each on a library of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,10 @@ from skill_ttrl.errors import EnvError
 _ONE_AT_A_TIME = threading.RLock()
 KEPT_TRANSLATIONS = 64
 """Translated problems that are held, two per game, 0.3 to 1.8 MB each."""
+_idle: list[Any] = []
+"""Environments of the package whose engines are gone; the next engine plays on one of them, as the package's own batches do.
+Each holds a copy of fast-downward (34 MB of disk), which cannot be given back: a process that has unloaded one crashes at its end.
+"""
 
 
 class OfficialEngine:
@@ -36,11 +41,8 @@ class OfficialEngine:
     """
 
     def __init__(self, path: Path) -> None:
-        textworld, pddl, alfred = (
-            _package(name) for name in ("textworld", "textworld.envs", "alfworld.agents.environment.alfred_tw_env")
-        )
-        infos = textworld.EnvInfos(won=True, admissible_commands=True)
-        self._env = alfred.AlfredDemangler(pddl.PddlEnv(infos), shuffle=False)
+        self._env = _environment()
+        weakref.finalize(self, _idle.append, self._env).atexit = False
         with _kept_translations():
             try:
                 self._env.load(str(path))
@@ -60,6 +62,17 @@ class OfficialEngine:
 
 def _frame(state: Any) -> Frame:
     return Frame(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
+
+
+def _environment() -> Any:
+    try:
+        return _idle.pop()
+    except IndexError:
+        textworld, pddl, alfred = (
+            _package(name) for name in ("textworld", "textworld.envs", "alfworld.agents.environment.alfred_tw_env")
+        )
+        infos = textworld.EnvInfos(won=True, admissible_commands=True)
+        return alfred.AlfredDemangler(pddl.PddlEnv(infos), shuffle=False)
 
 
 def _package(name: str) -> Any:
