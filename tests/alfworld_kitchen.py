@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,32 @@ def problem(goal: str = GOAL, more: str = "") -> str:
     declared = " ".join(f"{name} - {kind}" for kind, names in named.items() for name in names)
     lines = "\n".join(f"({fact})" for fact in facts)
     return f"(define (problem kitchen) (:domain alfred)\n(:objects {declared})\n(:init\n{lines}\n{more})\n(:goal {goal})\n)"
+
+
+GOALS = (
+    GOAL, PLACE.format("Egg", "CounterTop"), TWO.format("Mug", "CounterTop"), LIGHT.format("Apple", "DeskLamp"),
+    DONE.format(able="heatable", done="isHot", thing="Mug", target="Cabinet"),
+    DONE.format(able="coolable", done="isCool", thing="Apple", target="CounterTop"),
+    DONE.format(able="cleanable", done="isClean", thing="Apple", target="Fridge"),
+)  # fmt: skip
+
+
+def odd_problem(rng: random.Random) -> str:
+    """The kitchen with facts exchanged, doubled, left out and added: lamps in cupboards, food that is hot at the start."""
+    text = problem(rng.choice(GOALS))
+    for _ in range(rng.randint(1, 12)):
+        facts = re.findall(r"\([^()]*\)", text[text.index("(:init") : text.index("(:goal")])
+        fact = rng.choice(facts)
+        words = fact[1:-1].split()
+        other = rng.choice([each for each in facts if each.startswith(f"({words[0]} ")])[1:-1].split()
+        changed = f"({' '.join([*words[:-1], other[-1]])})"
+        thing = rng.choice([*CONTENTS])
+        state = rng.choice("isHot isCool isClean isToggled isSliced sliceable toggleable pickupable heatable".split())
+        new = rng.choice(
+            [changed, f"{fact} {changed}", "", f"{fact} ({state} {thing})", f"{fact} (opened {rng.choice(OPENABLE)})"]
+        )
+        text = text.replace(fact, new, 1)
+    return text
 
 
 def content(task: str = "put an apple in the fridge", **changes: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class FastEngine:
         self._lying = set(world.lying)
         self._taken: set[tuple[str, str]] = set()
         """(object, receptacle) where a taking made it false that the one is in the other, and nothing made it true again."""
-        self._held = sorted(world.marks["holds"])
+        self._held: list[str] = []
         self._marks = {name: set(things) for name, things in world.marks.items()}
         self._rules: dict[str, Rule] = {}
 

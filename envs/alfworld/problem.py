@@ -17,19 +17,23 @@ _WORN_DOWN = {"distance", "total-cost", "="}
 """Of the init's other expressions: they cost a planner something and a player nothing."""
 _NESTED = re.compile(r"\(\s*[\w-]+[^()]*\(")
 _ID = re.compile(r"[\w-]+")
-_ARGUMENTS = {
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "atlocation": ("agent", "location"),
+    "receptacleatlocation": ("receptacle", "location"),
+    "objectatlocation": ("object", "location"),
+    "inreceptacle": ("object", "receptacle"),
+    "inreceptacleobject": ("object", "object"),
+    "objecttype": ("object", "otype"),
+    "receptacletype": ("receptacle", "rtype"),
+    "cancontain": ("rtype", "otype"),
+    **dict.fromkeys(("openable", "opened"), ("receptacle",)),
     **dict.fromkeys(
-        "atlocation receptacleatlocation objectatlocation inreceptacle inreceptacleobject objecttype receptacletype "
-        "cancontain holds".split(),
-        2,
-    ),
-    **dict.fromkeys(
-        "openable opened pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject isclean ishot iscool "
-        "istoggled issliced".split(),
-        1,
+        "pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject isclean ishot iscool istoggled "
+        "issliced".split(),
+        ("object",),
     ),
 }
-"""Of the predicates that the engine reads."""
+"""Of the predicates that the engine reads → the types of their arguments. A planner drops a fact about anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +131,26 @@ def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ..
     for predicate, arguments in _FACT.findall(text):
         if predicate not in _WORN_DOWN:
             found[predicate].add(tuple(arguments.split()))
-    for predicate, count in _ARGUMENTS.items():
-        if any(len(row) != count for row in found.get(predicate, ())):
-            raise EnvError(f"a fact {predicate!r} has not {count} argument{'s' * (count > 1)}")
+    for predicate, kinds in _ARGUMENTS.items():
+        if any(len(row) != len(kinds) for row in found.get(predicate, ())):
+            raise EnvError(f"a fact {predicate!r} has not {len(kinds)} argument{'s' * (len(kinds) > 1)}")
     named = {arg for rows in found.values() for row in rows for arg in row}
     if named - types.keys():
         raise EnvError(f"its facts name {min(named - types.keys())!r}, which is not declared")
     odd = sorted(name for name in named if not _ID.fullmatch(name))
     if odd:
         raise EnvError(f"{odd[0][:80]!r} is no name of a thing")
+    for predicate, kinds in _ARGUMENTS.items():
+        for row in found.get(predicate, ()):
+            if tuple(types[arg] for arg in row) != kinds:
+                raise EnvError(f"its fact ({predicate} {' '.join(row)}) is not about {' and '.join(kinds)}")
     return {predicate: tuple(sorted(rows)) for predicate, rows in found.items()}
 
 
 def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Mapping[str, str]) -> None:
-    """What holds in every official game and is taken for granted: a command means one thing."""
+    """What holds in every official game and is taken for granted: one hand, empty at first, and a command means one thing."""
+    if "holds" in facts or "holdsany" in facts:
+        raise EnvError("its agent begins with something in its hand")
     places = Counter(receptacle for receptacle, _ in facts.get("receptacleatlocation", ()))
     for receptacle in [*places, *(receptacle for _, receptacle in facts.get("inreceptacle", ()))]:
         if places[receptacle] != 1:

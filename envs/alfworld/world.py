@@ -52,7 +52,7 @@ class World:
     lying: frozenset[tuple[str, str]]
     """(object, location) at the beginning."""
     marks: Mapping[str, frozenset[str]]
-    """`opened`, `ishot`, `holds`, … → what it holds for at the beginning."""
+    """`opened`, `ishot`, … → what it holds for at the beginning."""
 
     commands: dict[Rule, str] = field(default_factory=dict)
     """Rule → its command, as they are first needed."""
@@ -119,10 +119,7 @@ def build_world(problem: Problem, texts: Texts, task: str) -> World:
         inside=_grouped(facts.get("inreceptacleobject", ())),
         contents=_grouped(facts.get("inreceptacle", ())),
         lying=frozenset((row[0], row[1]) for row in facts.get("objectatlocation", ())),
-        marks={
-            **{name: _all(problem, name) for name in ("opened", "isclean", "ishot", "iscool", "istoggled", "issliced")},
-            "holds": frozenset(row[1] for row in facts.get("holds", ())),
-        },
+        marks={name: _all(problem, name) for name in ("opened", "isclean", "ishot", "iscool", "istoggled", "issliced")},
     )
 
 
