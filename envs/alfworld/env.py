@@ -9,9 +9,10 @@ from typing import Any
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
-from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, walkthrough_of
+from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
+from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.types import Task
@@ -19,7 +20,6 @@ from skill_ttrl.types import Task
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
 _OPTIONS = ("task", "walkthrough", "reference")
-_STATED = "Your task is to: "
 
 
 class ALFWorldEnv(TextEnv):
@@ -82,6 +82,21 @@ class ALFWorldEnv(TextEnv):
         self._task = ""
         self._commands: list[str] = []
 
+    @classmethod
+    def prepare(cls, progress: Progress, data: str | Path | None = None, split: str = "train", **others: Any) -> None:
+        """Make or read the games of a split, which takes seconds the first time; see `skill_ttrl.envs.prepare_env`.
+
+        Args:
+            progress: told of (games, games in all).
+            data: as for the environment.
+            split: whose games.
+            others: what else the environment is made with.
+
+        Raises:
+            EnvError: see the environment.
+        """
+        open_games(data, split, strict=bool(others.get("strict")), progress=progress)
+
     def tasks(self, split: str | None = None) -> list[Task]:
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
         games = self.games if split is None else self.games.of(split)
@@ -122,8 +137,7 @@ class ALFWorldEnv(TextEnv):
             self._engine = self._make_engine(game)
         self._game, self._commands = game, []
         self._frame = self._engine.reset()
-        sentence = self._frame.feedback.rpartition("\n\n")[2]
-        self._task = sentence.partition(_STATED)[2] or sentence
+        self._task = task_in_words(self._frame.feedback)
         info = self._info()
         if asked.get("walkthrough"):
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from skill_ttrl.envs.alfworld.ontology import Ontology, read_floor_plan, read_ontology, standing
 
-SPLITS = ("train", "valid_seen", "valid_unseen")
 OFFICIAL_UNSEEN = frozenset({10, 219, 308, 424})
 """The rooms of the official valid_unseen. The package's own list counts them among the training rooms; no generated game is
 played there, so that they stay unseen for who trains on generated games and measures on official ones."""

@@ -17,6 +17,11 @@ from skill_ttrl.envs.alfworld.world import World, build_world
 from skill_ttrl.errors import EnvError
 
 GAME_FILE = "game.tw-pddl"
+JSON_FOLDER = "json_2.1.1"
+"""Folder of the official release that holds one for each split; generated games are laid out alike."""
+SPLITS = ("train", "valid_seen", "valid_unseen")
+GENERATED_FILE = "generated.json"
+"""Beside `JSON_FOLDER` where the games are this package's own: what was made, with which seed."""
 OFFICIAL, GENERATED = "alfworld-official", "alfworld-generated"
 """Where games come from; every result names it."""
 TASK_TYPES = (
@@ -71,10 +76,11 @@ class Loaded:
     walkthrough: tuple[str, ...]
     """Commands that win it. They know where hidden things are: to replay, not to learn from."""
 
-    @property
-    def task(self) -> str:
-        """The task in words, such as "put a clean mug in cabinet"."""
-        return self.world.task.partition("Your task is to: ")[2] or self.world.task
+
+def task_in_words(introduction: str) -> str:
+    """What is to be done ("put a clean mug in cabinet."), from the first text of a game, which ends with it."""
+    sentence = introduction.rpartition("\n\n")[2]
+    return sentence.partition("Your task is to: ")[2] or sentence
 
 
 def read_game_file(path: Path) -> dict[str, Any]:

@@ -12,18 +12,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED, OFFICIAL, TASK_TYPES, Game
+from skill_ttrl.envs.alfworld.game import (
+    GAME_FILE,
+    GENERATED,
+    GENERATED_FILE,
+    JSON_FOLDER,
+    OFFICIAL,
+    SPLITS,
+    TASK_TYPES,
+    Game,
+)
 from skill_ttrl.envs.alfworld.index import Index, open_index
 from skill_ttrl.envs.alfworld.survey import DAMAGED, FAST_CANNOT, PLAYABLE, Progress
 from skill_ttrl.errors import EnvError, did_you_mean
 
-SPLITS = ("train", "valid_seen", "valid_unseen")
 VARIABLE = "ALFWORLD_DATA"
 GENERATE = "generated"
 """As `data`: this package's own games."""
-LAYOUT = "json_2.1.1"
-MARK = "generated.json"
-"""Beside `json_2.1.1` where the games are this package's own."""
 _OTHER_NAMES = {
     "eval_in_distribution": "valid_seen",
     "eval_out_of_distribution": "valid_unseen",
@@ -70,11 +75,11 @@ class Data:
             meant = f" What ALFWorld calls {split!r} is {other!r}." if other in known else ""
             raise EnvError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
         if self.folder is not None:
-            source = GENERATED if (self.folder.parent / MARK).is_file() else OFFICIAL
+            source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
             return self.folder / split, source
         from skill_ttrl.envs.alfworld.generate import ensure_generated
 
-        return ensure_generated(split, progress=progress) / LAYOUT / split, GENERATED
+        return ensure_generated(split, progress=progress) / JSON_FOLDER / split, GENERATED
 
     def __str__(self) -> str:
         return "the generated games" if self.folder is None else str(self.folder)
@@ -98,11 +103,11 @@ def find_data(data: str | Path | None) -> Data:
     if asked == GENERATE:
         return Data(None)
     folder = Path(os.path.expanduser(asked))
-    for candidate in (folder / LAYOUT, folder):
+    for candidate in (folder / JSON_FOLDER, folder):
         if any(os.path.isdir(candidate / split) for split in SPLITS):
             return Data(candidate.absolute())
     raise EnvError(
-        f"There are no games in {folder} ({said}): looked for {folder / LAYOUT} and in it for a folder of "
+        f"There are no games in {folder} ({said}): looked for {folder / JSON_FOLDER} and in it for a folder of "
         f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Give the folder that alfworld-download has filled, or take the games that "
         f'this package makes itself: data="{GENERATE}"' + (f", or unset {VARIABLE}." if data is None else ".")
     )
@@ -283,7 +288,7 @@ def _set_by_the_package(value: str) -> bool:
     It makes its default folder and names it in the variable. With games in it, it is taken as any other.
     """
     default = os.path.expanduser("~/.cache/alfworld")
-    return "alfworld.info" in sys.modules and value == default and not os.path.isdir(os.path.join(default, LAYOUT))
+    return "alfworld.info" in sys.modules and value == default and not os.path.isdir(os.path.join(default, JSON_FOLDER))
 
 
 def _short(value: object) -> str:

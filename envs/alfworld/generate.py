@@ -20,17 +20,12 @@ from typing import Any
 
 import platformdirs
 
-from skill_ttrl.envs.alfworld.errands import SPLITS
-from skill_ttrl.envs.alfworld.game import GAME_FILE, TASK_TYPES
+from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, SPLITS, TASK_TYPES
 from skill_ttrl.envs.alfworld.maker import GENERATOR, Generated, generated
 from skill_ttrl.envs.alfworld.ontology import read_ontology
 from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.runs.files import acquire_lock, release_lock, write_atomic
 
-JSON_FOLDER = "json_2.1.1"
-"""Of the release whose layout this is."""
-GENERATED_FILE = "generated.json"
-"""Beside it: what was made, with which seed. It marks games as generated."""
 SCHEMA = 1
 SEED = 0
 COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}

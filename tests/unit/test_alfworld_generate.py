@@ -20,8 +20,8 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld import errands, generate, ontology
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.errands import SPLITS, TREATED, Errand, errands_by_room
-from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
+from skill_ttrl.envs.alfworld.errands import TREATED, Errand, errands_by_room
+from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game, task_in_words
 from skill_ttrl.envs.alfworld.generate import COUNTS, ensure_generated, generate_games, read_record
 from skill_ttrl.envs.alfworld.maker import Generated, generated
 from skill_ttrl.envs.alfworld.ontology import read_ontology
@@ -99,7 +99,7 @@ def test_there_are_as_many_of_each_type_in_each_split(default_games: Path) -> No
 
 def test_the_task_in_words_names_what_the_folder_names(default_games: Path) -> None:
     for path in paths(default_games, "valid_unseen"):
-        errand, task = errand_of(path), load_game(path).task
+        errand, task = errand_of(path), task_in_words(load_game(path).world.task)
         assert errand.object.lower() in task and errand.target.lower() in task and "{" not in task
         assert ("two" in task) == (errand.task_type == "pick_two_obj_and_place")
 
