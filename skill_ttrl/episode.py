@@ -31,6 +31,7 @@ def play_episode(
     steps: list[Step] = []
     stop: StopReason = "max_turns"
     observation, error = "", None
+    begun: Mapping[str, Any] = {}
     options = {**task.options, **getattr(player, "needs", {})}
     if task.reference is not None:
         options["reference"] = task.reference
@@ -39,6 +40,7 @@ def play_episode(
             seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed, options=options
         )
         _text(observation, "The environment's observation")
+        begun = plain(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         while len(steps) < max_steps:
             action, admissible = _text(player.act(observation, info), "The agent's action"), listed_actions(info)
@@ -51,7 +53,7 @@ def play_episode(
                     finite(reward),
                     bool(terminated),
                     bool(truncated),
-                    info=plain(info),
+                    info=plain(info, begun),
                     admissible=admissible,
                 )
             )
@@ -59,9 +61,8 @@ def play_episode(
             if terminated or truncated:
                 stop = "terminated" if terminated else "truncated"
                 break
-    except (
-        Exception
-    ) as failure:  # an environment and a player are foreign code: their failure is this episode's outcome
+    # An environment and a player are foreign code: their failure is this episode's outcome, and not the end of all others.
+    except (Exception, SystemExit) as failure:
         stop, error = "error", f"{type(failure).__name__}: {failure}"
     answer = steps[-1].info.get("answer") if steps else None
     return Trajectory(
@@ -71,6 +72,7 @@ def play_episode(
         stop,
         error=error,
         last_observation=observation if steps else "",
+        source=source_of(begun),
     )
 
 
@@ -92,11 +94,28 @@ def finite(reward: Any) -> float:
     return value
 
 
-def plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an `info` can be written down: texts, numbers, truth values and None."""
+def plain(info: Mapping[str, Any], begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What of an `info` can be written down: texts, numbers, truth values and None.
+
+    Args:
+        info: as the environment gave it.
+        begun: that of the episode's `reset`. Texts that it has too are left out: an environment says with every step which task
+            is played and where its file lies, which need not be in every step that is kept, nor on another machine.
+    """
+    known = begun or {}
     return {
-        str(key): value for key, value in info.items() if value is None or isinstance(value, str | int | float | bool)
+        str(key): value
+        for key, value in info.items()
+        if value is None
+        or isinstance(value, int | float | bool)
+        or (isinstance(value, str) and known.get(str(key)) != value)
     }
+
+
+def source_of(info: Mapping[str, Any]) -> str:
+    """Where an environment says that it has its task from (`source`); empty where it does not."""
+    source = info.get("source")
+    return source if isinstance(source, str) else ""
 
 
 def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:

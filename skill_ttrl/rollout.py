@@ -8,14 +8,15 @@ bank, what a try asks in the middle of an answer is answered there and then, for
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import gymnasium
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
-from skill_ttrl.episode import finite, listed_actions, plain
+from skill_ttrl.episode import finite, listed_actions, plain, source_of
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
@@ -83,6 +84,8 @@ class Episode:
     """Skills it wrote itself, where it may find them again."""
     admissible: tuple[str, ...] = ()
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
+    begun: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment said at the start beside the observation."""
 
     def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own.
@@ -96,7 +99,7 @@ class Episode:
             self.observation, info = self.env.reset(
                 seed=seed if self.task.seed is None else self.task.seed, options=options
             )
-            self.admissible = listed_actions(info)
+            self.admissible, self.begun = listed_actions(info), plain(info)
         except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
             self._fail(error)
 
@@ -115,7 +118,7 @@ class Episode:
                 truncated=bool(truncated),
                 prompt_ids=prompt_ids,
                 completion=completion,
-                info=plain(info),
+                info=plain(info, self.begun),
                 admissible=self.admissible,
             )
         except Exception as error:  # as in `start`
@@ -159,6 +162,7 @@ class Episode:
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
             last_observation=self.observation if self.steps else "",
+            source=source_of(self.begun),
         )
 
     def _fail(self, error: Exception) -> None:
@@ -180,8 +184,9 @@ async def rollout(
 ) -> list[Group]:
     """Try each task `group_size` times; one `Group` for each task, in order.
 
-    With `constrain` the model can write nothing but an action that the environment lists, where it lists any. An episode whose conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What
-    the bank adds to a prompt has a budget of its own and does not count.
+    With `constrain` the model can write nothing but an action that the environment lists, where it lists any. An episode whose
+    conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What the bank adds to a prompt has
+    a budget of its own and does not count.
     """
     owners = [task for task in tasks for _ in range(group_size)]
     episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]

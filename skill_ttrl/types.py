@@ -11,7 +11,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 T = TypeVar("T")
 
@@ -121,7 +124,7 @@ class Step:
     """Exact prompt tokens the completion was sampled from."""
     completion: Completion | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What `step` returned beside the rest, as far as it is text, numbers and truth values."""
+    """What `step` returned beside the rest: texts, numbers and truth values, without the texts that `reset` had returned too."""
     admissible: tuple[str, ...] = ()
     """The actions that the environment listed as possible when this one was chosen; empty where it lists none."""
 
@@ -267,6 +270,8 @@ class Trajectory:
     """Frozen version of the bank that it saw."""
     last_observation: str = ""
     """What was seen after the last step; empty where nothing was played."""
+    source: str = ""
+    """Where the environment has the task from (`info["source"]`); empty where it does not say."""
     view: int = 0
     """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 
@@ -392,3 +397,10 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     """
     value: T = _adapter(cast(Any, kind)).validate_json(text)
     return value
+
+
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with a text that `from_json` refuses, with the field where it is in one: "steps.0.reward: ..."."""
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"])
+    return f"{field}{': ' if field else ''}{problem['msg']}"

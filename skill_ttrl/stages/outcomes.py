@@ -25,7 +25,7 @@ class Outcome:
     error: str | None
     """What went wrong where it failed; such an episode counts as no success."""
     source: str
-    """Where the environment has the task from (`info["source"]`); empty where it does not say."""
+    """See `Trajectory.source`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         judged(trajectory) if trajectory.error is None else False,
         len(trajectory.steps),
         trajectory.error,
-        next((source for step in trajectory.steps if isinstance(source := step.info.get("source"), str)), ""),
+        trajectory.source,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import pickle
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,21 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
 from skill_ttrl.envs.alfworld import game as game_module
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.game import KEPT_WORLDS, load_game
 from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.scripted import ScriptedBackend
+from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
 
 TRIALS = {
@@ -153,6 +162,29 @@ def test_the_walkthrough_is_in_info_on_request_only(env: ALFWorldEnv) -> None:
         env.reset(options={"task": f"train/{APPLE}", "walkthrough": True})[1]["walkthrough"] == content()["walkthrough"]
     )
     assert "walkthrough" not in env.step("look")[4]
+
+
+def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: str, env: ALFWorldEnv) -> None:
+    """Prompts nothing of the game at all but its texts; episodes its id, which is the same on every machine."""
+    (task,) = env.tasks("valid_seen")
+    walked = play_episode(env, task, make_player("walkthrough", ALFWORLD_ENV_ID), seed=0)
+    asked: list[str] = []
+
+    class Recording(ScriptedBackend):
+        def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+            asked.extend(message.content for message in messages)
+            return super().encode(messages)
+
+    work = rollout(
+        [task], 1, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=ConversationAgent(PromptFormatter("plain")),
+        backend=Recording([step.action for step in walked.steps]), sampling=Sampling(), seed=0, max_turns=50,
+    )  # fmt: skip
+    ((sampled,),) = (group.trajectories for group in asyncio.run(work))
+    for played in (walked, sampled):
+        assert played.stop_reason == "terminated" and played.source == "alfworld-official"
+        assert [step.info for step in played.steps] == [{"won": False}] * 4 + [{"won": True}]
+        assert data not in to_json(played) and to_json(played).count(APPLE) == 2  # the task's id, and its option
+    assert asked and not any(word in "".join(asked) for word in (data, APPLE, "pick_and_place", "trial_A"))
 
 
 def test_render_shows_the_last_command_and_what_came_of_it(data: str) -> None:

@@ -113,6 +113,32 @@ def test_several_turns_go_on_only_for_the_living() -> None:
             assert "extra" not in step.info and step.info["turn"] == 1
 
 
+class Told(Guess):
+    """Says with every step what it said at the start: where the game is from, and whether it is won."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation, {"file": "/home/me/game", "source": "mine", "won": False, "near": "no", "answer": None}
+
+    def step(self, action: str) -> tuple[str, Any, Any, bool, Any]:
+        seen, reward, found, truncated, _ = super().step(action)
+        near = "yes" if abs(int(action) - self.options["number"]) < 2 else "no"
+        return seen, reward, found, truncated, {**self.reset(options=self.options)[1], "won": found, "near": near}
+
+
+def test_what_an_environment_says_again_with_every_step_is_kept_once() -> None:
+    (group,) = play(Told, [guess(2)], 1, Recording(["7", "1", "2"]), max_turns=3)
+    (played,) = group.trajectories
+    assert [step.info for step in played.steps] == [
+        {"won": False, "answer": None},
+        {"won": False, "answer": None, "near": "yes"},
+        {"won": True, "answer": None, "near": "yes"},
+    ]
+    assert played.source == "mine" and "/home/me" not in to_json(played)
+    (untold,) = play(Guess, [guess(2)], 1, Recording(["2"]))[0].trajectories
+    assert untold.source == "" and untold.steps[0].info == {"answer": "2", "turn": 1}
+
+
 def test_tries_that_stand_at_the_same_prompt_again_share_a_request() -> None:
     backend = Recording(["1", "1", "5", "6"])
     play(Guess, [guess(2)], 2, backend, max_turns=2)
