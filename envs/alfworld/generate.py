@@ -105,6 +105,7 @@ def generate_games(
     if not 1 <= count <= MAX_GAMES:
         raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {count:,} were asked for.")
     wanted = {"games": count, "seed": seed, "task_types": list(types)}
+    read_ontology()  # where the package is missing, no folder is made either
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = acquire_lock(root)

@@ -151,7 +151,9 @@ def test_the_same_seed_and_actions_give_the_same_episode(data: str) -> None:
 def test_tasks_are_the_games_of_a_split_in_their_order(env: ALFWorldEnv) -> None:
     tasks = env.tasks()
     assert [task.id for task in tasks] == sorted(f"train/{name}" for name in TRIALS)
-    assert [env.reset(options=dict(task.options))[1]["game"] for task in tasks] == [task.id for task in tasks]
+    for task in tasks:
+        observation, info = env.reset(options=dict(task.options))
+        assert info["game"] == task.id and observation.endswith(f"Your task is to: {task.id.partition('/')[2]}.")
     assert [task.task_type for task in tasks] == [task.id.split("/")[1].partition("-")[0] for task in tasks]
     assert [task.split for task in env.tasks("valid_seen")] == ["valid_seen"]
 

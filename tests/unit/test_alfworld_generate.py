@@ -362,12 +362,16 @@ def unread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unread")
-def test_without_the_package_the_message_says_what_to_install_and_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_message_says_what_to_install_and_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ontology, "PACKAGE", "alfworld-that-nobody-has")
-    with pytest.raises(EnvError) as refused:
-        ensure_generated("train")
-    for part in ("pip install --no-deps alfworld==0.4.2", "pip install 'skill-ttrl[alfworld]'", "ALFWORLD_DATA"):
-        assert part in str(refused.value)
+    for make in (lambda: ensure_generated("train"), lambda: generate_games(tmp_path / "games", "train", 1)):
+        with pytest.raises(EnvError) as refused:
+            make()
+        for part in ("pip install --no-deps alfworld==0.4.2", "pip install 'skill-ttrl[alfworld]'", "ALFWORLD_DATA"):
+            assert part in str(refused.value)
+    assert not (tmp_path / "games").exists()
 
 
 @pytest.mark.usefixtures("unread")
