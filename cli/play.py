@@ -90,6 +90,7 @@ def play(
     `?` lists what can be done, a number picks from that list, Tab completes, `quit` or Ctrl-D leaves. Without a terminal the
     actions are the lines of stdin.
     """
+    from skill_ttrl.cli.views import RunView
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages import play as stage
     from skill_ttrl.types import to_json
@@ -114,7 +115,9 @@ def play(
         own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         kwargs = {**stage.env_kwargs(given, env_id, policy.config if policy is not None else None), **own}
         drawn = secrets.randbelow(2**31) if seed is None else seed
-        with contextlib.closing(stage.open_env(env_id, kwargs, split)) as game, completion(keyboard):
+        with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
+            opened = stage.open_env(env_id, kwargs, split, view)
+        with contextlib.closing(opened) as game, completion(keyboard):
             kinds = [kind.strip() for each in types or () for kind in each.split(",")]
             screen.task = stage.find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
             if policy is not None:

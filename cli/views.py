@@ -40,11 +40,12 @@ class RunView:
     """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
 
     Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step
-    out, and shows all figures that come.
+    out, and shows all figures that come. With `waits` nothing is drawn before a phase begins, and nothing stays.
     """
 
-    def __init__(self, console: Console, title: str, *, loop: bool = True) -> None:
+    def __init__(self, console: Console, title: str, *, loop: bool = True, waits: bool = False) -> None:
         self._console = console
+        self._waits = waits
         self._title = title
         self._with_loop = loop
         self._bars = Progress(
@@ -67,7 +68,7 @@ class RunView:
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> RunView:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._waits:
             self._live.start()
         return self
 
@@ -76,7 +77,8 @@ class RunView:
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
-            self._console.print(self._bars.get_renderable())
+            if not self._waits:
+                self._console.print(self._bars.get_renderable())
 
     def __rich__(self) -> Panel:
         if not self._with_loop:
@@ -86,6 +88,8 @@ class RunView:
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
+        if self._console.is_terminal:
+            self._live.start()  # does nothing where it was
         self._phase, self._part = phase, None
         self._began[phase] = (time.perf_counter(), done)
         self._units[phase], self._totals[phase], self._told[phase] = unit, total, done

@@ -8,7 +8,16 @@ package registers the ones that come along; their modules are imported when one 
 import gymnasium
 
 from skill_ttrl.envs.contract import check_text_env
-from skill_ttrl.envs.lookup import SHORT_NAMES, EnvInfo, env_tasks, list_envs, make_env, make_vec_env, resolve_env
+from skill_ttrl.envs.lookup import (
+    SHORT_NAMES,
+    EnvInfo,
+    env_tasks,
+    list_envs,
+    make_env,
+    make_vec_env,
+    prepare_env,
+    resolve_env,
+)
 from skill_ttrl.envs.text_env import TextEnv, TextSpace
 
 __all__ = [
@@ -21,6 +30,7 @@ __all__ = [
     "list_envs",
     "make_env",
     "make_vec_env",
+    "prepare_env",
     "resolve_env",
 ]
 

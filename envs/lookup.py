@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +14,14 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.registry import import_user_module
 from skill_ttrl.types import Task
 
 SHORT_NAMES: dict[str, str] = {"math": "SkillTTRL/Math-v0", "alfworld": "SkillTTRL/ALFWorld-v0"}
 DEFAULT_SEED_TASKS = 256
 _SEEDS_PER_SPLIT = 1_000_000
+_GYMNASIUM_ADDS = " was raised from the environment creator for "
 _SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
 
 
@@ -64,10 +66,28 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         EnvError: see `resolve_env`; or it cannot be made with these arguments.
     """
     env_id = resolve_env(name)
-    try:
+    with _making(env_id, kwargs):
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-    except (gymnasium.error.Error, TypeError) as error:
-        raise EnvError(f"Cannot make {env_id} with {kwargs or 'no arguments'}: {error}") from error
+
+
+def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, int], None]) -> None:
+    """Do now, and tell how far it is, what takes long when an environment is made for the first time.
+
+    An environment says that there is something by a class method `prepare(progress, **kwargs)`: ALFWorld reads every game of
+    a split once. Others are not made here.
+
+    Args:
+        name: see `resolve_env`.
+        kwargs: what it will be made with.
+        progress: told of (things done, things in all); never called where nothing takes long.
+
+    Raises:
+        EnvError: see `make_env`.
+    """
+    prepare = getattr(_creator(name), "prepare", None)
+    if callable(prepare):
+        with _making(name, kwargs):
+            prepare(progress, **kwargs)
 
 
 def make_vec_env(
@@ -109,21 +129,42 @@ def split_argument(name: str, split: str) -> dict[str, str]:
     Raises:
         EnvError: see `resolve_env`.
     """
-    entry = gymnasium.registry[resolve_env(name).rpartition(":")[2]].entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    return {"split": split} if creator is not None and "split" in inspect.signature(creator).parameters else {}
+    return {"split": split} if "split" in inspect.signature(_creator(name)).parameters else {}
 
 
-def env_tasks(env_id: str, kwargs: Mapping[str, Any], split: str = "train", count: int | None = None) -> list[Task]:
+def refuse_split(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments of an environment that name a split of their own, where the split is named beside them.
+
+    Raises:
+        ConfigError: they do; one of the two would be ignored.
+    """
+    if "split" in kwargs:
+        raise ConfigError(
+            f"The split is named by --split, not among the arguments: env.kwargs.split={kwargs['split']}."
+        )
+
+
+def env_tasks(
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    split: str = "train",
+    count: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Task]:
     """The first `count` tasks of one split of an environment, None for all.
+
+    An environment that is made with a `split` is made with this one, whatever `kwargs` say. `progress` is as for
+    `prepare_env`.
 
     An environment without a method `tasks`, or whose method returns None, has its seeds as tasks: 0, 1, 2, … for "train",
     from 1,000,000 on for "validation", from 2,000,000 on for "test" (256 where no count is given).
 
     Raises:
-        EnvError: see `make_env`; or the split has no tasks.
+        EnvError: see `make_env`; `SplitError`: the split has no tasks.
     """
-    env = make_env(env_id, **kwargs)
+    arguments = {**kwargs, **split_argument(env_id, split)}
+    prepare_env(env_id, arguments, progress)
+    env = make_env(env_id, **arguments)
     try:
         find = getattr(env.unwrapped, "tasks", None)
         own = find(split) if callable(find) else None
@@ -133,7 +174,7 @@ def env_tasks(env_id: str, kwargs: Mapping[str, Any], split: str = "train", coun
         return _seed_tasks(resolve_env(env_id), split, DEFAULT_SEED_TASKS if count is None else count)
     tasks = [replace(task, env_id=resolve_env(env_id)) for task in own[:count]]
     if not tasks:
-        raise EnvError(f"{env_id} has no tasks in the split {split!r}.")
+        raise SplitError(f"{env_id} has no tasks in the split {split!r}.")
     return tasks
 
 
@@ -173,6 +214,30 @@ def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
     block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
     start = block * _SEEDS_PER_SPLIT
     return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]
+
+
+@contextmanager
+def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
+    try:
+        yield
+    except SkillTTRLError:
+        raise
+    except Exception as error:
+        said = str(error).partition(_GYMNASIUM_ADDS)[0]
+        raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
+
+
+def _creator(name: str) -> Callable[..., Any]:
+    """What makes an environment: its class, as a rule."""
+    entry = gymnasium.registry[resolve_env(name).rpartition(":")[2]].entry_point
+    try:
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    except (ImportError, AttributeError) as error:
+        raise EnvError(f"{name} cannot be loaded from {entry}: {error}.") from error
+    if creator is None:
+        raise EnvError(f"{name} is registered without an entry_point, so that nothing makes it.")
+    return creator
 
 
 def _text_specs() -> list[EnvSpec]:

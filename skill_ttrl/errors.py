@@ -4,6 +4,7 @@
     ├── ConfigError      (ValueError)      2   a key, a value or a combination in a config
     ├── DataError        (ValueError)      3   a data set: missing file, malformed line, absent column, nothing left
     ├── EnvError         (ValueError)      3   an environment that is not there or breaks the contract
+    │   └── SplitError                     3   it has no tasks in a split
     ├── RunFolderError   (RuntimeError)    4   a run folder that is foreign, read-only, full or of another schema
     ├── CheckpointError  (RuntimeError)    4   a checkpoint that is corrupt or does not fit
     ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
@@ -44,6 +45,10 @@ class EnvError(SkillTTRLError, ValueError):
     """An environment that cannot be found or does not keep the text contract."""
 
     exit_code = 3
+
+
+class SplitError(EnvError):
+    """An environment has no such split, or no tasks in it: whoever chose the split can say how another one is named."""
 
 
 class RunFolderError(SkillTTRLError, RuntimeError):

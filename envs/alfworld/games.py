@@ -24,7 +24,7 @@ from skill_ttrl.envs.alfworld.game import (
 )
 from skill_ttrl.envs.alfworld.index import Index, open_index
 from skill_ttrl.envs.alfworld.survey import DAMAGED, FAST_CANNOT, PLAYABLE, Progress
-from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 
 VARIABLE = "ALFWORLD_DATA"
 GENERATE = "generated"
@@ -73,7 +73,7 @@ class Data:
         if split not in known:
             other = _OTHER_NAMES.get(split)
             meant = f" What ALFWorld calls {split!r} is {other!r}." if other in known else ""
-            raise EnvError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
+            raise SplitError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
         if self.folder is not None:
             source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
             return self.folder / split, source

@@ -50,3 +50,33 @@ class SilentProgress:
 
     def notice(self, text: str, *, warning: bool = False) -> None:
         """See `Progress.notice`."""
+
+
+OPENING = ("open", "task")
+"""Phase and unit of `Counting` while an environment looks for its tasks for the first time."""
+
+
+class Counting:
+    """One phase of a `Progress`, for work that tells no more than (things done, things in all).
+
+    The phase begins with the first call, so that work that turns out to be done already shows nothing; where the count falls
+    back, other work of the kind begins.
+
+    Args:
+        progress: who is told.
+        phase: name of the phase.
+        unit: what is counted, in the singular.
+    """
+
+    def __init__(self, progress: Progress, phase: str, unit: str) -> None:
+        self._progress, self._phase, self._unit = progress, phase, unit
+        self._done: int | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` things are finished."""
+        if self._done is None or done <= self._done:
+            self._progress.start(self._phase, total, self._unit)
+        self._done = done
+        self._progress.advance(self._phase, done, {})
+        if done == total:
+            self._progress.finish(self._phase)

@@ -16,14 +16,14 @@ from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.errors import ConfigError, DataError, SplitError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
 from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import EnvPool
-from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.types import Skill, Task, derive_seed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Notice = Callable[[str], None]
+_SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,11 @@ def build(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
-    train = training_tasks(config, env_id, config.data.train)
+    train = training_tasks(config, env_id, config.data.train, progress)
     held_out = config.data.eval is not None or config.data.train is None
-    evaluated = source_tasks(config, env_id, config.data.eval, evaluation_split(config)) if held_out else train
+    evaluated = train
+    if held_out:
+        evaluated = source_tasks(config, env_id, config.data.eval, evaluation_split(config), progress=progress)
     _refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
@@ -242,7 +245,12 @@ def load_policy(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path
 
 
 def source_tasks(
-    config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, split: str, limit: int | None = None
+    config: SkillTTRLConfig,
+    env_id: str,
+    source: SourceConfig | None,
+    split: str,
+    limit: int | None = None,
+    progress: Progress | None = None,
 ) -> list[Task]:
     """The tasks of a source, or the environment's own where there is none; of these the first `limit`.
 
@@ -252,19 +260,26 @@ def source_tasks(
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
     else:
-        tasks = env_tasks(env_id, config.env.kwargs, split, limit)
+        told = Counting(progress or SilentProgress(), *OPENING)
+        try:
+            tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
+        except SplitError as error:
+            raise SplitError(f"{error} {_SPLITS}") from None
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
 
 
-def training_tasks(config: SkillTTRLConfig, env_id: str, source: SourceConfig | None) -> list[Task]:
+def training_tasks(
+    config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, progress: Progress | None = None
+) -> list[Task]:
     """What a run is trained on: the tasks of `source`, or those of `env.train_split`.
 
     Raises:
         DataError, EnvError: there are none, or they cannot be read.
     """
-    return source_tasks(config, env_id, source, config.env.train_split if source is None else "train")
+    split = config.env.train_split if source is None else "train"
+    return source_tasks(config, env_id, source, split, progress=progress)
 
 
 def evaluation_split(config: SkillTTRLConfig) -> str:

@@ -24,12 +24,12 @@ from pydantic_core import PydanticSerializationError
 
 from skill_ttrl.agents.player import Player, make_player
 from skill_ttrl.envs import env_tasks, make_env, resolve_env
-from skill_ttrl.envs.lookup import split_argument
+from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.runs.trajectory_file import TrajectoryFile
 from skill_ttrl.stages.outcomes import (
     Outcome,
@@ -40,7 +40,7 @@ from skill_ttrl.stages.outcomes import (
     running_success,
 )
 from skill_ttrl.stages.workers import cores, work
-from skill_ttrl.types import Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Task, Trajectory, first_problem, from_json, to_json
 
 PHASE = "play"
 HOPELESS = 100
@@ -121,10 +121,12 @@ def run(
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, found {value}.")
     progress = progress or SilentProgress()
-    env_id, arguments = resolve_env(env), {**split_argument(env, split), **(kwargs or {})}
+    env_id, given = resolve_env(env), dict(kwargs or {})
+    refuse_split(given)
+    arguments = {**given, **split_argument(env, split)}
     make_player(agent, env_id)  # refused before anything is played
     with _telling(progress):
-        units = _units(env, arguments, split, types, episodes, tries)
+        units = _units(env, arguments, split, types, episodes, tries, progress)
     began = time.perf_counter()
     with ExitStack() as stack:
         file = None
@@ -163,16 +165,22 @@ def _telling(progress: Progress) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
-    for each in caught:
-        progress.notice(str(each.message), warning=True)
+    for text in dict.fromkeys(str(each.message) for each in caught):  # an environment that is made twice warns twice
+        progress.notice(text, warning=True)
 
 
 def _units(
-    env: str, kwargs: Mapping[str, Any], split: str, types: Sequence[str], episodes: int | None, tries: int
+    env: str,
+    kwargs: Mapping[str, Any],
+    split: str,
+    types: Sequence[str],
+    episodes: int | None,
+    tries: int,
+    progress: Progress,
 ) -> list[Unit]:
     """What is played, in order: all tries at a task before the next one."""
     most = None if episodes is None or types else -(-episodes // tries)
-    tasks = env_tasks(env, kwargs, split, most)
+    tasks = env_tasks(env, kwargs, split, most, Counting(progress, *OPENING))
     known = {task.task_type for task in tasks}
     for kind in types:
         if kind not in known:
@@ -351,9 +359,7 @@ def _read(path: Path, number: int, line: bytes, units: Sequence[Unit]) -> Outcom
     try:
         found = from_json(Trajectory, line)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise RunFolderError(f"{path}:{number + 1} is no trajectory: {where}: {problem['msg']}. {changed}") from None
+        raise RunFolderError(f"{path}:{number + 1} is no trajectory: {first_problem(error)}. {changed}") from None
     if found.task.id != units[number][0].id:
         raise RunFolderError(
             f"{path}:{number + 1} is of the task {found.task.id!r}, but {units[number][0].id!r} belongs there. {changed}"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
-from skill_ttrl.envs.lookup import split_argument
+from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.evaluate import measure_subject
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.play import MAX_TURNS, env_kwargs
@@ -64,12 +64,14 @@ def measure_policy(
     env_id = resolve_env(env)
     found = find_subject(source, overrides, config=config)
     settings = found.config.model_copy(deep=True)
-    arguments = {**env_kwargs(overrides, env_id, found.config), **split_argument(env, split), **(kwargs or {})}
+    asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
+    refuse_split(asked)
+    arguments = {**env_kwargs((), env_id, found.config), **asked, **split_argument(env, split)}
     settings.env.id, settings.env.kwargs = env, arguments
     settings.data.train = settings.data.eval = None
     if settings.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
         settings.agent.max_turns = MAX_TURNS
-    (first,) = env_tasks(env, arguments, split, 1)
+    (first,) = env_tasks(env, arguments, split, 1, Counting(progress or SilentProgress(), *OPENING))
     said = _source(env, arguments, first)
     name = f"{env} {split}" + (f" ({said})" if said else "")
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.

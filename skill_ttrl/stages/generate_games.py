@@ -10,7 +10,7 @@ from pathlib import Path
 from skill_ttrl.envs.alfworld.generate import SEED, generate_games, read_record
 from skill_ttrl.errors import EnvError
 from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.runs.progress import Counting, Progress, SilentProgress
 
 ENVIRONMENTS = ("alfworld",)
 """Those whose games can be made."""
@@ -62,22 +62,13 @@ def run(
     """
     if env not in ENVIRONMENTS:
         raise EnvError(f"Games can be made for {', '.join(ENVIRONMENTS)}, not for {env!r:.60}.")
-    listener, started = progress or SilentProgress(), time.monotonic()
-    begun = False
-
-    def tell(done: int, total: int) -> None:
-        nonlocal begun
-        if not begun:
-            listener.start(PHASE, total, "game")
-            begun = True
-        listener.advance(PHASE, done, {})
-
+    started = time.monotonic()
+    tell = Counting(progress or SilentProgress(), PHASE, "game")
     with (
         StopSignal() as stop,
         stop.leaving_at_once("Stopped. The games that are there are whole; the same command goes on."),
     ):
         written = generate_games(output, split, games, seed, types, tell)
-    listener.finish(PHASE)
     record = (read_record(Path(output)) or {})["splits"][split]
     return GeneratedGames(
         folder=str(output),

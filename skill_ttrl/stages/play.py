@@ -18,10 +18,11 @@ from gymnasium.utils import seeding
 
 from skill_ttrl.agents.player import PLAYERS, Player, WalkthroughPlayer, make_player
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.envs import make_env, resolve_env
-from skill_ttrl.envs.lookup import split_argument
+from skill_ttrl.envs import make_env, prepare_env, resolve_env
+from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.types import Step, Task, Trajectory
 
 MAX_TURNS = 50
@@ -166,14 +167,26 @@ def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig |
     return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
 
 
-def open_env(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> TextEnvironment:
+def open_env(
+    env_id: str, kwargs: Mapping[str, Any], split: str | None, progress: Progress | None = None
+) -> TextEnvironment:
     """The environment; one that takes a `split` is made for this one, so that it looks for no other.
 
+    Args:
+        env_id: its id.
+        kwargs: its arguments.
+        split: None: its own.
+        progress: told how far it is where opening it takes long.
+
     Raises:
+        ConfigError: there is a split among the arguments too.
         EnvError: it cannot be made with these arguments.
     """
-    own = {} if split is None else split_argument(env_id, split)
-    return make_env(env_id, **{**own, **kwargs})
+    if split is not None:
+        refuse_split(kwargs)
+    arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
+    prepare_env(env_id, arguments, Counting(progress or SilentProgress(), *OPENING))
+    return make_env(env_id, **arguments)
 
 
 def find_task(

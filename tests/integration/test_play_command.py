@@ -201,6 +201,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--task", "red"], 3, "2 tasks have 'red' in the id. Such as: train/red, test/red."),
         (["--task", "test/green"], 3, "None of 2 tasks of the split 'test' has 'test/green'"),
         (["--split", "tset"], 3, "no tasks of the split 'tset'"),
+        (["--split", "test", "--set", "env.kwargs.split=train"], 2, "named by --split"),
         (["--types", "bleu"], 3, "Did you mean 'blue'?"),
         (["--data", "x"], 3, "unexpected keyword argument 'data'"),
         (["--agent", "exprt"], 2, "Did you mean 'expert'?"),

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, resolve_env
+from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
@@ -93,8 +93,46 @@ def test_modules_that_do_not_work(own_module: Path) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(EnvError, match=r"Cannot make SkillTTRL/Math-v0 with \{'famly': 'add'\}: .*famly"):
+    with pytest.raises(EnvError, match=r"Cannot make SkillTTRL/Math-v0 with \{'famly': 'add'\}: TypeError: .*'famly'$"):
         make_env("math", famly="add")
+
+
+SLOW = PLAIN.replace("LookupGuess", "LookupSlow").replace(
+    "    def reset",
+    """    @classmethod
+    def prepare(cls, progress, digits=10):
+        for number in range(digits):
+            progress(number + 1, digits)
+        assert digits < 9, "too many"
+
+    def reset""",
+)
+
+
+def test_what_an_environment_prepares_is_told_before_it_is_made(own_module: Path) -> None:
+    (own_module / "lookup_slow.py").write_text(SLOW)
+    heard: list[tuple[int, int]] = []
+    prepare_env("lookup_slow:LookupSlow-v0", {"digits": 3}, lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+    assert len(
+        env_tasks("lookup_slow:LookupSlow-v0", {"digits": 2}, count=4, progress=lambda *told: heard.append(told))
+    )
+    assert heard[3:] == [(1, 2), (2, 2)]
+    prepare_env("math", {}, lambda done, total: heard.append((done, total)))
+    assert len(heard) == 5, "nothing takes long there"
+    with pytest.raises(EnvError, match=r"Cannot make lookup_slow:LookupSlow-v0 with .*: AssertionError: too many"):
+        prepare_env("lookup_slow:LookupSlow-v0", {"digits": 9}, lambda done, total: None)
+
+
+def test_what_an_environment_raises_while_it_is_made_is_one_error(own_module: Path) -> None:
+    (own_module / "lookup_torn.py").write_text(
+        PLAIN.replace("LookupGuess", "LookupTorn").replace("self.digits = digits", "self.digits = 1 // digits")
+        + 'gymnasium.register("LookupGone-v0", entry_point="lookup_torn:Gone")\n'
+    )
+    with pytest.raises(EnvError, match=r"Cannot make .*LookupTorn-v0 with {'digits': 0}: ZeroDivisionError: "):
+        make_env("lookup_torn:LookupTorn-v0", digits=0)
+    with pytest.raises(EnvError, match="LookupGone-v0 cannot be loaded from lookup_torn:Gone: "):
+        env_tasks("lookup_torn:LookupGone-v0", {})
 
 
 def test_the_table_lists_ours_and_none_of_gymnasiums() -> None:
