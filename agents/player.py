@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 
 
@@ -48,8 +48,12 @@ def make_player(name: str, env_id: str) -> Player:
     made = PLAYERS.get(EXPERTS[env_id] if name == "expert" else name)
     try:
         player = made()
-    except TypeError as error:
-        raise ConfigError(f"Cannot make the agent {name!r}: it is called without arguments. {error}") from error
+    except SkillTTRLError:
+        raise
+    except Exception as error:  # a player is foreign code
+        raise ConfigError(
+            f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
+        ) from error
     for method in ("start", "act"):
         if not callable(getattr(player, method, None)):
             raise ConfigError(f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.player.Player.")

@@ -63,11 +63,11 @@ def collect(
     as_json: AsJson = False,
 ) -> None:
     """Play every task of a split and write its trajectory, with exact text, as one line; success by type of task."""
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.views import RunView
     from skill_ttrl.stages.collect import run
 
-    with RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
+    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
         found = run(
             env,
             agent=agent,
@@ -114,23 +114,27 @@ def words(given: Sequence[str] | None) -> list[str]:
 def show_collected(console: Console, found: Collected) -> None:
     """Print success by type of task, and what else is to be known; no path is broken into lines."""
     overall = found.overall
-    title = f"{found.agent} in {found.env}, {found.split}: {overall.episodes:,} episodes"
+    title = f"{found.agent} in {found.env}, {found.split}: {_episodes(overall.episodes)}"
     if overall.tasks < overall.episodes:
         title += f" of {overall.tasks:,} tasks"
     lines = [f"Source: {found.source or 'the environment does not say'}."]
     if overall.success is None:
         lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
     if overall.failed:
-        lines.append(f"{overall.failed:,} episodes failed and count as no success. The first: {found.first_error}")
+        lines.append(f"{_episodes(overall.failed)} failed: no success. The first: {found.first_error}")
     if found.played:
         rate = found.played / max(found.seconds, 1e-9)
-        lines.append(f"Played {found.played:,} episodes in {found.seconds:.1f} s ({rate:.1f} a second).")
+        lines.append(f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({rate:.1f} a second).")
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
     console.print(Text(visible(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)
     console.print(success_table({**found.by_type, "all": overall}))
     for line in lines:
         console.print(Text(visible(line)), soft_wrap=True)
+
+
+def _episodes(count: int) -> str:
+    return f"{count:,} episode{'' if count == 1 else 's'}"
 
 
 def success_table(rows: Mapping[str, Success]) -> Table:

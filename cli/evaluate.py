@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import Jobs, environment_arguments, show_collected
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, SplitError
 
 if TYPE_CHECKING:
     from skill_ttrl.cli.views import RunView
@@ -44,7 +45,9 @@ Env = Annotated[
         help="Measure on the tasks of this environment: short name (`alfworld`), Gymnasium id, or `module:EnvId-v0`."
     ),
 ]
-Split = Annotated[str | None, typer.Option(help="With --env: part of its tasks. Default: test.")]
+Split = Annotated[
+    str | None, typer.Option(help="With --env: part of its tasks, such as `valid_unseen`. Default: test.")
+]
 Agent = Annotated[
     str | None,
     typer.Option(
@@ -101,7 +104,7 @@ def evaluate(
     With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
     success by type of task.
     """
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.tables import evaluation_table
     from skill_ttrl.cli.views import RunView
 
@@ -109,12 +112,13 @@ def evaluate(
     how = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
     _refuse_idle(path, env, data or (), {"--split": split, "--limit": limit}, who, how)
     title = f"evaluate {path or agent or 'expert'}" + (f" in {env}" if env is not None else "")
-    with RunView(Console(stderr=True), title, loop=False) as view:
-        if env is not None and path is None:
+    place = (env, split or SPLIT, limit) if env is not None else None
+    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, _naming_the_option(split):
+        if path is None:
             from skill_ttrl.stages import collect
 
             played = collect.run(
-                env,
+                str(env),
                 agent=agent or "expert",
                 split=split or SPLIT,
                 kwargs=environment_arguments(overrides or (), data[0] if data else None),
@@ -125,10 +129,7 @@ def evaluate(
                 progress=view,
             )
         else:
-            place = (env, split or SPLIT, limit) if env is not None else None
-            found = _measure(
-                str(path), overrides or (), data or (), config, output, chunk, not no_bank, view, place=place
-            )
+            found = _measure(path, overrides or (), data or (), config, output, chunk, not no_bank, view, place=place)
     if path is None:
         if as_json:
             print_json(played)
@@ -140,6 +141,17 @@ def evaluate(
         return
     for each in found:
         Console().print(evaluation_table(each))
+
+
+@contextmanager
+def _naming_the_option(split: str | None) -> Iterator[None]:
+    """Where no split was named, the one that is looked for need not be there: it is not the user's word."""
+    try:
+        yield
+    except SplitError as error:
+        if split is not None:
+            raise
+        raise SplitError(f"{error} Name one with --split.") from None
 
 
 def _measure(

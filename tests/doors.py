@@ -75,6 +75,23 @@ class Clumsy(Opener):
         super().start(observation, info, seed)
 
 
+class Quitter(Opener):
+    """Leaves Python at the left doors; talks to itself."""
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        print("hm", flush=True)
+        if self._door == "left":
+            raise SystemExit("enough")
+        return super().act(observation, info)
+
+
+class Lost(Opener):
+    """Cannot begin."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no map")
+
+
 class Mute(Opener):
     """Says half a character, which no file can hold."""
 

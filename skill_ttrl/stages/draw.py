@@ -29,7 +29,7 @@ from skill_ttrl.stages.build import build_to_measure, source_tasks, task_content
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
 from skill_ttrl.stages.subject import REMOTE, Problems, Subject
-from skill_ttrl.types import Group, Task, derive_seed, from_json, to_json
+from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 
 PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
 """(tasks, tries, sampling, seed) → one group a task, in order."""
@@ -242,10 +242,8 @@ def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:
         try:
             rows.append(from_json(Drawn, line))
         except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(str(part) for part in problem["loc"])
             raise RunFolderError(
-                f"{path / SAMPLES}:{number} is no line of samples: {where}: {problem['msg']}. The file was changed; remove the "
+                f"{path / SAMPLES}:{number} is no line of samples: {first_problem(error)}. The file was changed; remove the "
                 "folder and draw again."
             ) from None
     return rows

@@ -24,7 +24,7 @@ from skill_ttrl.runs.trajectory_file import beside
 from skill_ttrl.runs.trajectory_file import read_identity as read_made_with
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
-from skill_ttrl.types import Trajectory, from_json
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
@@ -222,8 +222,7 @@ def _outcome(where: str, line: bytes) -> Outcome:
     try:
         return outcome_of(from_json(Trajectory, line))
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise RunFolderError(f"{where} is no trajectory: {problem['loc']}: {problem['msg']}.") from None
+        raise RunFolderError(f"{where} is no trajectory: {first_problem(error)}.") from None
 
 
 def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.bank import models_of, winning
-from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, from_json
+from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
 from skill_ttrl.voting import majority_vote
 
 By = Literal["step", "all"]
@@ -284,10 +284,8 @@ def _parsed(kind: type[T], line: bytes, where: str) -> T:
     try:
         return from_json(kind, line)
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
         what = f"{where} is no line of a run's {VOTES if kind is VoteResult else TRAJECTORIES}"
-        raise DataError(f"{what}: {field}{': ' if field else ''}{problem['msg']}. Nothing was merged.") from None
+        raise DataError(f"{what}: {first_problem(error)}. Nothing was merged.") from None
 
 
 def _joined(samples: Sequence[_Samples]) -> _Samples:

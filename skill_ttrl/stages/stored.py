@@ -25,7 +25,7 @@ from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.build import training_tasks
 from skill_ttrl.stages.pin import data_revision
 from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample, sample_of
-from skill_ttrl.types import Task, Trajectory, from_json
+from skill_ttrl.types import Task, Trajectory, first_problem, from_json
 
 T = TypeVar("T")
 
@@ -232,6 +232,4 @@ def _parsed(kind: type[T], line: bytes, where: str) -> T:
     try:
         return from_json(kind, line)
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
-        raise DataError(f"{where} cannot be read: {field}{': ' if field else ''}{problem['msg']}.") from None
+        raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None

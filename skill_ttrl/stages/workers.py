@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,6 +141,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 def _serve(pipe: Connection, make: Callable[[], Callable[[Any], Any]], items: Sequence[Any]) -> None:
     """Work until the other end is closed."""
+    sys.stdout = sys.stderr  # what foreign code prints is no result of the command
     try:
         function = make()
     except Exception as error:

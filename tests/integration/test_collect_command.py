@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.types import Trajectory, from_json
+from tests.alfworld_kitchen import write_game
 from tests.doors import DOORS
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 
@@ -160,6 +162,25 @@ def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
         **{"success": 0, "interval": 0, "steps": 0},
     }
     assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_json_stands_alone_whatever_a_player_prints(tmp_path: Path, jobs: int) -> None:
+    words = ("evaluate", "--env", DOORS, "--agent", "tests.doors:Quitter", "--jobs", jobs, "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "skill_ttrl.cli.main", *map(str, words)], capture_output=True, text=True, timeout=120
+    )
+    assert json.loads(done.stdout)["overall"]["failed"] == 3 and "hm\n" in done.stderr
+
+
+def test_while_games_are_read_for_the_first_time_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number in range(3):
+        write_game(tmp_path, "valid_seen", f"pick_and_place_simple-Apple-None-Fridge-1/trial_{number}")
+    words = ("collect", "--env", "alfworld", "--agent", "random", "--split", "valid_seen", "--data", tmp_path)
+    first, again = (skillttrl(*words, "-o", tmp_path / f"{name}.jsonl") for name in "ab")
+    assert "open: 3 tasks" in first.err and "open 3/3" in first.err and "play 3/3" in first.err, first
+    assert "open" not in again.err and "play 3/3" in again.err
 
 
 def test_what_collecting_loads_is_light() -> None:

@@ -13,6 +13,7 @@ import pytest
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.stages.evaluate_env import measure_policy
 from skill_ttrl.types import Trajectory, from_json
+from tests.alfworld_kitchen import write_game
 from tests.doors import DOORS
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
@@ -118,14 +119,20 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
         "runtime": {"device": "cpu", "threads": 1},
     }
     recipe.write_text(json.dumps(content))
-    refused(skillttrl("train", recipe, "-o", run, "--set", "env.eval_split=test"), 3, "There is no split 'test'")
+    refused(
+        skillttrl("train", recipe, "-o", run, "--set", "env.eval_split=test"),
+        3,
+        "There is no split 'test'",
+        "env.eval_split",
+    )
     done = skillttrl("train", recipe, "-o", run, "--json")
     assert done.code == 0, done
     assert not done.json["transductive"] and done.json["problems"] == 10
     lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"train"}
+    assert {line["source"] for line in lines} == {"alfworld-generated"}
     for step in (step for line in lines for step in line["steps"]):
-        assert len(step["admissible"]) > 3 and step["info"]["source"] == "alfworld-generated" and step["completion"]
+        assert len(step["admissible"]) > 3 and step["completion"]
     found = skillttrl("evaluate", run, "--env", "alfworld", "--split", "valid_seen", "--limit", 2, "--json")
     assert found.code == 0, found
     assert found.json["problems"] == 2 and found.json["transductive"] is False and found.json["failed"] == 0
@@ -184,5 +191,10 @@ def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
     refused(player(DOORS), 3, "There is no expert for tests.doors:Doors-v0")
     refused(player(DOORS, "--agent", "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
     refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
+    refused(player(DOORS, "--agent", "random", "--set", "env.kwargs.split=train"), 2, "named by --split")
+    write_game(tmp_path / "data", "valid_seen", "pick_and_place_simple-Apple-None-Fridge-1/trial_A")
+    refused(player("alfworld", "--data", tmp_path / "data"), 3, "no split 'test'", "valid_seen", "one with --split")
     with FaultyServer(answer=opens, faults=()) as server:
         refused(skillttrl("evaluate", "openai:m", "--env", DOORS, "--split", "valid", *at(server)), 3, "'valid'")
+        both = ("--split", "test", "--set", "env.kwargs.split=train")
+        refused(skillttrl("evaluate", "openai:m", "--env", DOORS, *both, *at(server)), 2, "named by --split")

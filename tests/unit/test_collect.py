@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.progress import Counting, SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
 from skill_ttrl.stages.collect import HOPELESS, run
@@ -141,6 +141,37 @@ def test_what_an_environment_warns_of_is_said_once() -> None:
     assert heard.notices == [("a hinge squeaks", True)]
 
 
+def test_a_player_that_leaves_python_fails_its_episode_only() -> None:
+    found = run(DOORS, agent="tests.doors:Quitter", split="test", jobs=1)
+    assert (found.overall.failed, found.overall.success) == (3, 0.5) and found.first_error == "SystemExit: enough"
+
+
+class Counted(SilentProgress):
+    """Remembers phases and counts."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        self.told.append(("start", phase, total, unit))
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        self.told.append((phase, done))
+
+    def finish(self, phase: str) -> None:
+        self.told.append(("finish", phase))
+
+
+def test_work_that_only_counts_is_a_phase_and_none_where_there_is_none() -> None:
+    heard = Counted()
+    count = Counting(heard, "open", "game")
+    assert heard.told == []
+    for done, total in ((1, 2), (2, 2), (1, 1)):
+        count(done, total)
+    first = [("start", "open", 2, "game"), ("open", 1), ("open", 2), ("finish", "open")]
+    assert heard.told == [*first, ("start", "open", 1, "game"), ("open", 1), ("finish", "open")]
+
+
 def test_half_a_character_is_a_failed_episode_and_ends_nothing(tmp_path: Path) -> None:
     found = run(DOORS, agent="tests.doors:Mute", split="test", output=tmp_path / "out.jsonl")
     lines = trajectories(tmp_path / "out.jsonl")
@@ -207,10 +238,13 @@ def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Pa
         "randon": "Did you mean 'random'. Known: expert, random, walkthrough",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
-        "tests.unit.test_collect:twice": "called without arguments",
+        "tests.unit.test_collect:twice": "called without arguments: TypeError: ",
+        "tests.doors:Lost": "called without arguments: RuntimeError: no map",
     }.items():
         with pytest.raises(ConfigError, match=words):
             run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
+    with pytest.raises(ConfigError, match=r"named by --split, .*env.kwargs.split=train"):
+        run(DOORS, agent="random", kwargs={"split": "train"}, output=tmp_path / "out.jsonl")
     with pytest.raises(EnvError, match="no expert for tests"):
         run(DOORS, agent="expert", output=tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
