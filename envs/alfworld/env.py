@@ -11,7 +11,7 @@ from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
-from skill_ttrl.envs.alfworld.official import OfficialEngine
+from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError, did_you_mean
@@ -46,7 +46,7 @@ class ALFWorldEnv(TextEnv):
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
-        EnvError: there are no such games, or an argument is not known.
+        EnvError: there are no such games, an argument is not known, or the packages of the official engine are missing.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
@@ -71,6 +71,8 @@ class ALFWorldEnv(TextEnv):
             raise EnvError(f"reward must be a finite number, found {reward}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
+        if engine == "official":
+            load_packages()  # where they are missing this is said now, and not once for every game
         self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
         self.engine = engine
         self.max_steps = max_steps

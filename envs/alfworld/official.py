@@ -64,13 +64,20 @@ def _frame(state: Any) -> Frame:
     return Frame(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
 
 
+def load_packages() -> tuple[Any, Any, Any]:
+    """The modules textworld, textworld.envs and alfworld.agents.environment.alfred_tw_env; seconds in a process's first call.
+
+    Raises:
+        EnvError: one of them is missing; the message says what to install, and what works without.
+    """
+    return _package("textworld"), _package("textworld.envs"), _package("alfworld.agents.environment.alfred_tw_env")
+
+
 def _environment() -> Any:
     try:
         return _idle.pop()
     except IndexError:
-        textworld, pddl, alfred = (
-            _package(name) for name in ("textworld", "textworld.envs", "alfworld.agents.environment.alfred_tw_env")
-        )
+        textworld, pddl, alfred = load_packages()
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
         return alfred.AlfredDemangler(pddl.PddlEnv(infos), shuffle=False)
 
@@ -107,12 +114,4 @@ def _kept_translations() -> Iterator[None]:
 
 @functools.cache
 def _translate(original: Callable[..., tuple[Any, str]]) -> Callable[..., tuple[Any, str]]:
-    @functools.lru_cache(maxsize=KEPT_TRANSLATIONS)
-    def pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:
-        arguments = list(sys.argv)
-        try:
-            return original(domain, problem, verbose=verbose, optimize=optimize)
-        finally:
-            sys.argv[:] = arguments
-
-    return pddl2sas
+    return functools.lru_cache(maxsize=KEPT_TRANSLATIONS)(original)

@@ -272,6 +272,14 @@ def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: s
         make_env("alfworld", **{"data": data, **arguments})
 
 
+def test_without_its_packages_the_official_engine_is_refused_before_any_game(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as Python marks a module that must not be imported
+    with pytest.raises(EnvError, match=r"needs the packages alfworld and textworld.*engine=\"fast\""):
+        ALFWorldEnv(data, engine="official")
+
+
 def test_a_game_that_goes_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_game(tmp_path, "train", APPLE)

@@ -81,7 +81,7 @@ def test_heating_works_with_the_microwave_closed_and_putting_in_does_not(engine:
     assert engine.step("examine apple 1").feedback == "This is a hot apple 1."
 
 
-def test_cooling_takes_the_heat_and_cleaning_leaves_it(engine: FastEngine) -> None:
+def test_cooling_takes_the_heat_and_heating_the_cold_and_cleaning_leaves_both(engine: FastEngine) -> None:
     play(
         engine,
         "go to countertop 1",
@@ -95,6 +95,9 @@ def test_cooling_takes_the_heat_and_cleaning_leaves_it(engine: FastEngine) -> No
     engine.step("go to fridge 1")
     engine.step("cool apple 1 with fridge 1")
     assert engine.step("examine apple 1").feedback == "This is a cool and clean apple 1."
+    engine.step("go to microwave 1")
+    engine.step("heat apple 1 with microwave 1")
+    assert engine.step("examine apple 1").feedback == "This is a hot and clean apple 1."
 
 
 def test_only_what_is_held_can_be_examined(engine: FastEngine) -> None:
