@@ -124,7 +124,8 @@ class RunView:
 
     def notice(self, text: str, *, warning: bool = False) -> None:
         """See `Progress.notice`."""
-        self._console.print(Text(visible(("Warning: " if warning else "") + text), "yellow" if warning else ""))
+        said = Text(visible(("Warning: " if warning else "") + text), "yellow" if warning else "")
+        self._console.print(said, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
 
     def _loop(self) -> Text:
         line = Text()

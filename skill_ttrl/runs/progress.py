@@ -5,7 +5,9 @@ Stages call these methods; the command line draws them, tests and library users 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -80,3 +82,19 @@ class Counting:
         self._progress.advance(self._phase, done, {})
         if done == total:
             self._progress.finish(self._phase)
+
+
+@contextmanager
+def telling_warnings(progress: Progress) -> Iterator[None]:
+    """What foreign code warns of in here, such as games that cannot be read, is told as everything else is, and once.
+
+    Not for code that runs beside other threads: the module `warnings` is one for all.
+    """
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield
+    finally:
+        for text in dict.fromkeys(str(each.message) for each in caught):  # what is made twice warns twice
+            progress.notice(text, warning=True)

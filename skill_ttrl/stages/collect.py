@@ -11,8 +11,8 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.runs.trajectory_file import TrajectoryFile
 from skill_ttrl.stages.outcomes import (
     Outcome,
@@ -125,7 +125,7 @@ def run(
     refuse_split(given)
     arguments = {**given, **split_argument(env, split)}
     make_player(agent, env_id)  # refused before anything is played
-    with _telling(progress):
+    with telling_warnings(progress):
         units = _units(env, arguments, split, types, episodes, tries, progress)
     began = time.perf_counter()
     with ExitStack() as stack:
@@ -157,16 +157,6 @@ def run(
         played=len(outcomes) - there,
         seconds=time.perf_counter() - began,
     )
-
-
-@contextmanager
-def _telling(progress: Progress) -> Iterator[None]:
-    """What an environment warns of, such as games that cannot be read, is told as everything else is."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for text in dict.fromkeys(str(each.message) for each in caught):  # an environment that is made twice warns twice
-        progress.notice(text, warning=True)
 
 
 def _units(

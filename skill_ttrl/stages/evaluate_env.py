@@ -15,7 +15,7 @@ from typing import Any
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.stages.evaluate import measure_subject
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.play import MAX_TURNS, env_kwargs
@@ -71,8 +71,10 @@ def measure_policy(
     settings.data.train = settings.data.eval = None
     if settings.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
         settings.agent.max_turns = MAX_TURNS
-    (first,) = env_tasks(env, arguments, split, 1, Counting(progress or SilentProgress(), *OPENING))
-    said = _source(env, arguments, first)
+    progress = progress or SilentProgress()
+    with telling_warnings(progress):
+        (first,) = env_tasks(env, arguments, split, 1, Counting(progress, *OPENING))
+        said = _source(env, arguments, first)
     name = f"{env} {split}" + (f" ({said})" if said else "")
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.
     size = max(1, settings.rollout.max_batch_size // settings.eval.samples) if chunk is None else chunk

@@ -20,9 +20,9 @@ from skill_ttrl.agents.player import PLAYERS, Player, WalkthroughPlayer, make_pl
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
-from skill_ttrl.episode import finite, listed_actions, plain, play_episode
+from skill_ttrl.episode import finite, listed_actions, plain, play_episode, source_of
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
-from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
+from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.types import Step, Task, Trajectory
 
 MAX_TURNS = 50
@@ -69,11 +69,12 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         self._steps: list[Step] = []
         self._observation = ""
         self._info: Mapping[str, Any] = {}
+        self._begun: Mapping[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._steps = []
+        self._steps, self._begun = [], plain(info)
         self._tell(None, observation, info, over=False)
         return observation, info
 
@@ -87,7 +88,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
                 finite(reward),
                 bool(terminated),
                 bool(truncated),
-                info=plain(info),
+                info=plain(info, self._begun),
                 admissible=listed_actions(self._info),
             )
         )
@@ -97,7 +98,14 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
     def so_far(self) -> Trajectory:
         """What was played before somebody left: an episode with as many turns as were wanted."""
         seen = self._observation if self._steps else ""
-        return Trajectory(self._task, tuple(self._steps), None, "max_turns", last_observation=seen)
+        return Trajectory(
+            self._task,
+            tuple(self._steps),
+            None,
+            "max_turns",
+            last_observation=seen,
+            source=source_of(self._begun),
+        )
 
     def _tell(self, action: str | None, observation: Any, info: Any, *, over: bool) -> None:
         if not isinstance(observation, str):
@@ -185,8 +193,10 @@ def open_env(
     if split is not None:
         refuse_split(kwargs)
     arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
-    prepare_env(env_id, arguments, Counting(progress or SilentProgress(), *OPENING))
-    return make_env(env_id, **arguments)
+    progress = progress or SilentProgress()
+    with telling_warnings(progress):
+        prepare_env(env_id, arguments, Counting(progress, *OPENING))
+        return make_env(env_id, **arguments)
 
 
 def find_task(

@@ -25,6 +25,8 @@ from skill_ttrl.types import Trajectory, from_json
 from tests.preloaded import run_script
 
 HOUSE = '''
+import warnings
+
 import gymnasium
 
 from skill_ttrl.envs import TextEnv
@@ -34,8 +36,10 @@ from skill_ttrl.types import Task
 class House(TextEnv):
     """Take the key, open the door, within five steps. What is read there tries to act on the terminal."""
 
-    def __init__(self, max_steps=5, split="train", broken=False):
+    def __init__(self, max_steps=5, split="train", broken=False, worn=False):
         super().__init__()
+        if worn:
+            warnings.warn("a hinge squeaks")
         self.max_steps, self.broken = max_steps, broken
 
     def tasks(self, split=None):
@@ -133,7 +137,16 @@ def test_leaving_early_is_no_mistake(typed: str) -> None:
     code, out, err = skillttrl(*PLAY, "--json", typed=typed)
     played = from_json(Trajectory, out)
     assert code == 0 and [step.action for step in played.steps] == ["look"] and played.stop_reason == "max_turns"
+    assert played.source == "toys" and "source" not in played.steps[0].info, (
+        "as in an episode that was played to its end"
+    )
     assert "Left after 1 step, reward 0 (toys)." in err
+
+
+@pytest.mark.usefixtures("here")
+def test_what_an_environment_warns_of_is_one_line_without_its_code() -> None:
+    code, _, err = skillttrl(*PLAY, "--set", "env.kwargs.worn=true", typed="quit\n")
+    assert (code, err) == (0, "Warning: a hinge squeaks\n")
 
 
 @pytest.mark.usefixtures("here")
