@@ -64,11 +64,13 @@ class ALFWorldEnv(TextEnv):
     ) -> None:
         super().__init__()
         if engine not in ENGINES:
-            raise EnvError(f"There is no engine {engine!r}.{did_you_mean(engine, ENGINES)}")
-        if max_steps < 1:
-            raise EnvError(f"max_steps must be at least 1, found {max_steps}.")
-        if not math.isfinite(reward):
-            raise EnvError(f"reward must be a finite number, found {reward}.")
+            raise EnvError(f"There is no engine {engine!r}.{did_you_mean(str(engine), ENGINES)}")
+        if not isinstance(max_steps, int) or max_steps < 1:
+            raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r}.")
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise EnvError(f"reward must be a finite number, found {reward!r}.")
+        if not isinstance(strict, bool):
+            raise EnvError(f"strict must be True or False, found {strict!r}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
         if engine == "official":
@@ -125,6 +127,8 @@ class ALFWorldEnv(TextEnv):
             EnvError: an option is not known, there is no such game, or it cannot be read.
         """
         super().reset(seed=seed)
+        if options is not None and not isinstance(options, Mapping):
+            raise EnvError(f"The options of {ALFWORLD_ENV_ID} are a dict, found {type(options).__name__}.")
         asked = dict(options or {})
         for option in asked:
             if option not in _OPTIONS:

@@ -95,6 +95,8 @@ def find_data(data: str | Path | None) -> Data:
     Raises:
         EnvError: the folder, given or of the variable, has no games in it.
     """
+    if not isinstance(data, str | os.PathLike | None):
+        raise EnvError(f"data must be a folder or {GENERATE!r}, found {data!r:.200}.")
     asked, said = data, f"data={str(data)!r}"
     if asked is None:
         asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"

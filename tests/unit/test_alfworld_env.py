@@ -173,7 +173,7 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
     asked: list[str] = []
 
     class Recording(ScriptedBackend):
-        def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
             asked.extend(message.content for message in messages)
             return super().encode(messages)
 
@@ -241,13 +241,14 @@ def test_a_step_before_reset_is_refused(env: ALFWorldEnv) -> None:
     [
         ({"tsk": "x"}, r"has no option 'tsk'\. Did you mean 'task'\? Known: reference, task, walkthrough\."),
         ({3: "x"}, "has no option 3"),
+        ("task", "The options of SkillTTRL/ALFWorld-v0 are a dict, found str"),
         ({"x" * 100_000: 1}, "has no option"),
         ({"task": 0}, r"A task is a game's id, a text such as 'train/.*found 0 \(int\)"),
         ({"task": "train/nowhere/x"}, "There is no game 'train/nowhere/x'"),
         ({"task": f"train/{APPLE}".replace("trial_A", "trial_X")}, f"Did you mean 'train/{APPLE}'"),
     ],
 )
-def test_wrong_options_are_named(env: ALFWorldEnv, options: dict[Any, Any], said: str) -> None:
+def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> None:
     with pytest.raises(EnvError, match=said) as error:
         env.reset(options=options)
     assert len(str(error.value)) < 2000
@@ -257,7 +258,13 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: dict[Any, Any], said
     ("arguments", "said"),
     [
         ({"engine": "fst"}, r"no engine 'fst'\. Did you mean 'fast'\?"),
-        ({"max_steps": 0}, "max_steps must be at least 1, found 0"),
+        ({"engine": None}, r"no engine None\. Known: fast, official\."),
+        ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number of at least 1, found 2.5"),
+        ({"max_steps": "50"}, "max_steps must be a whole number of at least 1, found '50'"),
+        ({"reward": "10"}, "reward must be a finite number, found '10'"),
+        ({"strict": "false"}, "strict must be True or False, found 'false'"),
+        ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"reward": float("nan")}, "reward must be a finite number"),
         ({"split": "vaild_seen"}, r"no split 'vaild_seen' .*Did you mean 'valid_seen'\?"),

@@ -9,9 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -458,6 +461,36 @@ def test_several_processes_read_what_one_would(data: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     assert survey.look_at_all(folder, names, lambda done, total: told.append(done)) == alone
     assert sorted(told) == [1, 2, 3, 4] and {found.status for found in alone} == {survey.PLAYABLE, survey.DAMAGED}
+
+
+def test_reading_that_is_stopped_leaves_no_process_behind(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data / "json_2.1.1" / "train"
+    names = sorted(NAMES)[:2]
+    stuck = folder / names[1] / "game.tw-pddl"
+    stuck.unlink()
+    os.mkfifo(stuck)  # who reads it waits for ever
+    started: list[subprocess.Popen[Any]] = []
+
+    class Noted(subprocess.Popen[Any]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+
+    def stop(done: int, total: int) -> None:
+        while len(started) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    rescue = threading.Timer(60, stuck.write_bytes, [b"{}"])
+    rescue.start()
+    with pytest.raises(KeyboardInterrupt):
+        survey.look_at_all(folder, names, stop)
+    assert rescue.is_alive() and [process.poll() is None for process in started] == [False, False]
+    rescue.cancel()
 
 
 def test_a_process_that_ends_early_is_an_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
