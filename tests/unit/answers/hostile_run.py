@@ -107,7 +107,7 @@ def main() -> None:
     sys.addaudithook(lambda event, args: events.append(f"{event} {args!r:.200}") if event in WATCHED else None)
     memory = Memory()
     memory.start()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for family in families:
         for name, parts in data["cases"][family].items():
             text = expand(parts)
