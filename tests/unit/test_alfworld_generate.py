@@ -263,10 +263,15 @@ def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
 
 
 def test_two_processes_that_fill_the_cache_at_once_give_one_whole_folder(tmp_path: Path) -> None:
-    both = [run_with_few_games(tmp_path, "print(generate.ensure_generated('train'))") for _ in range(2)]
-    said = {process.communicate()[0] for process in both}
-    assert [process.returncode for process in both] == [0, 0] and len(said) == 1
-    root = Path(said.pop().decode().strip())
+    program = (  # slow enough for the second to come while the first is at it
+        "import time; told = []; "
+        "print(generate.ensure_generated('train', lambda done, _: told.append(done) or time.sleep(0.1)), len(told))"
+    )
+    both = [run_with_few_games(tmp_path, program) for _ in range(2)]
+    said = [process.communicate()[0].decode().split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sorted(told for _, told in said) == ["0", "24"] and said[0][0] == said[1][0]
+    root = Path(said[0][0])
     assert [len(paths(root, split)) for split in SPLITS] == [12, 6, 6]
     assert sorted(path.name for path in root.parent.iterdir()) == [".lock", root.name]
 
