@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.envs.alfworld import errands, generate, ontology
+from skill_ttrl.envs.alfworld import errands, generate, maker, ontology
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.errands import TREATED, Errand, errands_by_room
 from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game, task_in_words
@@ -356,6 +356,15 @@ def test_a_cache_that_cannot_be_written_is_said_with_the_ways_out(
         ensure_generated("train")
     with pytest.raises(EnvError, match="Cannot write games to"):
         generate_games(tmp_path / "file", "train", 1)
+
+
+@pytest.mark.parametrize("mistake", [lambda plan: plan[:-1], lambda plan: (*plan, "look"), lambda plan: ("look",)])
+def test_a_game_that_its_walkthrough_does_not_win_with_its_last_step_is_never_given(
+    mistake: Callable[[tuple[str, ...]], tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maker, "solve", lambda world: mistake(solve(world)))
+    with pytest.raises(AssertionError, match="is not won by its walkthrough, or before its end"):
+        next(generated("train", seed=0))
 
 
 @pytest.fixture
