@@ -86,14 +86,16 @@ def look_at_all(folder: Path, names: Sequence[str], progress: Progress | None = 
     processes = min(len(names) // GAMES_PER_PROCESS, len(os.sched_getaffinity(0)), MAX_PROCESSES)
     if processes < 2 or not sys.executable:
         return [count.one(look_at(folder, name)) for name in names]
-    started: list[subprocess.Popen[bytes]] = []
+    started, over = list[subprocess.Popen[bytes]](), threading.Event()
     with ThreadPoolExecutor(processes) as pool:
         try:
             shares = [names[number::processes] for number in range(processes)]
-            parts = list(pool.map(lambda share: _elsewhere(folder, share, count, started), shares))
+            parts = list(pool.map(lambda share: _elsewhere(folder, share, count, started, over), shares))
         finally:
+            over.set()
             for process in started:  # after an error or Ctrl-C; those that have ended do not mind
                 process.kill()
+                process.wait()
     found: list[Found] = [Found("", DAMAGED, "")] * len(names)
     for number, part in enumerate(parts):
         found[number::processes] = part
@@ -124,7 +126,11 @@ class _Count:
 
 
 def _elsewhere(
-    folder: Path, names: Sequence[str], count: _Count, started: list[subprocess.Popen[bytes]]
+    folder: Path,
+    names: Sequence[str],
+    count: _Count,
+    started: list[subprocess.Popen[bytes]],
+    over: threading.Event,
 ) -> list[Found]:
     """`look_at` for some of the games, in a process of their own."""
     command = [sys.executable, "-P", "-m", __name__, str(folder)]
@@ -143,6 +149,8 @@ def _elsewhere(
         except OSError as error:
             raise EnvError(f"Cannot start a process to read the games in {folder}: {error}.") from None
         started.append(process)
+        if over.is_set():  # Ctrl-C came while it started: whoever ends the others has not seen this one
+            process.kill()
         with process:
             assert process.stdout is not None and process.stderr is not None
             found = [count.one(Found(*json.loads(line))) for line in process.stdout]

@@ -499,3 +499,11 @@ def test_a_process_that_ends_early_is_an_error(data: Path, monkeypatch: pytest.M
     monkeypatch.setattr(survey, "_environment", lambda: {"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
     with pytest.raises(EnvError, match=r"A process that read the games in .* ended early \(status"):
         open_games(data, "train")
+
+
+def test_a_process_that_starts_while_the_reading_ends_is_ended_too(tmp_path: Path) -> None:
+    write_game(tmp_path, "train", NAMES[0])
+    over = threading.Event()
+    over.set()
+    with pytest.raises(EnvError, match="status -9"):
+        survey._elsewhere(tmp_path / "json_2.1.1" / "train", [NAMES[0]] * 5000, survey._Count(5000, None), [], over)
