@@ -75,6 +75,18 @@ class Clumsy(Opener):
         super().start(observation, info, seed)
 
 
+class Brittle(Opener):
+    """Breaks at door 0, and stays broken."""
+
+    _broken = False
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        self._broken |= observation.startswith("Door 0")
+        if self._broken:
+            raise ValueError("in pieces")
+        super().start(observation, info, seed)
+
+
 class Quitter(Opener):
     """Leaves Python at the left doors; talks to itself."""
 

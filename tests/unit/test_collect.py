@@ -141,6 +141,10 @@ def test_what_an_environment_warns_of_is_said_once() -> None:
     assert heard.notices == [("a hinge squeaks", True)]
 
 
+def test_what_comes_after_a_failure_does_not_suffer_from_it() -> None:
+    assert run(DOORS, agent="tests.doors:Brittle", split="test", jobs=1).overall.failed == 1
+
+
 def test_a_player_that_leaves_python_fails_its_episode_only() -> None:
     found = run(DOORS, agent="tests.doors:Quitter", split="test", jobs=1)
     assert (found.overall.failed, found.overall.success) == (3, 0.5) and found.first_error == "SystemExit: enough"
