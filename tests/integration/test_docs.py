@@ -17,6 +17,7 @@ import torch
 
 from skill_ttrl.config import load_config, recipe_names
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.read import read_run
 from skill_ttrl.voting import history
 from tests.preloaded import run_script
 
@@ -104,6 +105,11 @@ def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) ->
     told = run_example("own_problems.py", tmp_path, str(tmp_path))
     before, after = map(float, re.findall(r"avg@16  before (\S+)  after (\S+)", told)[0])
     assert after > before + 0.1, told
+    run = read_run(tmp_path / "run")
+    right = run.metrics[run.metrics["phase"] == "rl"]["ground_truth_ratio"].tolist()  # measured, and never used
+    assert len(right) == 20 and sum(right[-2:]) / 2 > sum(right[:2]) / 2 + 0.15
+    assert run.summary is not None and run.summary.entropy_before is not None and run.summary.entropy_after is not None
+    assert run.summary.entropy_after < run.summary.entropy_before
     assert (tmp_path / "run" / "summary.json").is_file()
 
 

@@ -42,8 +42,13 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_short_run_without_labels_learns(tiny_yaml: Path, tmp_path: Path) -> None:
-    """Half a minute of the main job: what is right among the samples, measured and never used, rises from 0.44 to 0.72."""
+    """Half a minute of the main job: what is right among the samples, measured and never used, rises from 0.44 to 0.72.
+
+    In every run of the tests the same is seen of a shorter one (`test_docs.py`, the example on one's own problems), and of
+    one with skills (`test_skills_learn.py`).
+    """
     summary = train.run(load_config(tiny_yaml, SMALL), tmp_path / "run")
     metrics = read_run(tmp_path / "run").metrics
     right = metrics[metrics["phase"] == "rl"]["ground_truth_ratio"].tolist()
