@@ -400,6 +400,13 @@ def test_a_package_with_other_files_is_refused_by_name(tmp_path: Path, monkeypat
         read_ontology()
 
 
+@pytest.mark.usefixtures("unread")
+def test_a_package_with_another_domain_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ontology, "DOMAINS", ("of another game",))
+    with pytest.raises(EnvError, match=r"alfred\.pddl of alfworld 0\.4\.2 is another domain.*pip install --no-deps"):
+        read_ontology()
+
+
 def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Path) -> None:
     program = (
         "import os, sys; from skill_ttrl.envs.alfworld.generate import generate_games; "
