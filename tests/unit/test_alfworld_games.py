@@ -9,19 +9,16 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skill_ttrl.envs.alfworld import index, survey
 from skill_ttrl.envs.alfworld.game import GENERATED, OFFICIAL
 from skill_ttrl.envs.alfworld.games import GameList, find_data, open_games
-from skill_ttrl.envs.alfworld.index import forget, index_file, open_index
+from skill_ttrl.envs.alfworld.index import forget, index_file
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import content, write_game
 
@@ -449,61 +446,3 @@ def test_two_processes_that_open_at_once_read_the_games_once(data: Path) -> None
         process.stdin.flush()
     said = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
     assert said == ["63 0", "63 63"]
-
-
-def test_several_processes_read_what_one_would(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_ü\n", text="{}")
-    folder = data / "json_2.1.1" / "train"
-    names = [*open_index(folder).entries]
-    alone = survey.look_at_all(folder, names)
-    told: list[int] = []
-    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    assert survey.look_at_all(folder, names, lambda done, total: told.append(done)) == alone
-    assert sorted(told) == [1, 2, 3, 4] and {found.status for found in alone} == {survey.PLAYABLE, survey.DAMAGED}
-
-
-def test_reading_that_is_stopped_leaves_no_process_behind(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data / "json_2.1.1" / "train"
-    names = sorted(NAMES)[:2]
-    stuck = folder / names[1] / "game.tw-pddl"
-    stuck.unlink()
-    os.mkfifo(stuck)  # who reads it waits for ever
-    started: list[subprocess.Popen[Any]] = []
-
-    class Noted(subprocess.Popen[Any]):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            started.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Noted)
-    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-
-    def stop(done: int, total: int) -> None:
-        while len(started) < 2:
-            time.sleep(0.01)
-        raise KeyboardInterrupt
-
-    rescue = threading.Timer(60, stuck.write_bytes, [b"{}"])
-    rescue.start()
-    with pytest.raises(KeyboardInterrupt):
-        survey.look_at_all(folder, names, stop)
-    assert rescue.is_alive() and [process.poll() is None for process in started] == [False, False]
-    rescue.cancel()
-
-
-def test_a_process_that_ends_early_is_an_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "GAMES_PER_PROCESS", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    monkeypatch.setattr(survey, "_environment", lambda: {"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
-    with pytest.raises(EnvError, match=r"A process that read the games in .* ended early \(status"):
-        open_games(data, "train")
-
-
-def test_a_process_that_starts_while_the_reading_ends_is_ended_too(tmp_path: Path) -> None:
-    write_game(tmp_path, "train", NAMES[0])
-    over = threading.Event()
-    over.set()
-    with pytest.raises(EnvError, match="status -9"):
-        survey._elsewhere(tmp_path / "json_2.1.1" / "train", [NAMES[0]] * 5000, survey._Count(5000, None), [], over)
