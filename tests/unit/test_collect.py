@@ -82,6 +82,19 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait_for_ever() -> None:
         run(DOORS, agent="tests.doors:Deadly", jobs=2)
 
 
+def naps() -> Callable[[int], int]:
+    """Answers 0 at once, others after a minute each."""
+    return lambda number: time.sleep(60 * number) or number  # type: ignore[func-returns-value]
+
+
+def test_who_leaves_early_waits_for_nobody() -> None:
+    results = work(naps, [0, 1, 2], 2)
+    assert next(results) == 0
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 30
+
+
 def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(tmp_path: Path) -> None:
     found = run(DOORS, agent="tests.doors:Opener", split="test", output=tmp_path / "out.jsonl")
     lines = trajectories(tmp_path / "out.jsonl")
