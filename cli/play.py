@@ -116,7 +116,7 @@ def play(
         kwargs = {**stage.env_kwargs(given, env_id, policy.config if policy is not None else None), **own}
         drawn = secrets.randbelow(2**31) if seed is None else seed
         with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
-            opened = stage.open_env(env_id, kwargs, split, view)
+            opened = stage.open_env(env_id, kwargs, split, view, name=task)
         with contextlib.closing(opened) as game, completion(keyboard):
             kinds = [kind.strip() for each in types or () for kind in each.split(",")]
             screen.task = stage.find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)

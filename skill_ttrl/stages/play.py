@@ -176,20 +176,30 @@ def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig |
 
 
 def open_env(
-    env_id: str, kwargs: Mapping[str, Any], split: str | None, progress: Progress | None = None
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    split: str | None,
+    progress: Progress | None = None,
+    *,
+    name: str | None = None,
 ) -> TextEnvironment:
     """The environment; one that takes a `split` is made for this one, so that it looks for no other.
 
     Args:
         env_id: its id.
         kwargs: its arguments.
-        split: None: its own.
+        split: None: the one that `name` begins with, as ALFWorld's ids do; else its own.
         progress: told how far it is where opening it takes long.
+        name: of the task that it is opened for.
 
     Raises:
         ConfigError: there is a split among the arguments too.
         EnvError: it cannot be made with these arguments.
     """
+    there, slash, _ = (name or "").partition("/")
+    if split is None and slash and "split" not in kwargs:
+        with suppress(EnvError):  # what stands before the slash need be no split
+            return open_env(env_id, kwargs, there, progress)
     if split is not None:
         refuse_split(kwargs)
     arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}

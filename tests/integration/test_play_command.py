@@ -384,15 +384,18 @@ def test_at_a_terminal_with_json_elsewhere_the_game_is_shown_and_the_file_is_jso
 
 
 def test_an_official_game_is_watched_and_its_expert_plays_the_example(
-    official_games: Path, monkeypatch: pytest.MonkeyPatch
+    official_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(official_games))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     game = "valid_unseen/pick_cool_then_place_in_recep-Potato-None-Microwave-10/trial_T20190907_033228_194678"
     code, out, err = skillttrl("envs", "play", "alfworld", "--task", game, "--expert")
     assert code == 0 and "Task: cool some potato and put it in microwave." in out
     assert out.endswith(
         "You move the potato 2 to the microwave 1.\nWon after 7 steps, reward 1 (alfworld-official).\n"
     ), err
+    read = {path.name.partition("-")[0] for path in (tmp_path / "skill-ttrl" / "alfworld" / "index").glob("*.json")}
+    assert read == {"valid_unseen"}  # thousands of training games are not read for it
     code, out, _ = skillttrl("envs", "play", "alfworld", "--split", "valid_unseen", "--seed", 1, typed="look\n")
     assert code == 0 and "[1/50] > look" in out and "Left after 1 step, reward 0 (alfworld-official)." in out
     done = run_script(Path(__file__).parents[2] / "examples" / "play_alfworld.py", game)
