@@ -68,7 +68,6 @@ def measure_policy(
     refuse_split(asked)
     arguments = {**env_kwargs((), env_id, found.config), **asked, **split_argument(env, split)}
     settings.env.id, settings.env.kwargs = env, arguments
-    settings.data.train = settings.data.eval = None
     if settings.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
         settings.agent.max_turns = MAX_TURNS
     progress = progress or SilentProgress()

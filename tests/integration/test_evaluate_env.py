@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.stages.evaluate_env import measure_policy
 from skill_ttrl.types import Trajectory, from_json
@@ -69,6 +70,20 @@ def test_several_samples_of_a_task_are_no_several_tasks() -> None:
             "openai:opener", DOORS, split="train", limit=2, kwargs={"broken": [1]}, overrides=settings
         )
         assert turned.failed == 0.5 and turned.by_type["right"].accuracy == 0
+
+
+def test_no_more_episodes_are_open_at_once_than_are_sampled_together() -> None:
+    told: list[int] = []
+
+    class Listener(SilentProgress):
+        def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+            told.append(done)
+
+    more = ("eval.samples=2", "eval.greedy=false", "agent.template=plain", "rollout.max_batch_size=4")
+    with FaultyServer(answer=opens, faults=()) as server:
+        settings = [word for word in at(server, *more) if word != "--set"]
+        measure_policy("openai:opener", DOORS, split="test", overrides=settings, progress=Listener())
+    assert told == [2, 4, 6]
 
 
 def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

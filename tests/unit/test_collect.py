@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,9 +17,9 @@ from skill_ttrl.runs.progress import Counting, SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
 from skill_ttrl.stages.collect import HOPELESS, run
-from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success
+from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.stages.workers import work
-from skill_ttrl.types import Trajectory, from_json
+from skill_ttrl.types import Step, Task, Trajectory, from_json
 from tests.doors import DOORS, TASKS
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
@@ -93,6 +94,24 @@ def test_who_leaves_early_waits_for_nobody() -> None:
     began = time.monotonic()
     results.close()
     assert time.monotonic() - began < 30
+
+
+def marks(folder: Path) -> Callable[[int], int]:
+    """Leaves a file for each; the first takes a second."""
+
+    def mark(number: int) -> int:
+        time.sleep(0 if number else 1)
+        (folder / str(number)).touch()
+        return number
+
+    return mark
+
+
+def test_not_too_many_results_wait_for_a_slow_one(tmp_path: Path) -> None:
+    results = work(partial(marks, tmp_path), range(2000), 2)
+    next(results)
+    assert 100 < len([*tmp_path.iterdir()]) < 200
+    results.close()
 
 
 def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(tmp_path: Path) -> None:
@@ -317,6 +336,19 @@ def test_a_torn_line_is_cut(tmp_path: Path, torn: bytes) -> None:
         assert list(opened.lines()) == [b'{"line": 1}\n']
 
 
+def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
+    with TrajectoryFile.open(tmp_path / "out.jsonl", MADE) as file:
+        file.append([b"{}\n"])
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            with pytest.raises(RunFolderError, match="size limit"):
+                file.append([b"[1]\n", b"[%s]\n" % (b"2" * 200)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [*file.lines()] == [b"{}\n"]
+
+
 def test_two_cannot_write_to_one_file_and_nothing_is_left_of_their_lock(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     with TrajectoryFile.open(file, MADE) as opened:
@@ -356,6 +388,12 @@ def test_several_episodes_a_task_are_drawn_together() -> None:
 def test_what_nobody_could_judge_is_no_figure() -> None:
     found = count_success([outcome("a"), outcome("b", None)])
     assert found.success is None and found.interval is None and found.steps == 4
+
+
+def test_what_was_earned_before_a_failure_is_no_success() -> None:
+    task, steps = Task("a", DOORS), (Step("seen", "done", 1.0, False, False),)
+    assert outcome_of(Trajectory(task, steps, None, "terminated")).success
+    assert outcome_of(Trajectory(task, steps, None, "error", error="lost")).success is False
 
 
 def test_failed_episodes_have_no_steps_to_count() -> None:
