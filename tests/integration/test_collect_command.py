@@ -164,9 +164,10 @@ def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
     assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_json_stands_alone_whatever_a_player_prints(tmp_path: Path, jobs: int) -> None:
-    words = ("evaluate", "--env", DOORS, "--agent", "tests.doors:Quitter", "--jobs", jobs, "--json")
+@pytest.mark.parametrize(("command", "jobs"), [("evaluate", 1), ("evaluate", 2), ("collect", 1)])
+def test_json_stands_alone_whatever_a_player_prints(tmp_path: Path, command: str, jobs: int) -> None:
+    where = ("--env", DOORS, "--split", "test", "--json", "-o", tmp_path / "out.jsonl")
+    words = (command, *where, "--agent", "tests.doors:Quitter", "--jobs", jobs)
     done = subprocess.run(
         [sys.executable, "-m", "skill_ttrl.cli.main", *map(str, words)], capture_output=True, text=True, timeout=120
     )

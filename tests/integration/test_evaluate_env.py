@@ -119,6 +119,7 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
         "phases": ["rl"],
         "env": {
             "id": "alfworld",
+            "train_split": "valid_seen",
             "eval_split": "valid_unseen",
             "kwargs": {"task_types": ["pick_and_place_simple"], "reward": 10},
         },
@@ -144,12 +145,15 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
     assert done.code == 0, done
     assert not done.json["transductive"] and done.json["problems"] == 10
     lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"train"}
+    assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"valid_seen"}
     assert {line["source"] for line in lines} == {"alfworld-generated"}
     for step in (step for line in lines for step in line["steps"]):
         assert len(step["admissible"]) > 3 and step["completion"]
-    found = skillttrl("evaluate", run, "--env", "alfworld", "--split", "valid_seen", "--limit", 2, "--json")
+    found = skillttrl("evaluate", run, "--env", "alfworld", "--split", "train", "--limit", 2, "--json")
     assert found.code == 0, found
+    assert all("pick_and_place_simple" in result["task"] for result in found.json["results"]), (
+        "its arguments still hold"
+    )
     assert found.json["problems"] == 2 and found.json["transductive"] is False and found.json["failed"] == 0
     own = skillttrl("evaluate", run, "--json")
     assert own.json["problems"] == 10 and own.json["split"] == "valid_unseen"

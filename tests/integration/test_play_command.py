@@ -19,9 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from skill_ttrl.agents.player import make_player
 from skill_ttrl.cli.main import main
+from skill_ttrl.cli.views import RunView
+from skill_ttrl.envs import make_env
+from skill_ttrl.stages.play import Scene, find_task, play
 from skill_ttrl.types import Trajectory, from_json
+from tests.doors import DOORS
 from tests.preloaded import run_script
 
 HOUSE = '''
@@ -235,6 +241,23 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
 def test_mistakes_are_one_message(options: list[str], code: int, words: str) -> None:
     found, _, err = skillttrl(*PLAY, *options, typed="look\n")
     assert found == code and words in err and "Traceback" not in err and err.count("\n") == 1, err
+
+
+def test_a_screen_that_fails_is_no_outcome_of_the_game() -> None:
+    def broken(scene: Scene) -> None:
+        raise RuntimeError("no screen")
+
+    env = make_env(DOORS)
+    with pytest.raises(RuntimeError, match="no screen"):
+        play(env, find_task(env, DOORS), make_player("random", DOORS), seed=0, watch=broken)
+
+
+def test_a_view_that_waits_draws_nothing_before_a_phase_begins() -> None:
+    with io.StringIO() as out:
+        with RunView(Console(file=out, force_terminal=True, width=80), "play", loop=False, waits=True) as view:
+            assert not out.getvalue()
+            view.start("open", 3, "task")
+        assert "open" in out.getvalue() and "0/3" in out.getvalue()
 
 
 def test_an_environment_without_a_walkthrough_or_commands_says_so() -> None:
