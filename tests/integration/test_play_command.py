@@ -23,6 +23,7 @@ from rich.console import Console
 
 from skill_ttrl.agents.player import make_player
 from skill_ttrl.cli.main import main
+from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.cli.views import RunView
 from skill_ttrl.envs import make_env
 from skill_ttrl.stages.play import Scene, find_task, play
@@ -411,6 +412,7 @@ def test_an_official_game_is_watched_and_its_expert_plays_the_example(
 ) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(official_games))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()  # as in a process of its own: what an earlier test has read would be in memory
     game = "valid_unseen/pick_cool_then_place_in_recep-Potato-None-Microwave-10/trial_T20190907_033228_194678"
     code, out, err = skillttrl("envs", "play", "alfworld", "--task", game, "--expert")
     assert code == 0 and "Task: cool some potato and put it in microwave." in out
