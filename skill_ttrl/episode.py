@@ -100,9 +100,10 @@ def plain(info: Mapping[str, Any], begun: Mapping[str, Any] | None = None) -> di
     Args:
         info: as the environment gave it.
         begun: that of the episode's `reset`. Texts that it has too are left out: an environment says with every step which task
-            is played and where its file lies, which need not be in every step that is kept, nor on another machine.
+            is played and where its file lies, which need not be in every step that is kept, nor on another machine. `answer` is
+            what votes, and stays whatever stood at the start.
     """
-    known = begun or {}
+    known = {key: value for key, value in (begun or {}).items() if key != "answer"}
     return {
         str(key): value
         for key, value in info.items()

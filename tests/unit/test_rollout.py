@@ -12,6 +12,7 @@ import pytest
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
+from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.scripted import ScriptedBackend
@@ -65,6 +66,17 @@ class Echo(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "", 0.0, False, True, {}
+
+
+class Standing(TextEnv):
+    """Says at the start which answer stands; the last word on it is the same."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return "Keep it?", {"answer": "42", "rules": "long"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 1.0, True, False, {"answer": "42", "rules": "long"}
 
 
 def play(
@@ -294,3 +306,25 @@ def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_aske
     asyncio.run(work)
     asked = [turn[0].choices for turn in backend.asked]
     assert asked == ([("go east", "look"), ("open box",), ()] if constrain else [(), (), ()])
+
+
+def test_an_answer_that_stood_at_the_start_too_is_still_the_environments() -> None:
+    task = Task("s", "Standing-v0")
+    ((sampled,),) = (group.trajectories for group in play(Standing, [task], 1, ScriptedBackend(["\\boxed{7}"])))
+    collected = play_episode(Standing(), task, Says("\\boxed{7}"), seed=0)
+    for played in (sampled, collected):
+        assert played.answer == "42" and played.steps[-1].info == {"answer": "42"}  # what never changes is not kept
+
+
+class Says:
+    """Gives one action, whatever it sees."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+
+    def start(self, observation: str, info: Any, seed: int) -> None:
+        """See `Player.start`."""
+
+    def act(self, observation: str, info: Any) -> str:
+        """See `Player.act`."""
+        return self.action
