@@ -99,7 +99,8 @@ class ALFWorldEnv(TextEnv):
         Raises:
             EnvError: see the environment.
         """
-        open_games(data, split, strict=bool(others.get("strict")), progress=progress)
+        engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
+        open_games(data, split, strict=others.get("strict") is True, engine=engine, progress=progress)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""

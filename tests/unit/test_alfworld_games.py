@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.envs.alfworld import index, survey
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.game import GENERATED, OFFICIAL
 from skill_ttrl.envs.alfworld.games import GameList, find_data, open_games
 from skill_ttrl.envs.alfworld.index import forget, index_file
@@ -286,7 +287,11 @@ def test_a_game_for_the_official_engine_alone_is_kept_for_it(data: Path) -> None
     path = write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_D", pddl_domain=other)
     with pytest.warns(UserWarning, match=rf"{re.escape(str(path))} cannot be played by the fast engine"):
         assert len(open_games(data, "train")) == 3
-    assert len(open_games(data, "train", engine="official")) == 4
+    assert len(open_games(data, "train", engine="official", strict=True)) == 4
+    told: list[tuple[int, int]] = []
+    ALFWorldEnv.prepare(lambda *count: told.append(count), data=data, engine="official", strict=True)
+    with pytest.raises(EnvError, match="cannot be played"):
+        ALFWorldEnv.prepare(lambda *count: told.append(count), data=data, strict=True)
 
 
 def test_games_are_read_once(data: Path, read: list[str]) -> None:
