@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ import platformdirs
 from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, SPLITS, TASK_TYPES
 from skill_ttrl.envs.alfworld.maker import GENERATOR, Generated, generated
 from skill_ttrl.envs.alfworld.ontology import read_ontology
+from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.runs.files import acquire_lock, release_lock, write_atomic
 
@@ -31,8 +32,6 @@ SEED = 0
 COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
 """Games of each split that are made where no official ones are given."""
 MAX_GAMES = 1_000_000
-Progress = Callable[[int, int], None]
-"""Told (games there, games asked for)."""
 _BESIDE = ".making-"
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import skill_ttrl
 from skill_ttrl.envs.alfworld.game import GAME_FILE, TASK_TYPES, read_content, read_game_file
 from skill_ttrl.errors import EnvError
+from skill_ttrl.runs.cores import cores
 
 PLAYABLE, FAST_CANNOT, DAMAGED, EXCLUDED = "playable", "fast cannot", "damaged", "excluded"
 """What becomes of a game: it is played; only the official engine may play it; it cannot be read; it is none of the six tasks,
@@ -31,7 +32,7 @@ GAMES_PER_PROCESS = 250
 MAX_PROCESSES = 8
 
 Progress = Callable[[int, int], None]
-"""Told of (games read, games in all)."""
+"""Told of (games read or made, games in all)."""
 
 
 class Found(NamedTuple):
@@ -83,7 +84,7 @@ def look_at_all(folder: Path, names: Sequence[str], progress: Progress | None = 
         EnvError: a process ended early.
     """
     count = _Count(len(names), progress)
-    processes = min(len(names) // GAMES_PER_PROCESS, len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    processes = min(len(names) // GAMES_PER_PROCESS, cores(), MAX_PROCESSES)
     if processes < 2 or not sys.executable:
         return [count.one(look_at(folder, name)) for name in names]
     started, over = list[subprocess.Popen[bytes]](), threading.Event()

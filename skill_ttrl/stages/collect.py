@@ -27,6 +27,7 @@ from skill_ttrl.envs import env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError, did_you_mean
+from skill_ttrl.runs.cores import cores
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
@@ -39,7 +40,7 @@ from skill_ttrl.stages.outcomes import (
     outcome_of,
     running_success,
 )
-from skill_ttrl.stages.workers import cores, work
+from skill_ttrl.stages.workers import work
 from skill_ttrl.types import Task, Trajectory, first_problem, from_json, to_json
 
 PHASE = "play"

@@ -18,7 +18,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.stages.evaluate import measure_subject
 from skill_ttrl.stages.measure import Evaluation
-from skill_ttrl.stages.play import MAX_TURNS, env_kwargs
+from skill_ttrl.stages.play import env_kwargs, with_turns
 from skill_ttrl.stages.subject import Problems, find_subject
 from skill_ttrl.types import Task
 
@@ -63,13 +63,11 @@ def measure_policy(
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     env_id = resolve_env(env)
     found = find_subject(source, overrides, config=config)
-    settings = found.config.model_copy(deep=True)
+    settings = with_turns(found.config, overrides).model_copy(deep=True)
     asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
     refuse_split(asked)
     arguments = {**env_kwargs((), env_id, found.config), **asked, **split_argument(env, split)}
     settings.env.id, settings.env.kwargs = env, arguments
-    if settings.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
-        settings.agent.max_turns = MAX_TURNS
     progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, *OPENING))

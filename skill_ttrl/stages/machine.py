@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.runs.cores import cores
 from skill_ttrl.stages import version_sets
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ def _nvidia_smi() -> str:
 def _cpu() -> Check:
     from skill_ttrl.rl.memory import device_memory
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Check("cpu", "ok", f"{cores} cores, {device_memory('cpu') / 1e9:.1f} GB of memory available")
+    return Check("cpu", "ok", f"{cores()} cores, {device_memory('cpu') / 1e9:.1f} GB of memory available")
 
 
 def _disk() -> Check:

@@ -21,7 +21,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode, source_of
-from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.errors import ConfigError, EnvError, SplitError, did_you_mean
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.types import Step, Task, Trajectory
 
@@ -175,6 +175,13 @@ def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig |
     return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
 
 
+def with_turns(config: SkillTTRLConfig, overrides: Sequence[str]) -> SkillTTRLConfig:
+    """The config of a policy that is to play a game: `MAX_TURNS` where nobody has said otherwise."""
+    if config.agent.max_turns > 1 or any(each.startswith("agent.max_turns=") for each in overrides):
+        return config
+    return config.model_copy(update={"agent": config.agent.model_copy(update={"max_turns": MAX_TURNS})})
+
+
 def open_env(
     env_id: str,
     kwargs: Mapping[str, Any],
@@ -198,7 +205,7 @@ def open_env(
     """
     there, slash, _ = (name or "").partition("/")
     if split is None and slash and "split" not in kwargs:
-        with suppress(EnvError):  # what stands before the slash need be no split
+        with suppress(SplitError):  # what stands before the slash need be no split
             return open_env(env_id, kwargs, there, progress)
     if split is not None:
         refuse_split(kwargs)

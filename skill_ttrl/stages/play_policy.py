@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from skill_ttrl.llm.base import Sampling, wait_for
 from skill_ttrl.llm.usage import accounting, spending
 from skill_ttrl.rollout import EnvPool, rollout
-from skill_ttrl.stages.play import MAX_TURNS, Stopped, TextEnvironment, Watch, WatchedEnv, ended
+from skill_ttrl.stages.play import Stopped, TextEnvironment, Watch, WatchedEnv, ended, with_turns
 from skill_ttrl.stages.subject import Subject, find_subject
 from skill_ttrl.stages.trained import Answering, awake
 from skill_ttrl.types import Task, Trajectory
@@ -25,9 +26,7 @@ def find_policy(name: str, overrides: Sequence[str] = (), *, config: str | None 
         ConfigError, RunFolderError, ModelError: see `find_subject`.
     """
     found = find_subject(name, overrides, config=config)
-    if found.config.agent.max_turns == 1 and not any(each.startswith("agent.max_turns=") for each in overrides):
-        found.config.agent.max_turns = MAX_TURNS
-    return found
+    return replace(found, config=with_turns(found.config, overrides))
 
 
 def play_policy(

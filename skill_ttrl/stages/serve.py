@@ -18,6 +18,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.vllm_http import KEY_VARIABLE
 from skill_ttrl.llm.vllm_transfer import transfer_folder
+from skill_ttrl.runs.cores import cores
 from skill_ttrl.runs.files import explaining
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages.supervise import Job
@@ -158,7 +159,7 @@ def plan(serving: Serving) -> list[Job]:
     for port, share in zip(_ports(serving), gpus, strict=True):
         environment = {"CUDA_VISIBLE_DEVICES": share} if share else {}
         if not share and serving.replicas > 1 and "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // serving.replicas))
+            environment["OMP_NUM_THREADS"] = str(max(1, cores() // serving.replicas))
         address = f"http://{_reachable(serving.host)}:{port}"
         log = serving.log_dir / f"server-{port}.log"
         jobs.append(Job(address, tuple(_command(ready, port, folder)), log.absolute(), environment, share))

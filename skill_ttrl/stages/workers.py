@@ -7,7 +7,6 @@ itself takes all results along. Here each process has a pipe of its own, and end
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -25,11 +24,6 @@ Result = TypeVar("Result")
 
 _AHEAD = 2  # things a process has been given: while its result travels, it has the next one
 _WINDOW = 64  # results of each process that may wait for an earlier one
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def work(make: Callable[[], Callable[[Item], Result]], items: Sequence[Item], jobs: int) -> Generator[Result]:
