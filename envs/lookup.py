@@ -18,7 +18,11 @@ from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError,
 from skill_ttrl.registry import import_user_module
 from skill_ttrl.types import Task
 
-SHORT_NAMES: dict[str, str] = {"math": "SkillTTRL/Math-v0", "alfworld": "SkillTTRL/ALFWorld-v0"}
+SHORT_NAMES: dict[str, str] = {
+    "math": "SkillTTRL/Math-v0",
+    "alfworld": "SkillTTRL/ALFWorld-v0",
+    "webshop": "SkillTTRL/WebShop-v0",
+}
 DEFAULT_SEED_TASKS = 256
 _SEEDS_PER_SPLIT = 1_000_000
 _GYMNASIUM_ADDS = " was raised from the environment creator for "

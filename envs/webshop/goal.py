@@ -27,5 +27,3 @@ class Goal:
     """Name → value for a synthetic goal; only values for one that a person wrote. May be empty."""
     price_upper: float
     """US dollars, above 0; `NO_CEILING` where there is none."""
-    weight: float = 1.0
-    """How often it is drawn, relative to the others: upstream's `weight`."""

@@ -1,0 +1,175 @@
+"""The catalogue to shop in, opened once in a process and kept once on a machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from skill_ttrl.envs.webshop.files import VARIABLE, Files, find_files, read_human, read_products
+from skill_ttrl.envs.webshop.goals import KINDS, GoalList, SyntheticGoals
+from skill_ttrl.envs.webshop.product import Product, read_product
+from skill_ttrl.envs.webshop.store import Store, open_store, write_store
+from skill_ttrl.errors import EnvError, did_you_mean
+
+Progress = Callable[[int, int], None]
+"""Told of (things done, things in all)."""
+
+GENERATED = "generated"
+GENERATED_FILE = "generated.json"
+"""Beside files in the official schema that this package has written."""
+OFFICIAL = "official"
+GOALS = ("auto", *KINDS)
+_WRITERS = ("analysis", "files", "goals", "maker", "maker_words", "product", "search", "store")
+"""Modules whose text decides what a store holds: one that other text has made is made again."""
+
+_opened: dict[str, Catalogue] = {}
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """Products, the search in them, and their goals; the same object for all environments of a process."""
+
+    store: Store
+    files: Files | None
+    """None: the generated catalogue, made in memory of the machine."""
+
+    @property
+    def source(self) -> str:
+        """Where the products are from: `official` or `generated`, and how many there are."""
+        made = self.files is None or (self.files.products.parent / GENERATED_FILE).is_file()
+        return f"{GENERATED if made else OFFICIAL}, {len(self.store):,} products"
+
+    def goals(self, kind: str = "auto") -> GoalList:
+        """The goals of a kind in their fixed order.
+
+        Args:
+            kind: `synthetic`, `human`, or `auto`: human ones where the file of them is there.
+
+        Raises:
+            EnvError: there are none, or no such kind.
+        """
+        if kind not in GOALS:
+            raise EnvError(f"There are no goals of a kind {kind!r:.60}.{did_you_mean(str(kind)[:50], GOALS)}")
+        human = self.files is not None and self.files.human is not None
+        if kind == "human" and not human:
+            where = self.files.products.parent if self.files is not None else "the generated catalogue"
+            raise EnvError(f"There is no items_human_ins.json in {where}, so no human goals; there are synthetic ones.")
+        return self._human if kind == "human" or (kind == "auto" and human) else self._synthetic
+
+    @cached_property
+    def _synthetic(self) -> GoalList:
+        return GoalList(self.store, "synthetic")
+
+    @cached_property
+    def _human(self) -> GoalList:
+        assert self.files is not None and self.files.human is not None
+        return GoalList(self.store, "human", read_human(self.files.human))
+
+
+def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Catalogue:
+    """The catalogue that `data` means; what takes long is done the first time on a machine and kept in the user's cache.
+
+    Args:
+        data: the folder of the official files, the path of their file of products, or `generated`. None: `$WEBSHOP_DATA` where
+            it is set, else `generated`.
+        progress: told how far it is while a catalogue is read for the first time: of (products, products) of a generated one,
+            of (megabytes, megabytes) of files.
+
+    Raises:
+        EnvError: there are no such files, they cannot be read, or the cache cannot be written.
+    """
+    asked, said = data, ""
+    if asked is None:
+        asked, said = os.environ.get(VARIABLE) or GENERATED, f"${VARIABLE}"
+    if not isinstance(asked, str | os.PathLike):
+        raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
+    if asked == GENERATED:
+        return _opening(_generated_key(), None, progress)
+    files = find_files(asked, said)
+    return _opening(_files_key(files), files, progress)
+
+
+def forget() -> None:
+    """The next `open_catalogue` opens anew."""
+    with _lock:
+        _opened.clear()
+
+
+def _opening(key: str, files: Files | None, progress: Progress | None) -> Catalogue:
+    with _lock:
+        if key not in _opened:
+            about = {"files": [str(path) for path in files.paths()] if files is not None else []}
+            store = open_store(key, lambda folder: _make(folder, files, about, progress))
+            _opened[key] = Catalogue(store, files)
+        return _opened[key]
+
+
+def _make(folder: Path, files: Files | None, about: dict[str, list[str]], progress: Progress | None) -> None:
+    tell = progress or (lambda done, total: None)
+    goals = SyntheticGoals()
+    products = _made(tell) if files is None else _from_files(files, tell)
+    write_store(folder, goals.watch(products), about)
+    for name, array in goals.arrays().items():
+        np.save(folder / f"{name}.npy", array)
+    _forget_replaced(folder, about["files"])
+
+
+def _made(progress: Progress) -> Iterator[Product]:
+    from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS, make_products
+
+    for number, (fields, about) in enumerate(make_products(DEFAULT_PRODUCTS), 1):
+        yield read_product(fields, about)
+        progress(number, DEFAULT_PRODUCTS)
+
+
+def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
+    total = max(1, files.products.stat().st_size >> 20)
+    told = -1
+    for product, read in read_products(files):
+        if (megabytes := min(read >> 20, total)) > told:
+            told = megabytes
+            progress(told, total)
+        yield product
+    progress(total, total)
+
+
+def _forget_replaced(folder: Path, files: list[str]) -> None:
+    """Remove stores of the same files as they were before, and of files that are no more: each may be as large as they are."""
+    for other in folder.parent.glob("*/catalogue.json"):
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            theirs = json.loads(other.read_bytes()).get("files")
+            if theirs and (theirs == files or not all(map(os.path.exists, theirs))):
+                shutil.rmtree(other.parent, ignore_errors=True)
+
+
+def _files_key(files: Files) -> str:
+    said = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in files.paths()]
+    return f"{files.products.stem}-{_digest(json.dumps([said, _writers()]).encode())}"
+
+
+def _generated_key() -> str:
+    from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS
+
+    return f"{GENERATED}-{DEFAULT_PRODUCTS}-{_digest(_writers().encode())}"
+
+
+@functools.cache
+def _writers() -> str:
+    here = Path(__file__).parent
+    return _digest(b"".join((here / f"{name}.py").read_bytes() for name in _WRITERS if (here / f"{name}.py").is_file()))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,253 @@
+"""`SkillTTRL/WebShop-v0`: buy what an instruction asks for, one search or click a step."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.envs.webshop.catalogue import Progress, open_catalogue
+from skill_ttrl.envs.webshop.goals import GoalList
+from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
+from skill_ttrl.envs.webshop.nouns import find_nouns
+from skill_ttrl.envs.webshop.pages import admissible
+from skill_ttrl.envs.webshop.shop import Shop, is_coded
+from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.types import Task
+
+WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
+MAX_STEPS = 15
+"""Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
+_OPTIONS = ("task", "goal", "walkthrough", "reference")
+
+
+class WebShopEnv(TextEnv):
+    """Shopping of WebShop in text: find and buy what an instruction asks for, among 1,000 to 1.18 million products.
+
+    `reset(options={"task": id})` gives one goal; without, the seed draws one of the split by upstream's weights. Actions are
+    `search[words]` and `click[what]`; any other text changes nothing, and so does a click on what the page does not show. Only
+    `click[buy now]` ends an episode (`terminated`), with upstream's reward in [0, 1]; `truncated` after `max_steps`.
+
+    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its id), `admissible_commands` (a search
+    stands there as "search[<your query>]"), `available_actions` (upstream's), `won` (bought with reward 1), `score` (upstream's
+    reward, whatever `reward` and `partial` say), `coded_queries` (searches with upstream's query codes so far) and `source`;
+    after a purchase also the parts of the reward, see `reward.PurchaseReward`. With `options={"walkthrough": True}` also
+    `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
+
+    Products, index and goals are kept once on a machine and mapped into memory. An environment pickles in mid-episode.
+
+    Args:
+        data: the folder of the official files, the path of their file of products, `generated` for this package's own shop, or
+            `http://host:port` for a running official server (see `live`). None: `$WEBSHOP_DATA` where it is set, else
+            `generated`.
+        split: `train`, `dev` or `test`, of which seeds draw.
+        split_by: `goal`: upstream's ranges; `product`: no product on two sides. See `goals.GoalList.split`.
+        goals: `synthetic`, `human`, or `auto`: human ones where the file of them is there.
+        observation_mode: `text`, `text_rich`, `html` or `url`, as upstream's.
+        max_steps: steps of an episode.
+        reward: of a perfect purchase; others are its fractions.
+        partial: False gives nothing for a purchase that is not perfect (SkillRL: reward 10, partial False).
+        query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
+        show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
+        nouns: which words of titles are nouns: `auto`, `rule`, `spacy` or `module:attr`; see `nouns.find_nouns`.
+        server_goals: how many goals a running server has, which it does not tell; without, the split `train` is not known.
+        render_mode: `ansi`: `render()` gives the last page as text.
+
+    Raises:
+        EnvError: there is no such catalogue, or an argument is not known.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        split: str = "train",
+        split_by: str = "goal",
+        goals: str = "auto",
+        observation_mode: str = "text",
+        max_steps: int = MAX_STEPS,
+        reward: float = 1.0,
+        partial: bool = True,
+        query_codes: bool = False,
+        show_attributes: bool = False,
+        nouns: str = "auto",
+        server_goals: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__()
+        if observation_mode not in MODES:
+            raise EnvError(
+                f"There is no observation mode {observation_mode!r:.60}.{did_you_mean(str(observation_mode)[:50], MODES)}"
+            )
+        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+            raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
+        for name, value in (("partial", partial), ("query_codes", query_codes), ("show_attributes", show_attributes)):
+            if not isinstance(value, bool):
+                raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
+        self.shop: Shop | None = None
+        self.goals: GoalList | ServerGoals
+        self._visit: ShopVisit | LiveVisit
+        if is_server(data):
+            self.goals = ServerGoals(str(data), server_goals)
+            self._visit = LiveVisit(str(data), observation_mode)
+            self.source = f"server {data}"
+        else:
+            catalogue = open_catalogue(data)
+            self.goals = catalogue.goals(goals)
+            self.shop = Shop(
+                catalogue.store, find_nouns(nouns), query_codes=query_codes, show_attributes=show_attributes
+            )
+            self._visit = ShopVisit(self.shop, observation_mode)
+            self.source = f"{catalogue.source}, {self.goals.kind} goals by {split_by}, nouns by {self.shop.nouns.name}"
+        self.split, self.split_by = split, split_by
+        self.max_steps, self.reward, self.partial = max_steps, float(reward), partial
+        self.render_mode = render_mode
+        self._numbers = self.goals.split(split, split_by)
+        self._begun: dict[str, Any] = {}
+        self._view: View | None = None
+        self._last: str | None = None
+        self._steps = self._coded = 0
+
+    @classmethod
+    def prepare(cls, progress: Progress, data: str | os.PathLike[str] | None = None, **others: Any) -> None:
+        """Read or make the catalogue, which takes seconds to minutes the first time; see `skill_ttrl.envs.prepare_env`.
+
+        Raises:
+            EnvError: see the environment.
+        """
+        if not is_server(data):
+            open_catalogue(data, progress)
+
+    def tasks(self, split: str | None = None) -> list[Task]:
+        """The goals of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
+        numbers = self._numbers if split is None else self.goals.split(split, self.split_by)
+        return [
+            Task(
+                id=goal.id,
+                env_id=WEBSHOP_ENV_ID,
+                options={"task": goal.id},
+                split=self.split if split is None else split,
+                task_type=goal.category,
+            )
+            for goal in (self.goals[int(number)] for number in numbers)
+        ]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: draws a goal where none is given.
+            options: `task`, the id of a goal of any split; or `goal`, its number in the fixed order; `walkthrough`, whether
+                `info` has one. `reference` means nothing here.
+
+        Raises:
+            EnvError: an option is not known, there is no such goal, or a running server does not answer.
+        """
+        super().reset(seed=seed)
+        if options is not None and not isinstance(options, Mapping):
+            raise EnvError(f"The options of {WEBSHOP_ENV_ID} are a dict, found {type(options).__name__}.")
+        asked = dict(options or {})
+        for option in asked:
+            if option not in _OPTIONS:
+                raise EnvError(
+                    f"{WEBSHOP_ENV_ID} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], _OPTIONS)}"
+                )
+        number = self._asked_number(asked)
+        goal = self.goals[number]
+        if isinstance(self._visit, ShopVisit):
+            instruction, self._view = self._visit.start(goal, str(number))
+        else:
+            instruction, self._view = self._visit.start(number)
+        self._begun = {"task": instruction, "task_type": goal.category, "goal": goal.id, "source": self.source}
+        self._last, self._steps, self._coded = None, 0, 0
+        info = self._info()
+        if asked.get("walkthrough"):
+            info["walkthrough"] = self._walkthrough(number)
+        return self._view.observation, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One search or click; any text.
+
+        Raises:
+            EnvError: `action` is no `str`, there was no `reset` before, or a running server does not answer.
+        """
+        if not isinstance(action, str):
+            raise EnvError(
+                f"An action of {WEBSHOP_ENV_ID} is a str, found {type(action).__name__}: {repr(action)[:80]}."
+            )
+        if self._view is None:
+            raise EnvError("step was called before reset.")
+        over = self._view.score is not None
+        self._view = self._visit.act(action)
+        self._last, self._steps = action, self._steps + 1
+        self._coded += is_coded(action)
+        bought = self._view.score is not None
+        earned = 0.0 if over or self._view.score is None else self._paid(self._view.score)
+        return self._view.observation, earned, bought, not bought and self._steps >= self.max_steps, self._info()
+
+    def render(self) -> str | None:
+        """The last action and the page it led to; None without `render_mode="ansi"`."""
+        if self.render_mode is None or self._view is None:
+            return None
+        said = [f"> {self._last}"] if self._last is not None else []
+        return "\n".join([*said, self._view.observation])
+
+    def close(self) -> None:
+        """Let go of the episode and of connections; `reset` begins another."""
+        self._visit.close()
+        self._view = None
+
+    def _paid(self, score: float) -> float:
+        return self.reward * (score if self.partial or score == 1.0 else 0.0)
+
+    def _asked_number(self, asked: Mapping[str, Any]) -> int:
+        if asked.get("task") is not None and asked.get("goal") is not None:
+            raise EnvError("The options name a goal by `task`, its id, or by `goal`, its number: give one of them.")
+        if asked.get("task") is not None:
+            if not isinstance(asked["task"], str):
+                raise EnvError(
+                    f"The option task is a goal's id, a text, found {type(asked['task']).__name__}: {asked['task']!r:.60}. "
+                    "Its number is given as goal."
+                )
+            return self.goals.find(asked["task"])
+        if asked.get("goal") is not None:
+            number = asked["goal"]
+            if isinstance(number, bool) or not isinstance(number, int | np.integer):
+                raise EnvError(f"The option goal is a number, found {type(number).__name__}: {number!r:.60}.")
+            if not 0 <= number < len(self.goals):
+                raise EnvError(f"There is no goal {number}: they are numbered from 0 to {len(self.goals) - 1:,}.")
+            return int(number)
+        weights = self.goals.weights(self._numbers).cumsum()
+        place = int(np.searchsorted(weights, self.np_random.random() * weights[-1], side="right"))
+        return int(self._numbers[min(place, len(self._numbers) - 1)])
+
+    def _walkthrough(self, number: int) -> list[str]:
+        if self.shop is None or not isinstance(self.goals, GoalList):
+            raise EnvError("A running server does not tell its goals, so that there is no walkthrough.")
+        from skill_ttrl.envs.webshop.solve import solve
+
+        return list(solve(self.shop, self.goals[number], self.max_steps))
+
+    def _info(self) -> dict[str, Any]:
+        assert self._view is not None
+        view = self._view
+        shown = list(view.clickables)
+        return {
+            **self._begun,
+            "admissible_commands": admissible(shown, view.search_bar),
+            "available_actions": {"has_search_bar": view.search_bar, "clickables": shown},
+            "won": view.score == 1.0,
+            "score": view.score or 0.0,
+            "coded_queries": self._coded,
+            **view.parts,
+        }

@@ -1,0 +1,218 @@
+"""The shop as a state machine: where a shopper stands, and what an action changes.
+
+The rules are those of upstream's `SimServer.receive` and `WebAgentTextEnv.step` (`web_agent_site/envs/web_agent_text_env.py`),
+those too that look odd: a search is honoured on every page, a click on what is not on the page changes nothing, pages of results
+go on after the last one, and going back to the results forgets the chosen options.
+
+Not followed: upstream finds out where it stands by looking for "search_results" and the like in the address, which holds the
+query, so that a query with such a word leads it astray.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
+
+from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import price_of
+from skill_ttrl.envs.webshop.nouns import Nouns
+from skill_ttrl.envs.webshop.pages import (
+    BACK,
+    BUY,
+    NEXT,
+    PREVIOUS,
+    RESULTS_A_PAGE,
+    SUB_PAGES,
+    Page,
+    clickables,
+    done_page,
+    item_page,
+    results_page,
+    search_page,
+    sub_page,
+)
+from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.envs.webshop.reward import PurchaseReward, purchase_reward
+from skill_ttrl.envs.webshop.store import Store
+from skill_ttrl.types import derive_seed
+
+RESULTS = 50
+"""Products that a search gives at most."""
+QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")
+"""First words with which upstream's search gives random products, or those with an attribute, a category or a query."""
+BASE_URL = "http://127.0.0.1:3000"
+KEPT_SEARCHES = 1024
+
+Place = Literal["search", "results", "item", "sub", "done"]
+
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a shopper stands. Plain data: an episode is a goal and a state."""
+
+    place: Place = "search"
+    keywords: tuple[str, ...] = ()
+    """Of the last search; upstream splits them at each space."""
+    page: int = 1
+    """Of the results, from 1."""
+    asin: str = ""
+    """The product looked at, or bought."""
+    seen: frozenset[str] = frozenset()
+    """ASINs of the products opened since the last visit to the search page."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Chosen of `asin`, in the order of the first choice of each."""
+    sub: str = ""
+    """Which page of the product, where `place` is "sub"."""
+    bought: PurchaseReward | None = None
+
+
+def parse_action(action: str) -> tuple[str, str] | None:
+    """The name and argument of `name[argument]`, the argument in small letters; None: it has no such form.
+
+    As upstream reads them: the name is everything up to the last bracket that can open an argument, a line's end ends the match,
+    and what follows the last closing bracket is not looked at.
+    """
+    match = _ACTION.match(action)
+    return None if match is None else (match[1], match[2].lower())
+
+
+def is_coded(action: str) -> bool:
+    """Whether an action is a search with one of the `QUERY_CODES`."""
+    parsed = parse_action(action)
+    return parsed is not None and parsed[0] == "search" and parsed[1].split(" ")[0] in QUERY_CODES
+
+
+class Shop:
+    """One shop for every shopper of a process: it keeps nothing of an episode.
+
+    Args:
+        store: the products.
+        nouns: which words of a title the reward takes for nouns.
+        query_codes: honour the `QUERY_CODES`, which are a way around shopping.
+        show_attributes: products have a page with the attributes that the reward looks at.
+    """
+
+    def __init__(self, store: Store, nouns: Nouns, *, query_codes: bool = False, show_attributes: bool = False) -> None:
+        self.store, self.nouns = store, nouns
+        self.query_codes, self.show_attributes = query_codes, show_attributes
+        self.search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
+        """Keywords → numbers of the products found, best first; also `search.cache_info()`."""
+
+    def step(self, goal: Goal, state: State, page: Page, action: str) -> State:
+        """What an action leads to; the same state where it means nothing here.
+
+        Args:
+            goal: of the episode; only a purchase looks at it.
+            state: where the shopper stands.
+            page: what `page(goal, state)` shows there.
+            action: any text.
+        """
+        parsed = parse_action(action)
+        if parsed is None or state.place == "done":
+            return state
+        name, argument = parsed
+        if name == "search":
+            return _results(state, tuple(argument.split(" ")), 1)
+        if name != "click" or argument == "search":
+            return state
+        clicked = clickables(page).get(argument)
+        if clicked is None:
+            return state
+        if argument == BUY.lower():
+            bought = purchase_reward(self.product(state.asin), goal, self.price(state.asin), state.options, self.nouns)
+            return replace(state, place="done", bought=bought)
+        if argument == BACK.lower():
+            return State()
+        if argument == NEXT.lower() and state.place == "results":
+            return _results(state, state.keywords, state.page + 1)
+        if argument == PREVIOUS.lower() and state.place != "search":
+            if state.place == "sub":
+                return replace(state, place="item", sub="")
+            return _results(state, state.keywords, state.page - (state.place == "results"))
+        # An option named like a page leads to that page, as upstream: it looks at the name alone.
+        wanted = next((sub for sub in SUB_PAGES if sub.lower() == argument), None)
+        if wanted is not None:
+            return replace(state, place="sub", sub=wanted)
+        if clicked.kind == "product":
+            return replace(state, place="item", asin=clicked.text, seen=state.seen | {clicked.text})
+        if clicked.kind == "option":
+            return replace(state, place="item", options={**state.options, clicked.option.lower(): argument})
+        return replace(state, place="item", sub="")
+
+    def page(self, goal: Goal, state: State) -> Page:
+        """What is shown to a shopper who stands there."""
+        if state.place == "search":
+            return search_page(goal.instruction)
+        if state.place == "results":
+            found = self.search(state.keywords)
+            first = (state.page - 1) * RESULTS_A_PAGE
+            shown = [self.store[number] for number in found[first : first + RESULTS_A_PAGE]]
+            return results_page(goal.instruction, shown, state.page, len(found))
+        if state.place == "done":
+            return done_page(state.asin, state.options, state.bought.total if state.bought is not None else 0.0)
+        product = self.product(state.asin)
+        if state.place == "item":
+            return item_page(goal.instruction, product, self.show_attributes)
+        return sub_page(goal.instruction, product, state.sub)
+
+    def product(self, asin: str) -> Product:
+        """A product by its ASIN.
+
+        Raises:
+            KeyError: it is not in the catalogue.
+        """
+        number = self.store.number_of(asin)
+        if number is None:
+            raise KeyError(asin)
+        product: Product = self.store[number]
+        return product
+
+    def price(self, asin: str) -> float:
+        """What a product costs, US dollars; see `goals.price_of`."""
+        return price_of(self.product(asin))
+
+    def _search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
+        if self.query_codes and keywords[0] in QUERY_CODES:
+            return self._coded(keywords)
+        return tuple(self.store.search_index.search(" ".join(keywords), RESULTS))
+
+    def _coded(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
+        """Upstream's site answers them so; its text environment fails at `<a>`. The random products are the same each time."""
+        code, rest = keywords[0], " ".join(keywords[1:]).strip()
+        if code == "<r>":
+            drawn = random.Random(derive_seed(0, "<r>", *keywords))
+            return tuple(drawn.sample(range(len(self.store)), min(RESULTS, len(self.store))))
+        return tuple(number for number, product in enumerate(self.store) if _has(product, code, keywords, rest))
+
+
+def page_url(session: str, state: State) -> str:
+    """The address of a page as the official simulator writes it."""
+    words = "+".join(state.keywords)
+    if state.place == "search":
+        return f"{BASE_URL}/{session}"
+    if state.place == "results":
+        return f"{BASE_URL}/search_results/{session}/{words}/{state.page}"
+    if state.place == "done":
+        return f"{BASE_URL}/done/{session}/{state.asin}/{dict(state.options)}"
+    if state.place == "item":
+        return f"{BASE_URL}/item_page/{session}/{state.asin}/{words}/{state.page}/{json.dumps(dict(state.options))}"
+    return f"{BASE_URL}/item_sub_page/{session}/{state.asin}/{words}/{state.page}/{state.sub}/{dict(state.options)}"
+
+
+def _results(state: State, keywords: tuple[str, ...], page: int) -> State:
+    return State(place="results", keywords=keywords, page=page, seen=state.seen)
+
+
+def _has(product: Product, code: str, keywords: tuple[str, ...], rest: str) -> bool:
+    if code == "<a>":
+        return rest in product.attributes
+    if code == "<c>":
+        return len(keywords) > 1 and product.category == keywords[1].strip()
+    return product.query == rest

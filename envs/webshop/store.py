@@ -1,0 +1,178 @@
+"""A catalogue as it is kept on a machine: written once, mapped into memory by every process that shops in it.
+
+The full official catalogue has 1.18 million products, 5 GB of JSON. Nothing of it is held by an environment: products, search
+index and the order of the goals are files in the user's cache, whose pages all environments of a machine share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
+from skill_ttrl.errors import EnvError
+
+KEPT_PRODUCTS = 2048
+"""Products that a process keeps read."""
+_META = "catalogue.json"
+_BESIDE = ".making-"
+
+
+class Store(Sequence[Product]):
+    """The products of one catalogue, in its order, and the search in them.
+
+    Args:
+        folder: what `write_store` has made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about: dict[str, Any] = json.loads((folder / _META).read_bytes())
+        """What was said of it when it was written."""
+        self._lines = np.memmap(folder / "products.jsonl", dtype=np.uint8, mode="r")
+        self._ends = np.load(folder / "ends.npy", mmap_mode="r")
+        self._asins = np.load(folder / "asins.npy", mmap_mode="r")
+        self._numbers = np.load(folder / "numbers.npy", mmap_mode="r")
+        self.search_index = SearchIndex(folder / "index")
+        self._read = lru_cache(maxsize=KEPT_PRODUCTS)(self._parse)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self._read(each) for each in range(*number.indices(len(self)))]
+        return self._read(range(len(self))[number])
+
+    def __iter__(self) -> Iterator[Product]:
+        """Every product once, without keeping it."""
+        return (self._parse(number) for number in range(len(self)))
+
+    def number_of(self, asin: str) -> int | None:
+        """Where a product stands; None: it is not there."""
+        place = int(np.searchsorted(self._asins, asin))
+        if place == len(self._asins) or str(self._asins[place]) != asin:
+            return None
+        return int(self._numbers[place])
+
+    def array(self, name: str) -> Any:
+        """An array that was written beside the products, mapped."""
+        return np.load(self.folder / f"{name}.npy", mmap_mode="r")
+
+    def _parse(self, number: int) -> Product:
+        start = 0 if number == 0 else int(self._ends[number - 1])
+        fields = json.loads(self._lines[start : int(self._ends[number])].tobytes())
+        *first, options, attributes, instruction, wanted, image = fields
+        asin, title, description, bullets, category, query, path, prices = first
+        return Product(
+            asin,
+            title,
+            description,
+            tuple(bullets),
+            category,
+            query,
+            path,
+            tuple(prices),
+            {name: tuple(values) for name, values in options.items()},
+            tuple(attributes),
+            instruction,
+            tuple(wanted),
+            image,
+        )
+
+
+def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]) -> None:
+    """Write products and their search index into an empty folder.
+
+    Args:
+        folder: it exists and is empty.
+        products: in the order that the catalogue has; no two with the same ASIN.
+        about: plain data that is kept beside them; `products`, their count, is added.
+    """
+    ends: list[int] = []
+    asins: list[str] = []
+
+    def documents() -> Iterator[str]:
+        written = 0
+        with open(folder / "products.jsonl", "wb") as lines:
+            for product in products:
+                line = json.dumps([getattr(product, name) for name in Product.__slots__], ensure_ascii=False)
+                # As in the files: an official text may hold half of a surrogate pair.
+                written += lines.write(line.encode(errors="surrogatepass") + b"\n")
+                ends.append(written)
+                asins.append(product.asin)
+                yield document_text(product)
+
+    (folder / "index").mkdir()
+    build_index(documents(), folder / "index")
+    order = np.argsort(np.asarray(asins), kind="stable")
+    np.save(folder / "ends.npy", np.asarray(ends, dtype=np.int64))
+    np.save(folder / "asins.npy", np.asarray(asins)[order])
+    np.save(folder / "numbers.npy", order.astype(np.int32))
+    (folder / _META).write_text(json.dumps({**about, "products": len(ends)}), encoding="utf-8")
+
+
+def open_store(key: str, make: Callable[[Path], None]) -> Store:
+    """The store kept under `key`; made first where there is none, by one process while others wait for it.
+
+    It appears whole or not at all. What a killed process left is removed by the next that makes one.
+
+    Args:
+        key: a name of letters, digits and dashes that no other catalogue has.
+        make: fills an empty folder.
+
+    Raises:
+        EnvError: the cache cannot be written.
+    """
+    cache = platformdirs.user_cache_path("skill-ttrl") / "webshop"
+    folder = cache / key
+    if not (folder / _META).is_file():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with _only_one(cache):
+                if not (folder / _META).is_file():
+                    _make_whole(folder, make)
+        except OSError as error:
+            raise EnvError(
+                f"The catalogue cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
+                "to a folder that can be written."
+            ) from error
+    return Store(folder)
+
+
+def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
+    for left in folder.parent.glob(f"{_BESIDE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=folder.parent))
+    try:
+        make(beside)
+        beside.chmod(0o755)
+        if folder.exists():  # without its description: a part of it was taken away
+            shutil.rmtree(folder)
+        beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _only_one(cache: Path) -> Iterator[None]:
+    """One process at a time; the others wait until it is done. A lock is given back when its process dies."""
+    descriptor = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

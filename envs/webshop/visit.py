@@ -1,0 +1,105 @@
+"""One shopper's visit: what is seen at the start and after each action, in a shop of this process or on a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.pages import Page, as_rich_text, as_text, clickables, has_search_bar
+from skill_ttrl.envs.webshop.shop import Shop, State, page_url
+from skill_ttrl.errors import EnvError
+
+MODES = ("text", "text_rich", "html", "url")
+"""Observation modes, upstream's."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a shopper sees."""
+
+    observation: str
+    """In the visit's mode."""
+    clickables: tuple[str, ...]
+    """What `click[...]` can name, in small letters and in upstream's order; "search" is among them and cannot be clicked."""
+    search_bar: bool
+    score: float | None = None
+    """Upstream's reward in [0, 1], once something is bought; None before."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the reward, by upstream's names, as far as they are known."""
+
+
+class Visit(Protocol):
+    """An episode's shop. It is plain data between two actions: it pickles."""
+
+    def start(self, goal: Goal | int) -> tuple[str, View]:
+        """Enter with a goal, or on a running server with the number of one; gives the instruction too."""
+        ...
+
+    def act(self, action: str) -> View:
+        """Any text; what means nothing changes nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class ShopVisit:
+    """A visit to a shop of this process.
+
+    Args:
+        shop: shared by all visits.
+        mode: one of `MODES`.
+    """
+
+    def __init__(self, shop: Shop, mode: str = "text") -> None:
+        self.shop, self.mode = shop, mode
+        self._goal: Goal | None = None
+        self._session = ""
+        self._state = State()
+        self._page: Page = ()
+
+    def start(self, goal: Goal | int, session: str = "") -> tuple[str, View]:
+        """See `Visit.start`; `session` stands in addresses, upstream's is the number of the goal."""
+        assert isinstance(goal, Goal)
+        self._goal, self._session, self._state = goal, session, State()
+        self._page = self.shop.page(goal, self._state)
+        return goal.instruction, self._view()
+
+    def act(self, action: str) -> View:
+        """See `Visit.act`."""
+        if self._goal is None:
+            raise EnvError("step was called before reset.")
+        state = self.shop.step(self._goal, self._state, self._page, action)
+        if state is not self._state:
+            self._state = state
+            self._page = self.shop.page(self._goal, state)
+        return self._view()
+
+    def close(self) -> None:
+        """See `Visit.close`; there is nothing to let go of."""
+
+    def _view(self) -> View:
+        bought = self._state.bought
+        return View(
+            self._observation(),
+            tuple(clickables(self._page)),
+            has_search_bar(self._page),
+            None if bought is None else bought.total,
+            {} if bought is None else asdict(bought),
+        )
+
+    def _observation(self) -> str:
+        if self.mode == "text":
+            return as_text(self._page)
+        url = page_url(self._session, self._state)
+        if self.mode == "url":
+            return url
+        if self.mode == "text_rich":
+            return as_rich_text(self._page, url, self._state.seen)
+        from skill_ttrl.envs.webshop.html import page_html
+
+        assert self._goal is not None
+        return page_html(self.shop, self._goal, self._session, self._state)
