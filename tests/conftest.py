@@ -85,6 +85,18 @@ def official_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+WEBSHOP_PRODUCTS = Path(__file__).parents[1].parent / "shared" / "data" / "webshop"
+
+
+@pytest.fixture(scope="session")
+def official_products() -> Path:
+    """A folder with the 1,000 official products of WebShop: $WEBSHOP_DATA, or a folder beside the checkout."""
+    for folder in (Path(os.environ.get("WEBSHOP_DATA") or os.devnull), WEBSHOP_PRODUCTS):
+        if (folder / "items_shuffle_1000.json").is_file():
+            return folder
+    pytest.skip("needs the official products: set WEBSHOP_DATA to the folder that holds items_shuffle_1000.json")
+
+
 @pytest.fixture(scope="session")
 def tiny_skills_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with a skill bank: every prompt shows a skill, so each step credits some and changes the bank."""
