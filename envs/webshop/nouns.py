@@ -104,7 +104,7 @@ class SpacyNouns:
             model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
         except (ImportError, OSError) as error:
             raise MissingDependencyError(
-                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0]}). Install them with: "
+                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). Install them with: "
                 f"pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
             ) from error
         self.name = f"spacy ({MODEL} {model.meta['version']})"

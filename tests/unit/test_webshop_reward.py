@@ -1,0 +1,357 @@
+"""The official reward: upstream's own test values, each rule and each oddity by hand, and what holds for any text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.envs.webshop.colours import COLOURS, normalise_colour
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.nouns import find_nouns
+from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.envs.webshop.reward import (
+    PurchaseReward,
+    alike,
+    count_attributes,
+    count_options,
+    match_kind,
+    option_texts,
+    plain_words,
+    purchase_reward,
+    type_reward,
+)
+
+RULE = find_nouns("rule")
+SHOES = "Mens D.O.N. Issue 2 Gca Basketball Sneakers Shoes Casual - Off White"
+SOUNDBAR = "Saireed UL Listed 2 Prong Power Cord for JBL Bar 3.1 Bar 2.1 Channel 4K Ultra HD Soundbar"
+CORD = "BRST AC Power Cord Outlet Socket Cable Plug Lead for Panasonic SC-HT830V DVD/VCR Combo Home Theater System"
+WANTED = ("tea tree", "essential oils", "natural ingredients")
+
+
+def product(**changed: Any) -> Product:
+    same = Product(
+        asin="B000000001",
+        title=SHOES,
+        description="",
+        bullets=(),
+        category="fashion",
+        query="Query 1",
+        product_category="a › b › c",
+        prices=(35.0,),
+        options={},
+        attributes=("tea tree", "essential oil", "natural ingredients"),
+    )
+    return replace(same, **changed)
+
+
+def goal(**changed: Any) -> Goal:
+    same = Goal(
+        id="B000000001/0",
+        asin="B000000001",
+        title=SHOES,
+        category="fashion",
+        query="Query 1",
+        product_category="a › b › c",
+        instruction="i need shoes",
+        attributes=WANTED,
+        options={"color": "grey", "size": "XL"},
+        price_upper=40.0,
+    )
+    return replace(same, **changed)
+
+
+def buy(bought: Product, wanted: Goal, price: float = 35.0, chosen: Mapping[str, str] | None = None) -> PurchaseReward:
+    return purchase_reward(bought, wanted, price, {"color": "grey", "size": "XL"} if chosen is None else chosen, RULE)
+
+
+# Upstream's own tests (tests/web-agent-site/engine/test_goal.py), value for value.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bought", "score"),
+    [
+        ("Name 1", "Name 1", 1.0),
+        (
+            "adidas Unisex-Adult D.o.n. Issue 2 Basketball Shoe",
+            "adidas Unisex-Adult D.o.n. Issue 2 Indoor Court Shoe",
+            0.85,
+        ),
+        (SOUNDBAR + " Home Theater System Subwoofer", CORD, 0.31),
+        (SOUNDBAR, CORD, 0.17),
+        (
+            "Rusticware 921ORB Kitchen and Bath Cabinet Knob",
+            "Minkissy 2pcs Stainless Steel Eyebrow Tweezers Blackhead Acne Remover Portable Makeup Tweezers (Silver)",
+            0.0,
+        ),
+    ],
+)
+def test_titles_overlap_as_in_the_official_tests(wanted: str, bought: str, score: float) -> None:
+    found = match_kind(product(title=bought), goal(title=wanted), RULE).title_score
+    assert math.isclose(found, score, abs_tol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "matches"),
+    [("b › c › a", True), ("d › e › f", False), ("a › d › b", True), ("a › a › b", True), ("a › a › d", False)],
+)
+def test_categories_match_with_two_different_parts_in_any_order(path: str, matches: bool) -> None:
+    kind = match_kind(product(product_category=path, query="Query 2"), goal(), RULE)
+    assert kind.category_match is matches and kind.query_match is False
+
+
+def test_the_official_purchases_are_worth_what_the_official_tests_say() -> None:
+    # Upstream's test gives the features as one text, which the engine joins letter by letter: only the description counts.
+    poorer = product(
+        attributes=(),
+        title=SHOES,
+        bullets=tuple("This shampoo has essential oils and smells like lemons"),
+        description="Best shampoo on the market, made with natural ingredients",
+    )
+    three = {"color": "grey", "size": "XL", "amount": "pack of 12"}
+    assert buy(product(), goal()).total == 1.0
+    assert math.isclose(buy(poorer, goal()).total, 2 / 3)
+    assert math.isclose(buy(poorer, goal(options=three)).total, 0.5714, abs_tol=1e-4)
+    other = replace(poorer, title=CORD, query="Query 2", product_category="a › d › e")
+    result = buy(other, goal(options=three, title=SOUNDBAR))
+    assert math.isclose(result.total, 0.2857, abs_tol=1e-4) and result.r_type == 0.5
+
+
+def test_attributes_are_found_among_the_products_or_in_its_texts_as_in_the_official_tests() -> None:
+    texts = product(
+        attributes=(),
+        title="",
+        bullets=("This shampoo has essential oils and smells like lemons",),
+        description="Best shampoo on the market, made with natural ingredients",
+    )
+    none = product(
+        attributes=("tea bag", "earl gray", "lipton"),
+        title="English tea for breakfast",
+        bullets=("Soothing aroma", "Calming, great feeling"),
+        description="Best tea made by Lipton, great to pair with breakfast",
+    )
+    assert count_attributes(product(title=""), WANTED) == 3
+    assert count_attributes(product(title="", attributes=("essential oil", "natural ingredients")), WANTED) == 2
+    assert count_attributes(texts, WANTED) == 2
+    assert count_attributes(none, WANTED) == 0
+
+
+def test_options_match_as_in_the_official_tests() -> None:
+    asked = ("grey", "XL", "pack of 12")
+    assert count_options(["pack of 12", "grey", "XL"], asked) == 3
+    assert count_options(["pack of 12", "blue", "XL"], asked) == 2
+    assert count_options(["pack of 12", "powder snow", "XL"], ("cool powder snow", "XL", "pack of 12")) == 3
+    assert count_options(["goal 1", "goal 2"], ()) == 0
+    assert count_options([], ("goal 1", "goal 2")) == 0
+
+
+# The rules one by one.
+
+
+def test_the_parts_and_their_weights_add_up_to_the_total() -> None:
+    result = buy(product(attributes=("tea tree",)), goal(), price=40.01, chosen={"color": "grey"})
+    assert (result.r_att, result.r_option, result.r_price) == (1 / 3, 1 / 2, False)
+    assert (result.w_att, result.w_option, result.w_price) == (3 / 6, 2 / 6, 1 / 6)
+    assert math.isclose(result.total, (1 + 1 + 0) / 6)
+
+
+def test_a_goal_without_options_has_no_share_of_options() -> None:
+    result = buy(product(), goal(options={}), chosen={})
+    assert result.r_option is None and result.w_option is None
+    assert (result.total, result.w_att, result.w_price) == (1.0, 3 / 4, 1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("price", "ceiling", "within"), [(40.0, 40.0, True), (40.01, 40.0, False), (999_999.0, NO_CEILING, True)]
+)
+def test_a_price_may_reach_the_ceiling(price: float, ceiling: float, within: bool) -> None:
+    assert buy(product(), goal(price_upper=ceiling), price=price).r_price is within
+
+
+@pytest.mark.parametrize(
+    ("query", "category", "score", "reward"),
+    [
+        (False, False, 0.21, 1.0),
+        (False, False, 0.2, 0.5),
+        (True, False, 0.1, 1.0),
+        (False, True, 0.1, 1.0),
+        (False, False, 0.1, 0.5),
+        (True, True, 0.09, 0.1),
+        (False, False, 0.09, 0.1),
+        (True, True, 0.0, 0.0),
+    ],
+)
+def test_titles_that_share_little_outweigh_the_same_search(
+    query: bool, category: bool, score: float, reward: float
+) -> None:
+    assert type_reward(query, category, score) == reward
+
+
+def test_a_goal_without_nouns_scores_a_fifth_which_is_no_match_by_itself() -> None:
+    stranger = product(query="other", product_category="z")
+    kind = match_kind(stranger, goal(title="1/2 - 3"), RULE)
+    assert (kind.title_score, kind.r_type) == (0.2, 0.5)
+    assert match_kind(product(), goal(title=""), RULE).r_type == 1.0
+
+
+def test_a_title_that_repeats_a_noun_is_below_one_against_itself() -> None:
+    assert match_kind(product(title="Shoe Shoe Sole"), goal(title="Shoe Shoe Sole"), RULE).title_score == 2 / 3
+
+
+def test_an_attribute_with_a_capital_is_not_found_in_texts() -> None:
+    bought = product(attributes=(), description="A PU leather bag")
+    assert count_attributes(bought, ("PU leather",)) == 0
+    assert count_attributes(bought, ("pu leather",)) == 1
+
+
+def test_features_are_read_as_one_text() -> None:
+    assert (
+        count_attributes(product(attributes=(), title="", bullets=("made of long", "lasting oak")), ("long lasting",))
+        == 1
+    )
+
+
+def test_a_colour_within_a_persons_option_stands_for_it() -> None:
+    assert option_texts(("light grey", "colored", "x-large")) == ["grey", "red", "x-large"]
+    assert count_options(["dark grey"], ("grey",)) == 0, "dark comes before grey in the list"
+
+
+def test_a_pair_of_a_made_up_goal_is_compared_with_its_name_unless_its_value_is_a_colour() -> None:
+    assert option_texts({"color": "grey", "size": "x-large"}) == ["grey", "('size', 'x-large')"]
+    assert option_texts({"color": "light grey"}) == ["('color', 'light grey')"]
+    assert count_options(["grey"], {"color": "light grey"}) == 1, "one of the words is enough"
+    assert count_options(["antique graywash"], {"color": "antique graywash"}) == 0, "gray is none of its words"
+    assert count_options(["size"], {"size": "x-large"}) == 1, "the name is one of the words too"
+
+
+def test_one_chosen_value_may_stand_for_several_options_and_under_any_name() -> None:
+    assert count_options(["grey"], {"color": "grey", "seat": "grey"}) == 2
+    assert buy(product(), goal(), chosen={"size": "grey", "color": "XL"}).r_option == 1.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("essential oil", "essential oils", True),
+        ("easy clean", "easy to clean", True),  # its words are all in the other
+        ("steel toe", "steel", True),
+        ("wireless", "wire", False),
+        ("anti aging", "anti-aging", True),
+        ("caf", "café", True),
+        ("red", "", False),
+        ("", "", False),
+        ("!", "!", False),
+    ],
+)
+def test_texts_match_by_their_sets_of_words(one: str, other: str, same: bool) -> None:
+    assert alike(one, other) is same and alike(other, one) is same
+
+
+def test_a_match_is_above_85_after_rounding() -> None:
+    # Indel ratios 6/7 = 85.71 (86 when rounded) and 11/13 = 84.6.
+    assert alike("abcdefg", "abcdefh") and not alike("abcdefghijklm", "abcdefghijkno")
+
+
+def test_only_letters_digits_and_underscores_are_compared() -> None:
+    assert plain_words("  ('size', 'X-Large_2 é') ") == "size    x large_2"
+
+
+def test_the_colours_are_the_official_102_in_alphabetical_order() -> None:
+    assert list(COLOURS) == sorted(set(COLOURS)) and len(COLOURS) == 102
+    assert [
+        normalise_colour(text) for text in ("", "black forest", "violet lavender", "steelivy fuchsia", "webshop")
+    ] == [
+        "",
+        "black",
+        "lavender",
+        "fuchsia",
+        "webshop",
+    ]
+
+
+# What holds for any text.
+
+words = st.sampled_from(
+    ["red", "Light grey", "Shoe", "for", "x-large", "2 pack", "50ml", "é", "", "›", "easy to clean"]
+)
+texts = st.one_of(words, st.text(max_size=30), st.lists(words, max_size=5).map(" ".join))
+names = st.text(max_size=8)
+options = st.one_of(st.dictionaries(names, texts, max_size=4), st.lists(texts, max_size=4).map(tuple))
+products = st.builds(
+    product,
+    title=texts,
+    description=texts,
+    bullets=st.lists(texts, max_size=3).map(tuple),
+    query=texts,
+    product_category=texts,
+    attributes=st.lists(texts, max_size=4).map(tuple),
+)
+goals = st.builds(
+    goal,
+    title=texts,
+    query=texts,
+    product_category=texts,
+    attributes=st.lists(texts, min_size=1, max_size=4).map(tuple),
+    options=options,
+    price_upper=st.floats(10, 1000),
+)
+chosen_options = st.dictionaries(names, texts, max_size=4)
+
+
+@given(products, goals, st.floats(0, 2000), chosen_options)
+def test_any_purchase_is_worth_from_nothing_to_one_and_its_shares_add_up(
+    bought: Product, wanted: Goal, price: float, chosen: dict[str, str]
+) -> None:
+    result = buy(bought, wanted, price, chosen)
+    shares = [result.r_type, result.r_att, result.r_option or 0.0, result.title_score, result.total]
+    assert all(0.0 <= share <= 1.0 for share in shares)
+    assert math.isclose(result.w_att + (result.w_option or 0.0) + result.w_price, 1.0)
+    summed = result.r_att * result.w_att + (result.r_option or 0.0) * (result.w_option or 0.0)
+    assert math.isclose(result.total, result.r_type * (summed + result.r_price * result.w_price), abs_tol=1e-12)
+
+
+@given(products, goals, chosen_options, texts)
+def test_more_of_what_was_asked_for_is_never_worth_less(
+    bought: Product, wanted: Goal, chosen: dict[str, str], more: str
+) -> None:
+    before = buy(bought, wanted, 35.0, chosen)
+    richer = replace(bought, attributes=(*bought.attributes, wanted.attributes[-1]))
+    assert buy(richer, wanted, 35.0, chosen).total >= before.total
+    assert buy(bought, wanted, 35.0, {**chosen, "a ninth name": more}).total >= before.total
+    assert buy(bought, wanted, 5.0, chosen).total >= before.total
+
+
+@given(products, goals, chosen_options, st.randoms(use_true_random=False))
+def test_the_order_of_options_and_attributes_is_of_no_importance(
+    bought: Product, wanted: Goal, chosen: dict[str, str], random: Any
+) -> None:
+    def shuffled(things: Any) -> list[Any]:
+        kept = list(things)
+        random.shuffle(kept)
+        return kept
+
+    other = replace(
+        wanted,
+        attributes=tuple(shuffled(wanted.attributes)),
+        options=dict(shuffled(wanted.options.items()))
+        if isinstance(wanted.options, Mapping)
+        else tuple(shuffled(wanted.options)),
+    )
+    again = replace(bought, attributes=tuple(shuffled(bought.attributes)))
+    assert buy(again, other, 35.0, dict(shuffled(chosen.items()))) == buy(bought, wanted, 35.0, chosen)
+
+
+@given(texts.filter(lambda text: RULE(text) != ()), texts, texts)
+def test_a_goals_own_product_is_the_right_kind_of_thing(title: str, query: str, path: str) -> None:
+    own = match_kind(
+        product(title=title, query=query, product_category=path),
+        goal(title=title, query=query, product_category=path),
+        RULE,
+    )
+    assert own.query_match and own.title_score > 0.0
+    assert own.r_type == 1.0 or own.title_score < 0.1
