@@ -33,7 +33,7 @@ class WebShopEnv(TextEnv):
     `search[words]` and `click[what]`; any other text changes nothing, and so does a click on what the page does not show. Only
     `click[buy now]` ends an episode (`terminated`), with upstream's reward in [0, 1]; `truncated` after `max_steps`.
 
-    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its id), `admissible_commands` (a search
+    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its id would name the product), `admissible_commands` (a search
     stands there as "search[<your query>]"), `available_actions` (upstream's), `won` (bought with reward 1), `score` (upstream's
     reward, whatever `reward` and `partial` say), `coded_queries` (searches with upstream's query codes so far) and `source`;
     after a purchase also the parts of the reward, see `reward.PurchaseReward`. With `options={"walkthrough": True}` also
@@ -168,7 +168,7 @@ class WebShopEnv(TextEnv):
             instruction, self._view = self._visit.start(goal, str(number))
         else:
             instruction, self._view = self._visit.start(number)
-        self._begun = {"task": instruction, "task_type": goal.category, "goal": goal.id, "source": self.source}
+        self._begun = {"task": instruction, "task_type": goal.category, "goal": number, "source": self.source}
         self._last, self._steps, self._coded = None, 0, 0
         info = self._info()
         if asked.get("walkthrough"):
