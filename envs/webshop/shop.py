@@ -114,37 +114,11 @@ class Shop:
             page: what `page(goal, state)` shows there.
             action: any text.
         """
-        parsed = parse_action(action)
-        if parsed is None or state.place == "done":
-            return state
-        name, argument = parsed
-        if name == "search":
-            return _results(state, tuple(argument.split(" ")), 1)
-        if name != "click" or argument == "search":
-            return state
-        clicked = clickables(page).get(argument)
-        if clicked is None:
-            return state
-        if argument == BUY.lower():
-            bought = purchase_reward(self.product(state.asin), goal, self.price(state.asin), state.options, self.nouns)
-            return replace(state, place="done", bought=bought)
-        if argument == BACK.lower():
-            return State()
-        if argument == NEXT.lower() and state.place == "results":
-            return _results(state, state.keywords, state.page + 1)
-        if argument == PREVIOUS.lower() and state.place != "search":
-            if state.place == "sub":
-                return replace(state, place="item", sub="")
-            return _results(state, state.keywords, state.page - (state.place == "results"))
-        # An option named like a page leads to that page, as upstream: it looks at the name alone.
-        wanted = next((sub for sub in SUB_PAGES if sub.lower() == argument), None)
-        if wanted is not None:
-            return replace(state, place="sub", sub=wanted)
-        if clicked.kind == "product":
-            return replace(state, place="item", asin=clicked.text, seen=state.seen | {clicked.text})
-        if clicked.kind == "option":
-            return replace(state, place="item", options={**state.options, clicked.option.lower(): argument})
-        return replace(state, place="item", sub="")
+        new = follow(state, page, action)
+        if new.place == "done" and new.bought is None:
+            bought = purchase_reward(self.product(new.asin), goal, self.price(new.asin), new.options, self.nouns)
+            return replace(new, bought=bought)
+        return new
 
     def page(self, goal: Goal, state: State) -> Page:
         """What is shown to a shopper who stands there."""
@@ -190,6 +164,46 @@ class Shop:
             drawn = random.Random(derive_seed(0, "<r>", *keywords))
             return tuple(drawn.sample(range(len(self.store)), min(RESULTS, len(self.store))))
         return tuple(number for number, product in enumerate(self.store) if _has(product, code, keywords, rest))
+
+
+def follow(state: State, page: Page, action: str) -> State:
+    """Where an action leads, as `Shop.step`, without the reward of a purchase: it takes no catalogue to say.
+
+    Args:
+        state: where the shopper stands.
+        page: what is shown there.
+        action: any text.
+    """
+    parsed = parse_action(action)
+    if parsed is None or state.place == "done":
+        return state
+    name, argument = parsed
+    if name == "search":
+        return _results(state, tuple(argument.split(" ")), 1)
+    if name != "click" or argument == "search":
+        return state
+    clicked = clickables(page).get(argument)
+    if clicked is None:
+        return state
+    if argument == BUY.lower():
+        return replace(state, place="done")
+    if argument == BACK.lower():
+        return State()
+    if argument == NEXT.lower() and state.place == "results":
+        return _results(state, state.keywords, state.page + 1)
+    if argument == PREVIOUS.lower() and state.place != "search":
+        if state.place == "sub":
+            return replace(state, place="item", sub="")
+        return _results(state, state.keywords, state.page - (state.place == "results"))
+    # An option named like a page leads to that page, as upstream: it looks at the name alone.
+    wanted = next((sub for sub in SUB_PAGES if sub.lower() == argument), None)
+    if wanted is not None:
+        return replace(state, place="sub", sub=wanted)
+    if clicked.kind == "product":
+        return replace(state, place="item", asin=clicked.text, seen=state.seen | {clicked.text})
+    if clicked.kind == "option":
+        return replace(state, place="item", options={**state.options, clicked.option.lower(): argument})
+    return replace(state, place="item", sub="")
 
 
 def page_url(session: str, state: State) -> str:
