@@ -1,0 +1,205 @@
+"""The oracle: the best purchase for a goal that is known, and the shortest way to it that it finds.
+
+What it knows no agent may: the goal's attributes and options, and the whole catalogue. It is there for replays, and for the
+ceiling, since not every goal can be fulfilled: of the official rules some keep a product from matching itself ("standard"
+contains "tan", so that choosing it counts as that colour).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from skill_ttrl.envs.webshop.colours import normalise_colour
+from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import price_of
+from skill_ttrl.envs.webshop.pages import BACK, BUY, NEXT, PREVIOUS, RESULTS_A_PAGE, SUB_PAGES, clickables, item_page
+from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.envs.webshop.reward import (
+    PurchaseReward,
+    alike,
+    count_attributes,
+    match_kind,
+    option_texts,
+    purchase_reward,
+)
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Shop, parse_action
+
+SCANNED = 10_000
+"""Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1. Of a larger one
+only those that searches for the goal find are."""
+_FIRST_WORDS = 24
+_LONGEST_QUERY = 400
+_NO_QUERY = re.compile(r"[\[\]<>\s]+")
+_BUTTONS = frozenset(text.lower() for text in (BACK, NEXT, PREVIOUS, BUY, "search", *SUB_PAGES))
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """A way to a purchase, and what the purchase is worth."""
+
+    asin: str
+    actions: tuple[str, ...]
+    """From the first page on; the last one buys."""
+    reward: PurchaseReward
+
+
+def solve(shop: Shop, goal: Goal, max_steps: int = 15) -> tuple[str, ...]:
+    """Actions of the best purchase that is found; see `best_purchase`.
+
+    Where nothing can be bought within `max_steps`, these are the first steps towards the goal's own product.
+    """
+    found = best_purchase(shop, goal, max_steps)
+    if found is None:
+        found = next(iter(own_purchases(shop, goal, 1_000)), None)
+    return () if found is None else found.actions[:max_steps]
+
+
+def best_purchase(shop: Shop, goal: Goal, max_steps: int = 15) -> Purchase | None:
+    """The purchase with the highest reward that is found: 1.0 wherever a product of a catalogue of up to `SCANNED` can reach it.
+
+    The goal's own product comes first, with the values that the goal names before others that count as them. Only where it
+    stays below 1 are others looked at, and of each no more than is needed to know that it is not better. In a catalogue of more
+    than `SCANNED` products the others are those among the first 50 of a few searches, so that a better one may be missed.
+
+    Args:
+        shop: where it is bought; its rules about query codes and attributes hold.
+        goal: any goal, also of another catalogue.
+        max_steps: actions, the purchase included.
+
+    Returns:
+        None: nothing can be found and bought in so few steps. The same goal has always the same purchase.
+    """
+    best = max(own_purchases(shop, goal, max_steps), key=lambda found: found.reward.total, default=None)
+    for product in _others(shop, goal):
+        total = -1.0 if best is None else best.reward.total
+        if total == 1.0:
+            break
+        if _bound(shop, goal, product, total) <= total:
+            continue
+        for found in _purchases(shop, goal, product, max_steps):
+            if found.reward.total > (-1.0 if best is None else best.reward.total):
+                best = found
+    return best
+
+
+def own_purchases(shop: Shop, goal: Goal, max_steps: int) -> Iterator[Purchase]:
+    """The best way to buy the goal's own product; nothing where it is not there or not found in so few steps."""
+    number = shop.store.number_of(goal.asin)
+    if number is not None:
+        yield from _purchases(shop, goal, shop.store[number], max_steps)
+
+
+def _purchases(shop: Shop, goal: Goal, product: Product, max_steps: int) -> Iterator[Purchase]:
+    way = find_product(shop, product)
+    if way is None or len(way) + 1 > max_steps:
+        return
+    chosen = choose_options(goal, product, max_steps - len(way) - 1, shop.show_attributes)
+    reward = purchase_reward(product, goal, price_of(product), chosen, shop.nouns)
+    yield Purchase(product.asin, (*way, *map(click, chosen.values()), click(BUY)), reward)
+
+
+def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
+    """A search, the pages of its results, and the click that opens the product; None: no search of a few finds it.
+
+    The shortest way of those that begin with the words of its title, with and without its options and its first texts.
+    """
+    if parse_action(click(product.asin)) != ("click", product.asin.lower()):
+        return None
+    number = shop.store.number_of(product.asin)
+    best: tuple[str, ...] | None = None
+    for query in dict.fromkeys(_queries(product)):
+        # As the shop splits it: at single spaces, in small letters.
+        parsed = parse_action(f"search[{query}]")
+        if parsed is None or parsed[1].split(" ")[0] in QUERY_CODES:
+            continue
+        found = shop.search(tuple(parsed[1].split(" ")))
+        if number in found:
+            pages = found.index(number) // RESULTS_A_PAGE
+            way = (f"search[{query}]", *[click(NEXT)] * pages, click(product.asin))
+            best = way if best is None or len(way) < len(best) else best
+            if not pages:
+                break
+    return best
+
+
+def _queries(product: Product) -> Iterator[str]:
+    title = _NO_QUERY.sub(" ", product.title).strip()
+    first = next(iter(product.bullets), "")
+    yield title
+    yield " ".join(title.split()[: _FIRST_WORDS // 4])
+    for more in (product.option_text, first, product.description, f"{product.description} {first} {product.option_text}"):
+        words = _NO_QUERY.sub(" ", f"{title} {more}").strip()
+        yield words[:_LONGEST_QUERY]
+        yield words
+
+
+def choose_options(goal: Goal, product: Product, clicks: int, show_attributes: bool = False) -> dict[str, str]:
+    """Which of a product's option values fulfil most of the goal's options, in the fewest clicks.
+
+    Args:
+        goal: its own values come before others that count as them.
+        product: only what its page lets one click is chosen: of two options with the same value the last has it, and a value
+            with a bracket, or one named like a button, cannot be chosen.
+        clicks: how many values can be chosen at most.
+        show_attributes: whether the page has a button for them.
+
+    Returns:
+        Option name → value, in the page's order; values that fulfil nothing are left out.
+    """
+    wanted = option_texts(goal.options)
+    exact = set(goal.options.values()) if not isinstance(goal.options, tuple) else set(goal.options)
+    if not wanted or not product.options or clicks < 1:
+        return {}
+    # Which of the wanted options are fulfilled, as bits → the fewest values that do so, first for none of the names.
+    ways: dict[int, dict[str, str]] = {0: {}}
+    shown = clickables(item_page("", product, show_attributes))
+    for name in product.options:
+        fulfils: dict[int, str] = {}
+        values = [text for text, clicked in shown.items() if clicked.kind == "option" and clicked.option == name]
+        for value in sorted(values, key=lambda value: value not in exact):
+            if value in _BUTTONS or parse_action(click(value)) != ("click", value):
+                continue
+            plain = normalise_colour(value)
+            bits = sum(alike(plain, text) << place for place, text in enumerate(wanted))
+            fulfils.setdefault(bits, value)
+        for bits, chosen in list(ways.items()):
+            for more, value in fulfils.items():
+                with_it = {**chosen, name: value}
+                known = ways.get(bits | more)
+                if known is None or len(with_it) < len(known):
+                    ways[bits | more] = with_it
+    affordable = [(bits.bit_count(), -len(chosen), chosen) for bits, chosen in ways.items() if len(chosen) <= clicks]
+    return max(affordable, key=lambda way: way[:2])[2]
+
+
+def click(what: str) -> str:
+    """The action that clicks something."""
+    return f"click[{what.lower()}]"
+
+
+def _others(shop: Shop, goal: Goal) -> Iterator[Product]:
+    """Products among which a better one is looked for, without the goal's own."""
+    own = shop.store.number_of(goal.asin)
+    numbers: Iterable[int] = range(len(shop.store))
+    if len(shop.store) > SCANNED:
+        values = goal.options if isinstance(goal.options, tuple) else goal.options.values()
+        attributes = " ".join(goal.attributes)
+        texts = (goal.title, goal.query, f"{goal.query} {attributes}", f"{goal.query} {attributes} {' '.join(values)}")
+        words = [tuple(_NO_QUERY.sub(" ", text).lower().split()) for text in texts]
+        numbers = dict.fromkeys(number for query in words if query for number in shop.search(query))
+    return (shop.store[number] for number in numbers if number != own)
+
+
+def _bound(shop: Shop, goal: Goal, product: Product, needed: float) -> float:
+    """No less than a product's best reward; what costs more is computed only while it may be above `needed`."""
+    parts = len(goal.attributes) + len(goal.options) + 1
+    r_type = match_kind(product, goal, shop.nouns).r_type
+    n_price = price_of(product) <= goal.price_upper
+    if r_type * (parts - 1 + n_price) / parts <= needed:
+        return needed
+    n_option = len(goal.options) if product.options else 0
+    n_att = count_attributes(product, goal.attributes)
+    return (n_att + n_option + n_price) / parts * r_type
