@@ -1,0 +1,268 @@
+"""The search of the shop: BM25 over the products' texts, best first.
+
+Words are those of `analysis.py`. A product's score is the sum over the words w of the query (a word that stands there twice counts
+twice) of
+
+    ln(1 + (N - n + 0.5) / (n + 0.5)) · f / (f + k1 · (1 - b + b · dl / avgdl)),     k1 = 0.9, b = 0.4
+
+where n of N products contain w, this one f times among its dl words, and products have avgdl words on average (Robertson and
+Zaragoza 2009, equation 3.15, with the idf of Lucene; the parameters are Anserini's defaults, which the official engine does not
+change).
+
+The index is that of the library bm25s (its method "lucene"; `bm25s.BM25.load(folder, mmap=True, load_vocab=False)` opens it): each
+word's part of each score, a float32, computed when the index is built. What is ours is building it from a stream, the list of
+words as a mapped file, and finding the best 50 of a million. The parts of a query's words are added in float64, where the sum of
+float32 numbers of such sizes is exact in whatever order, and rounded to float32; equal scores stand in the order of `names`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from skill_ttrl.envs.webshop.analysis import analyse, normalise, split_words
+from skill_ttrl.envs.webshop.product import Product
+
+K1, B = 0.9, 0.4
+RESULTS = 50
+CHUNK = 16_384
+"""Documents whose words are counted at once when an index is built: some 50 MB."""
+REMEMBERED_WORDS = 1 << 16
+_PARTS, _DOCUMENTS, _STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
+_PARAMETERS, _WORDS, _WORD_ENDS, _RANKS = "params.index.json", "words.bin", "word_ends.npy", "ranks.npy"
+
+
+def document_text(product: Product) -> str:
+    """What a product is found by: title, description, first feature and options, as upstream joins them, in small letters."""
+    first = product.bullets[0] if product.bullets else ""
+    return f"{product.title} {product.description} {first} {product.option_text}".lower()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The counted words of consecutive documents, by word and then by document."""
+
+    first: int
+    """Number of its first document."""
+    words_W: Any
+    """Numbers of the words that occur, in the order of their first occurrence anywhere."""
+    holders_W: Any
+    """How many of the documents contain each."""
+    documents_P: Any
+    """The documents that do, word after word, ascending."""
+    counts_P: Any
+    """How often each contains it."""
+
+
+def build_index(
+    documents: Iterable[str],
+    folder: Path,
+    progress: Callable[[int], None] = lambda done: None,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Write the index of some texts. Nothing is in `folder` that can be opened before it returns.
+
+    The texts are read once, one at a time; in memory are 8 bytes for every pair of document and word in it, and the words.
+
+    Args:
+        documents: number 0, 1, …
+        folder: exists and is empty.
+        progress: told now and then how many documents are read.
+        names: of the documents, which decide between equal scores, the smaller first; looked at after the last document. The
+            official engine's are the ASINs. None: the numbers decide.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    numbers: dict[str, int] = {}
+    lengths = array("i")
+    chunks = list(_count(documents, numbers, lengths, progress))
+    words = [word.encode() for word in numbers]
+    order = sorted(range(len(words)), key=words.__getitem__)
+    sorted_words = [words[old] for old in order]
+    (folder / _WORDS).write_bytes(b"".join(sorted_words))
+    np.save(folder / _WORD_ENDS, np.cumsum([0, *map(len, sorted_words)], dtype=np.int64))
+    place_V = np.empty(len(words), dtype=np.int64)
+    place_V[order] = np.arange(len(words))
+    del words, sorted_words, order, numbers
+
+    holders_V = np.zeros(len(place_V), dtype=np.int64)
+    for chunk in chunks:
+        holders_V[place_V[chunk.words_W]] += chunk.holders_W
+    starts_V = np.concatenate([[0], np.cumsum(holders_V)])
+    np.save(folder / _STARTS, starts_V)
+    _write_parts(folder, chunks, place_V, holders_V, starts_V, np.asarray(lengths, dtype=np.int64))
+    if names is not None:
+        np.save(folder / _RANKS, np.argsort(np.argsort(np.asarray(names), kind="stable")).astype(np.int32))
+    about = {"k1": K1, "b": B, "delta": 0.5, "method": "lucene", "idf_method": "lucene", "dtype": "float32",
+             "int_dtype": "int32", "num_docs": len(lengths), "version": "0.2.14", "backend": "numpy"}  # fmt: skip
+    (folder / _PARAMETERS).write_text(json.dumps(about), encoding="utf-8")
+
+
+def _count(
+    documents: Iterable[str], numbers: dict[str, int], lengths: array[int], progress: Callable[[int], None]
+) -> Iterator[_Chunk]:
+    """Count the words of documents, `CHUNK` at a time.
+
+    Args:
+        documents: texts.
+        numbers: word → number, filled in the order of first occurrence.
+        lengths: how many words each document has, filled.
+        progress: told after each chunk how many documents are read.
+    """
+    known: dict[str, int] = {}  # of words as they are written; -1: a stop word
+    ids = array("i")
+    first = 0
+    for text in documents:
+        before = len(ids)
+        for word in split_words(text):
+            number = known.get(word)
+            if number is None:
+                normal = normalise(word)
+                number = known[word] = numbers.setdefault(normal, len(numbers)) if normal else -1
+            if number >= 0:
+                ids.append(number)
+        lengths.append(len(ids) - before)
+        if len(lengths) - first == CHUNK:
+            yield _counted(first, ids, lengths)
+            first, ids = len(lengths), array("i")
+            progress(first)
+    if len(lengths) > first:
+        yield _counted(first, ids, lengths)
+        progress(len(lengths))
+
+
+def _counted(first: int, ids: array[int], lengths: array[int]) -> _Chunk:
+    documents_T = np.repeat(np.arange(len(lengths) - first), np.asarray(lengths[first:]))
+    keys_T = np.sort(np.asarray(ids, dtype=np.int64) * CHUNK + documents_T)
+    keys_P, counts_P = np.unique(keys_T, return_counts=True)
+    words_W, holders_W = np.unique(keys_P // CHUNK, return_counts=True)
+    return _Chunk(first, words_W, holders_W, (keys_P % CHUNK).astype(np.int32), counts_P.astype(np.int32))
+
+
+def _write_parts(
+    folder: Path, chunks: list[_Chunk], place_V: Any, holders_V: Any, starts_V: Any, lengths_D: Any
+) -> None:
+    """Compute every word's part of every score and write it where it belongs. Empties `chunks` on the way."""
+    total, documents = int(starts_V[-1]), len(lengths_D)
+    # The library rounds the idf to float32 before it multiplies in float64: so that the parts are the library's to the bit.
+    different, which_V = np.unique(holders_V, return_inverse=True)
+    idf = [math.log(1 + (documents - held + 0.5) / (held + 0.5)) for held in different.tolist()]
+    idf_V = np.asarray(idf, dtype=np.float32)[which_V]
+    damping_D = K1 * ((1 - B) + B * lengths_D / (lengths_D.mean() if lengths_D.any() else 1.0))
+    if total == 0:  # an empty file cannot be mapped
+        np.save(folder / _PARTS, np.zeros(0, np.float32))
+        np.save(folder / _DOCUMENTS, np.zeros(0, np.int32))
+        return
+    parts = open_memmap(folder / _PARTS, mode="w+", dtype=np.float32, shape=(total,))
+    held_by = open_memmap(folder / _DOCUMENTS, mode="w+", dtype=np.int32, shape=(total,))
+    next_V = starts_V[:-1].copy()
+    for chunk in (chunks.pop(0) for _ in range(len(chunks))):
+        words_W = place_V[chunk.words_W]
+        documents_P = chunk.first + chunk.documents_P
+        before_W = np.cumsum(chunk.holders_W) - chunk.holders_W
+        where_P = np.repeat(next_V[words_W] - before_W, chunk.holders_W) + np.arange(len(documents_P))
+        next_V[words_W] += chunk.holders_W
+        held_by[where_P] = documents_P
+        parts[where_P] = np.repeat(idf_V[words_W], chunk.holders_W) * (
+            chunk.counts_P / (damping_D[documents_P] + chunk.counts_P)
+        )
+    parts.flush()
+    held_by.flush()
+
+
+class SearchIndex:
+    """A built index, mapped: processes share its pages. May be used by several threads at once.
+
+    Args:
+        folder: what `build_index` has filled.
+
+    Raises:
+        OSError: a file is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # As plain arrays: each slice of a `memmap` costs a microsecond more.
+        self._parts = np.asarray(_mapped(folder / _PARTS))
+        self._held_by = np.asarray(_mapped(folder / _DOCUMENTS))
+        self._starts = np.asarray(_mapped(folder / _STARTS))
+        self._word_ends = np.asarray(_mapped(folder / _WORD_ENDS)).data
+        self._words = _bytes_of(folder / _WORDS)
+        self._ranks = np.asarray(_mapped(folder / _RANKS)) if (folder / _RANKS).exists() else None
+        self._documents = int(json.loads((folder / _PARAMETERS).read_bytes())["num_docs"])
+        self._known: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self._documents
+
+    def search(self, query: str, k: int = RESULTS) -> list[int]:
+        """The best documents for a query.
+
+        Args:
+            query: any text.
+            k: how many at most.
+
+        Returns:
+            Numbers of documents that have a word of the query, best first. Ties stand in the order of the index's names.
+        """
+        found = [self._number(word) for word in analyse(query)]
+        counts = Counter(number for number in found if number >= 0)
+        if not counts or k < 1:
+            return []
+        scores_D = self._scores(counts)
+        return self._best(scores_D, k)
+
+    def _scores(self, counts: Counter[int]) -> Any:
+        """Every document's score, float64."""
+        bounds = [(int(self._starts[word]), int(self._starts[word + 1]), count) for word, count in counts.items()]
+        held_by_P = np.concatenate([self._held_by[start:end] for start, end, _ in bounds])
+        parts_P = np.concatenate(
+            [
+                self._parts[start:end] if count == 1 else self._parts[start:end] * float(count)
+                for start, end, count in bounds
+            ]
+        )
+        return np.bincount(held_by_P, parts_P, minlength=self._documents)
+
+    def _best(self, scores_D: Any, k: int) -> list[int]:
+        positive = np.flatnonzero(scores_D)
+        rounded = scores_D[positive].astype(np.float32)
+        if len(positive) > k:
+            least = np.partition(rounded, len(rounded) - k)[len(rounded) - k]
+            keep = rounded >= least
+            positive, rounded = positive[keep], rounded[keep]
+        ties = positive if self._ranks is None else self._ranks[positive]
+        return [int(number) for number in positive[np.lexsort((ties, -rounded))][:k]]
+
+    def _number(self, word: str) -> int:
+        """A word's number, -1 where no document has it."""
+        number = self._known.get(word)
+        if number is None:
+            wanted, ends = word.encode(), self._word_ends
+            place = bisect_left(range(len(ends) - 1), wanted, key=lambda at: self._words[ends[at] : ends[at + 1]])
+            there = place < len(ends) - 1 and self._words[ends[place] : ends[place + 1]] == wanted
+            number = place if there else -1
+            if len(self._known) >= REMEMBERED_WORDS:
+                self._known = {}
+            self._known[word] = number
+        return number
+
+
+def _mapped(path: Path) -> Any:
+    return np.load(path, mmap_mode="r")
+
+
+def _bytes_of(path: Path) -> mmap.mmap | bytes:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
