@@ -6,20 +6,19 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from skill_ttrl.envs.webshop.files import VARIABLE, Files, find_files, read_human, read_products
 from skill_ttrl.envs.webshop.goals import KINDS, GoalList, SyntheticGoals
 from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.store import Store, open_store, write_store
+from skill_ttrl.envs.webshop.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.errors import EnvError, did_you_mean
 
 Progress = Callable[[int, int], None]
@@ -30,8 +29,11 @@ GENERATED_FILE = "generated.json"
 """Beside files in the official schema that this package has written."""
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
-_WRITERS = ("analysis", "files", "goals", "maker", "maker_words", "product", "search", "store")
+_WRITERS = ("analysis", "files", "goals", "maker", "maker_sentences", "maker_words", "product", "search", "store")
 """Modules whose text decides what a store holds: one that other text has made is made again."""
+
+DAYS_UNUSED = 30
+"""A store that was not opened for so long is removed when another is made."""
 
 _opened: dict[str, Catalogue] = {}
 _lock = threading.RLock()
@@ -110,20 +112,20 @@ def forget() -> None:
 def _opening(key: str, files: Files | None, progress: Progress | None) -> Catalogue:
     with _lock:
         if key not in _opened:
-            about = {"files": [str(path) for path in files.paths()] if files is not None else []}
+            about = {"files": [] if files is None else _state_of(files)}
             store = open_store(key, lambda folder: _make(folder, files, about, progress))
             _opened[key] = Catalogue(store, files)
         return _opened[key]
 
 
-def _make(folder: Path, files: Files | None, about: dict[str, list[str]], progress: Progress | None) -> None:
+def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Progress | None) -> None:
     tell = progress or (lambda done, total: None)
     goals = SyntheticGoals()
     products = _made(tell) if files is None else _from_files(files, tell)
     write_store(folder, goals.watch(products), about)
     for name, array in goals.arrays().items():
         np.save(folder / f"{name}.npy", array)
-    _forget_replaced(folder, about["files"])
+    forget_stores(folder.parent, _is_replaced, DAYS_UNUSED, but=folder)
 
 
 def _made(progress: Progress) -> Iterator[Product]:
@@ -145,18 +147,22 @@ def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
     progress(total, total)
 
 
-def _forget_replaced(folder: Path, files: list[str]) -> None:
-    """Remove stores of the same files as they were before, and of files that are no more: each may be as large as they are."""
-    for other in folder.parent.glob("*/catalogue.json"):
-        with suppress(OSError, ValueError, AttributeError, TypeError):
-            theirs = json.loads(other.read_bytes()).get("files")
-            if theirs and (theirs == files or not all(map(os.path.exists, theirs))):
-                shutil.rmtree(other.parent, ignore_errors=True)
+def _is_replaced(about: dict[str, Any]) -> bool:
+    """Whether a store was made of files that are no more or have changed: it may be as large as they are."""
+    return any(not os.path.exists(path) or _state(Path(path)) != [path, *rest] for path, *rest in about["files"])
 
 
 def _files_key(files: Files) -> str:
-    said = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in files.paths()]
-    return f"{files.products.stem}-{_digest(json.dumps([said, _writers()]).encode())}"
+    return f"{files.products.stem}-{_digest(json.dumps([_state_of(files), _writers()]).encode())}"
+
+
+def _state_of(files: Files) -> list[list[Any]]:
+    return [_state(path) for path in files.paths()]
+
+
+def _state(path: Path) -> list[Any]:
+    stat = path.stat()
+    return [str(path), stat.st_size, stat.st_mtime_ns]
 
 
 def _generated_key() -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from skill_ttrl.envs.webshop.product import Product, read_product
 from skill_ttrl.errors import EnvError
@@ -50,6 +51,13 @@ def find_files(data: str | os.PathLike[str], said: str = "") -> Files:
     """
     path = Path(os.path.expanduser(data))
     where = f" ({said})" if said else ""
+    try:
+        return _find(path, where)
+    except OSError as error:
+        raise EnvError(f"{str(path)[:200]}{where} cannot be looked into: {error.strerror or error}.") from None
+
+
+def _find(path: Path, where: str) -> Files:
     if path.is_dir():
         found = sorted(path.glob(f"{PRODUCTS}*.json"))
         if not found:
@@ -89,7 +97,7 @@ def read_products(files: Files) -> Iterator[tuple[Product, int]]:
 
     about = _object(files.about)
     seen: set[str] = set()
-    with open(files.products, "rb") as stream:
+    with _reading(files.products) as stream:
         try:
             for number, fields in enumerate(ijson.items(stream, "item", use_float=True)):
                 asin = fields.get("asin") if isinstance(fields, Mapping) else None
@@ -108,7 +116,7 @@ def read_products(files: Files) -> Iterator[tuple[Product, int]]:
                 f"{files.products} is no whole JSON list of products: {str(error).strip()[:200]}. {HOW_TO_GET}"
             ) from None
     if not seen:
-        raise EnvError(f"{files.products} holds no product. {HOW_TO_GET}")
+        raise EnvError(f"{files.products} holds no product: a JSON list of them is looked for. {HOW_TO_GET}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +159,28 @@ def read_human(path: Path) -> dict[str, tuple[HumanInstruction, ...]]:
     return found
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise EnvError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _object(path: Path) -> dict[str, Any]:
+    with _reading(path) as stream:
+        raw = stream.read()
     try:
-        read = json.loads(path.read_bytes())
+        read = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise EnvError(f"{path} is no whole JSON file: {str(error)[:200]}. {HOW_TO_GET}") from None
-    except OSError as error:
-        raise EnvError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if b"\\ud" in raw.lower():  # half of a surrogate pair, which no file or terminal takes: "?", as among the products
+        read = json.loads(json.dumps(read, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(read, dict):
         raise EnvError(f"{path} holds a JSON object by ASIN, found {type(read).__name__}. {HOW_TO_GET}")
     return read

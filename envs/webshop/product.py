@@ -65,7 +65,7 @@ class Product:
 
 
 def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product:
-    """A product in the official schema.
+    """A product in the official schema. It may lack a description, features, a price and options.
 
     Args:
         fields: one element of `items_shuffle.json`.
@@ -80,7 +80,7 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
     about = {} if about is None else about
     if not isinstance(about, Mapping):
         raise EnvError(f"what is known of {asin[:20]} is a JSON object, found {type(about).__name__}")
-    bullets = fields.get("small_description")
+    bullets = fields.get("small_description") or []
     images = fields.get("images")
     instruction = about.get("instruction")
     wanted = _texts(about.get("instruction_attributes") or [], f"{asin[:20]}: instruction_attributes")
@@ -89,7 +89,7 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
     return Product(
         asin=asin,
         title=_text(fields, "name"),
-        description=_text(fields, "full_description"),
+        description=_text(fields, "full_description") if fields.get("full_description") is not None else "",
         bullets=(bullets,) if isinstance(bullets, str) else _texts(bullets, f"{asin[:20]}: small_description"),
         category=_text(fields, "category"),
         query=_text(fields, "query").lower().strip(),

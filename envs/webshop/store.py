@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ import platformdirs
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
 from skill_ttrl.errors import EnvError
+from skill_ttrl.runs.files import fsync, write_atomic
 
 KEPT_PRODUCTS = 2048
 """Products that a process keeps read."""
 _META = "catalogue.json"
+_SIZES = "sizes.json"
+"""File → bytes of a whole store, written last."""
 _BESIDE = ".making-"
+_TRIES = 5
 
 
 class Store(Sequence[Product]):
@@ -35,6 +40,9 @@ class Store(Sequence[Product]):
 
     Args:
         folder: what `write_store` has made.
+
+    Raises:
+        OSError: a file is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,9 +50,11 @@ class Store(Sequence[Product]):
         self.about: dict[str, Any] = json.loads((folder / _META).read_bytes())
         """What was said of it when it was written."""
         self._lines = np.memmap(folder / "products.jsonl", dtype=np.uint8, mode="r")
-        self._ends = np.load(folder / "ends.npy", mmap_mode="r")
-        self._asins = np.load(folder / "asins.npy", mmap_mode="r")
-        self._numbers = np.load(folder / "numbers.npy", mmap_mode="r")
+        # All at once: what is mapped stays, even when another process removes the folder. As plain arrays: each look into a
+        # `memmap` costs microseconds more.
+        self._arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")}
+        self._ends, self._asins = self._arrays["ends"], self._arrays["asins"]
+        self._longest = self._asins.dtype.itemsize // np.dtype("U1").itemsize
         self.search_index = SearchIndex(folder / "index")
         self._read = lru_cache(maxsize=KEPT_PRODUCTS)(self._parse)
 
@@ -62,14 +72,16 @@ class Store(Sequence[Product]):
 
     def number_of(self, asin: str) -> int | None:
         """Where a product stands; None: it is not there."""
+        if len(asin) > self._longest:
+            return None
         place = int(np.searchsorted(self._asins, asin))
         if place == len(self._asins) or str(self._asins[place]) != asin:
             return None
-        return int(self._numbers[place])
+        return int(self._arrays["numbers"][place])
 
     def array(self, name: str) -> Any:
         """An array that was written beside the products, mapped."""
-        return np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return self._arrays[name]
 
     def _parse(self, number: int) -> Product:
         start = 0 if number == 0 else int(self._ends[number - 1])
@@ -116,7 +128,8 @@ def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]
                 yield document_text(product)
 
     (folder / "index").mkdir()
-    build_index(documents(), folder / "index")
+    # Equal scores stand in the order of the ASINs, as in the official engine.
+    build_index(documents(), folder / "index", names=asins)
     order = np.argsort(np.asarray(asins), kind="stable")
     np.save(folder / "ends.npy", np.asarray(ends, dtype=np.int64))
     np.save(folder / "asins.npy", np.asarray(asins)[order])
@@ -127,7 +140,8 @@ def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]
 def open_store(key: str, make: Callable[[Path], None]) -> Store:
     """The store kept under `key`; made first where there is none, by one process while others wait for it.
 
-    It appears whole or not at all. What a killed process left is removed by the next that makes one.
+    It appears whole or not at all; one of which a file has gone or has another size is made again. What a killed process left
+    is removed by the next that makes one.
 
     Args:
         key: a name of letters, digits and dashes that no other catalogue has.
@@ -138,18 +152,52 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
     """
     cache = platformdirs.user_cache_path("skill-ttrl") / "webshop"
     folder = cache / key
-    if not (folder / _META).is_file():
+    for _ in range(_TRIES):
+        if not _is_whole(folder):
+            try:
+                cache.mkdir(parents=True, exist_ok=True)
+                with _only_one(cache):
+                    if not _is_whole(folder):
+                        _make_whole(folder, make)
+            except OSError as error:
+                raise EnvError(
+                    f"The catalogue cannot be kept in {cache}: {error.strerror or error}. Free some space, or set "
+                    "XDG_CACHE_HOME to a folder that can be written."
+                ) from error
         try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with _only_one(cache):
-                if not (folder / _META).is_file():
-                    _make_whole(folder, make)
-        except OSError as error:
-            raise EnvError(
-                f"The catalogue cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
-                "to a folder that can be written."
-            ) from error
-    return Store(folder)
+            store = Store(folder)
+        except FileNotFoundError:  # another process has removed it just now
+            continue
+        with suppress(OSError):  # a cache that may only be read
+            os.utime(folder / _META)
+        return store
+    raise EnvError(f"{folder} was removed while it was opened, {_TRIES} times. What else clears this cache?")
+
+
+def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: float, but: Path) -> None:
+    """Remove stores that nobody will open again. A process that has one open keeps what it has mapped.
+
+    Args:
+        cache: the folder of stores.
+        unused: whether one is, by what was said of it when it was written.
+        days: those that nobody has opened for so long are removed too.
+        but: a store that stays.
+    """
+    for meta in cache.glob("*/" + _META):
+        if meta.parent == but:
+            continue
+        with suppress(OSError, ValueError):
+            about = json.loads(meta.read_bytes())
+            if time.time() - meta.stat().st_mtime > days * 86_400 or unused(about):
+                shutil.rmtree(meta.parent, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        sizes = json.loads((folder / _SIZES).read_bytes())
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
@@ -158,8 +206,13 @@ def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
     beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=folder.parent))
     try:
         make(beside)
+        files = [path for path in beside.rglob("*") if path.is_file()]
+        for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
+            fsync(path)
+        sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
+        write_atomic(beside / _SIZES, json.dumps(sizes).encode())
         beside.chmod(0o755)
-        if folder.exists():  # without its description: a part of it was taken away
+        if folder.exists():  # a part of it was taken away
             shutil.rmtree(folder)
         beside.rename(folder)
     except BaseException:
