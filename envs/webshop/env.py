@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.envs.webshop.catalogue import Progress, open_catalogue
+from skill_ttrl.envs.webshop.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.goals import GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
-from skill_ttrl.envs.webshop.nouns import find_nouns
 from skill_ttrl.envs.webshop.pages import admissible
-from skill_ttrl.envs.webshop.shop import Shop, is_coded
+from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
 from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
 from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.types import Task
@@ -33,8 +32,8 @@ class WebShopEnv(TextEnv):
     `search[words]` and `click[what]`; any other text changes nothing, and so does a click on what the page does not show. Only
     `click[buy now]` ends an episode (`terminated`), with upstream's reward in [0, 1]; `truncated` after `max_steps`.
 
-    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its id would name the product), `admissible_commands` (a search
-    stands there as "search[<your query>]"), `available_actions` (upstream's), `won` (bought with reward 1), `score` (upstream's
+    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its
+    id would name the product), `admissible_commands` (a search stands there as "search[<your query>]"), `available_actions` (upstream's), `won` (bought with reward 1), `score` (upstream's
     reward, whatever `reward` and `partial` say), `coded_queries` (searches with upstream's query codes so far) and `source`;
     after a purchase also the parts of the reward, see `reward.PurchaseReward`. With `options={"walkthrough": True}` also
     `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
@@ -94,29 +93,55 @@ class WebShopEnv(TextEnv):
                 raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
+        if not isinstance(nouns, str):
+            raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")
+        self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
         self._visit: ShopVisit | LiveVisit
+        self._kind, self._mode = goals, observation_mode
+        self._shop_settings = (nouns, query_codes, show_attributes)
         if is_server(data):
-            self.goals = ServerGoals(str(data), server_goals)
-            self._visit = LiveVisit(str(data), observation_mode)
+            self._data = str(data)
+            self.goals = ServerGoals(self._data, server_goals)
+            self._visit = LiveVisit(self._data, observation_mode)
             self.source = f"server {data}"
         else:
-            catalogue = open_catalogue(data)
-            self.goals = catalogue.goals(goals)
-            self.shop = Shop(
-                catalogue.store, find_nouns(nouns), query_codes=query_codes, show_attributes=show_attributes
-            )
-            self._visit = ShopVisit(self.shop, observation_mode)
-            self.source = f"{catalogue.source}, {self.goals.kind} goals by {split_by}, nouns by {self.shop.nouns.name}"
-        self.split, self.split_by = split, split_by
+            self._data = self._enter(data)
         self.max_steps, self.reward, self.partial = max_steps, float(reward), partial
         self.render_mode = render_mode
         self._numbers = self.goals.split(split, split_by)
+        self._number = 0
         self._begun: dict[str, Any] = {}
         self._view: View | None = None
         self._last: str | None = None
         self._steps = self._coded = 0
+
+    def _enter(self, data: str | os.PathLike[str] | None) -> str:
+        """Open a catalogue and a visit to its shop; gives what `open_catalogue` takes to open it again."""
+        catalogue = open_catalogue(data)
+        self.goals = catalogue.goals(self._kind)
+        self.shop = shared_shop(catalogue.store, *self._shop_settings)
+        self._visit = ShopVisit(self.shop, self._mode)
+        self.source = f"{catalogue.source}, {self.goals.kind} goals by {self.split_by}, nouns by {self.shop.nouns.name}"
+        return GENERATED if catalogue.files is None else str(catalogue.files.products)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the catalogue, which is mapped: the process that reads it opens its own."""
+        state = dict(self.__dict__)
+        if isinstance(self._visit, ShopVisit):
+            del state["shop"], state["goals"], state["_numbers"]
+            state["_visit"] = self._visit.state
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._visit, State):
+            at = self._visit
+            self._enter(self._data)
+            self._numbers = self.goals.split(self.split, self.split_by)
+            if self._view is not None and isinstance(self._visit, ShopVisit):
+                self._visit.resume(self.goals[self._number], str(self._number), at)
 
     @classmethod
     def prepare(cls, progress: Progress, data: str | os.PathLike[str] | None = None, **others: Any) -> None:
@@ -162,7 +187,7 @@ class WebShopEnv(TextEnv):
                 raise EnvError(
                     f"{WEBSHOP_ENV_ID} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], _OPTIONS)}"
                 )
-        number = self._asked_number(asked)
+        number = self._number = self._asked_number(asked)
         goal = self.goals[number]
         if isinstance(self._visit, ShopVisit):
             instruction, self._view = self._visit.start(goal, str(number))
@@ -227,9 +252,10 @@ class WebShopEnv(TextEnv):
             if not 0 <= number < len(self.goals):
                 raise EnvError(f"There is no goal {number}: they are numbered from 0 to {len(self.goals) - 1:,}.")
             return int(number)
-        weights = self.goals.weights(self._numbers).cumsum()
-        place = int(np.searchsorted(weights, self.np_random.random() * weights[-1], side="right"))
-        return int(self._numbers[min(place, len(self._numbers) - 1)])
+        chance = float(self.np_random.random())
+        if isinstance(self.goals, GoalList):
+            return self.goals.draw(self.split, self.split_by, chance)
+        return int(self._numbers[int(chance * len(self._numbers))])  # a server does not tell weights
 
     def _walkthrough(self, number: int) -> list[str]:
         if self.shop is None or not isinstance(self.goals, GoalList):

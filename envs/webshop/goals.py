@@ -74,6 +74,8 @@ class GoalList(Sequence[Goal]):
         if not len(self):
             raise EnvError(f"No product of the catalogue has a {kind} goal.")
         self._built = lru_cache(maxsize=KEPT_GOALS)(self._build)
+        self._splits: dict[tuple[str, str], np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self._sums: dict[tuple[str, str], np.ndarray[Any, np.dtype[np.float64]]] = {}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -118,9 +120,12 @@ class GoalList(Sequence[Goal]):
             SplitError: there is no such split, or it has no goals.
             EnvError: `by` is not known.
         """
-        if name not in SPLITS:
-            meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if name in _OTHER_NAMES else ""
-            raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(name[:50], SPLITS)}")
+        kept = self._splits.get((str(name), str(by)))
+        if kept is not None:
+            return kept
+        if not isinstance(name, str) or name not in SPLITS:
+            meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if str(name) in _OTHER_NAMES else ""
+            raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], SPLITS)}")
         if by not in BY:
             raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
         numbers = np.arange(len(self))
@@ -134,13 +139,29 @@ class GoalList(Sequence[Goal]):
             raise SplitError(
                 f"The {len(self)} {self.kind} goals of the catalogue leave none for the split {name!r} by {by}."
             )
-        return found
+        found.flags.writeable = False  # all environments of the process have this array
+        return self._splits.setdefault((name, by), found)
 
     def weights(self, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Upstream's `weight` of goals: 1 for a human one, else the mean of 1 / (goals with this attribute) over its own."""
         places = np.searchsorted(self._ends, self._order[numbers], side="right")
         weights: np.ndarray[Any, np.dtype[np.float64]] = self._weights[places]
         return weights
+
+    def draw(self, name: str, by: str, chance: float) -> int:
+        """The number of a goal of a split, drawn by upstream's weights.
+
+        Args:
+            name: of the split.
+            by: how it is split.
+            chance: uniform in [0, 1).
+        """
+        numbers = self.split(name, by)
+        sums = self._sums.get((name, by))
+        if sums is None:
+            sums = self._sums.setdefault((name, by), self.weights(numbers).cumsum())
+        place = int(np.searchsorted(sums, chance * sums[-1], side="right"))
+        return int(numbers[min(place, len(numbers) - 1)])
 
     @cached_property
     def _order(self) -> Any:
@@ -150,7 +171,7 @@ class GoalList(Sequence[Goal]):
     @cached_property
     def _places(self) -> Any:
         """Place in the construction → number."""
-        return np.argsort(self._order, kind="stable")
+        return self.store.array("goal_numbers") if self.kind == "synthetic" else np.argsort(self._order)
 
     @cached_property
     def _sides(self) -> Any:
@@ -251,17 +272,21 @@ class SyntheticGoals:
             yield product
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """What `GoalList` reads: products with goals, how many each, their weights, and the permutation of all goals."""
+        """What `GoalList` reads: products with goals, how many each, their weights, and the permutation of all goals with its
+        inverse.
+        """
         together: Counter[str] = Counter()
         for count, attributes in zip(self._counts, self._attributes, strict=True):
             for attribute in attributes:
                 together[attribute] += count
         weights = [sum(1 / together[each] for each in attributes) / len(attributes) for attributes in self._attributes]
+        order = shuffled(sum(self._counts))
         return {
             "goal_products": np.asarray(self._numbers, dtype=np.int32),
             "goal_counts": np.asarray(self._counts, dtype=np.int64),
             "goal_weights": np.asarray(weights, dtype=np.float64),
-            "goal_order": shuffled(sum(self._counts)),
+            "goal_order": order,
+            "goal_numbers": np.argsort(order),
         }
 
 

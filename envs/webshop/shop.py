@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +19,7 @@ from typing import Literal
 
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.goals import price_of
-from skill_ttrl.envs.webshop.nouns import Nouns
+from skill_ttrl.envs.webshop.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.pages import (
     BACK,
     BUY,
@@ -47,10 +46,11 @@ QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")
 """First words with which upstream's search gives random products, or those with an attribute, a category or a query."""
 BASE_URL = "http://127.0.0.1:3000"
 KEPT_SEARCHES = 1024
+"""Of a shop: the pages of one search's results, and the way back to them, search once. About 2 MB."""
+LONGEST_KEPT = 2_000
+"""Characters."""
 
 Place = Literal["search", "results", "item", "sub", "done"]
-
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,16 @@ class State:
 
 
 def parse_action(action: str) -> tuple[str, str] | None:
-    """The name and argument of `name[argument]`, the argument in small letters; None: it has no such form.
+    r"""The name and argument of `name[argument]`, the argument in small letters; None: it has no such form.
 
-    As upstream reads them: the name is everything up to the last bracket that can open an argument, a line's end ends the match,
-    and what follows the last closing bracket is not looked at.
+    As upstream reads them, with the regular expression (.+)\[(.+)\]: the name is everything up to the last bracket that can
+    open an argument, a line's end ends the match, and what follows the last closing bracket is not looked at. Without the
+    expression, whose time grows with the square of the brackets.
     """
-    match = _ACTION.match(action)
-    return None if match is None else (match[1], match[2].lower())
+    line = action.partition("\n")[0]
+    closes = line.rfind("]")
+    opens = line.rfind("[", 1, closes - 1) if closes > 2 else -1
+    return None if opens < 0 else (line[:opens], line[opens + 1 : closes].lower())
 
 
 def is_coded(action: str) -> bool:
@@ -102,8 +105,7 @@ class Shop:
     def __init__(self, store: Store, nouns: Nouns, *, query_codes: bool = False, show_attributes: bool = False) -> None:
         self.store, self.nouns = store, nouns
         self.query_codes, self.show_attributes = query_codes, show_attributes
-        self.search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
-        """Keywords → numbers of the products found, best first; also `search.cache_info()`."""
+        self._kept_search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
 
     def step(self, goal: Goal, state: State, page: Page, action: str) -> State:
         """What an action leads to; the same state where it means nothing here.
@@ -148,6 +150,15 @@ class Shop:
         product: Product = self.store[number]
         return product
 
+    def search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
+        """Numbers of the products found, best first, at most `RESULTS`.
+
+        Args:
+            keywords: what stands between the spaces of a query, in small letters; at least one text.
+        """
+        # A query that is a whole book is not kept.
+        return (self._kept_search if sum(map(len, keywords)) <= LONGEST_KEPT else self._search)(keywords)
+
     def price(self, asin: str) -> float:
         """What a product costs, US dollars; see `goals.price_of`."""
         return price_of(self.product(asin))
@@ -164,6 +175,12 @@ class Shop:
             drawn = random.Random(derive_seed(0, "<r>", *keywords))
             return tuple(drawn.sample(range(len(self.store)), min(RESULTS, len(self.store))))
         return tuple(number for number, product in enumerate(self.store) if _has(product, code, keywords, rest))
+
+
+@lru_cache(maxsize=8)
+def shared_shop(store: Store, nouns: str, query_codes: bool, show_attributes: bool) -> Shop:
+    """The shop that all environments of a process with these settings share; see `Shop` and `find_nouns`."""
+    return Shop(store, find_nouns(nouns), query_codes=query_codes, show_attributes=show_attributes)
 
 
 def follow(state: State, page: Page, action: str) -> State:

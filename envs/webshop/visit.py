@@ -31,7 +31,7 @@ class View:
 
 
 class Visit(Protocol):
-    """An episode's shop. It is plain data between two actions: it pickles."""
+    """An episode's shop."""
 
     def start(self, goal: Goal | int) -> tuple[str, View]:
         """Enter with a goal, or on a running server with the number of one; gives the instruction too."""
@@ -64,9 +64,18 @@ class ShopVisit:
     def start(self, goal: Goal | int, session: str = "") -> tuple[str, View]:
         """See `Visit.start`; `session` stands in addresses, upstream's is the number of the goal."""
         assert isinstance(goal, Goal)
-        self._goal, self._session, self._state = goal, session, State()
-        self._page = self.shop.page(goal, self._state)
+        self.resume(goal, session, State())
         return goal.instruction, self._view()
+
+    @property
+    def state(self) -> State:
+        """Where the shopper stands."""
+        return self._state
+
+    def resume(self, goal: Goal, session: str, state: State) -> None:
+        """Stand where a visit with this goal has come to."""
+        self._goal, self._session, self._state = goal, session, state
+        self._page = self.shop.page(goal, state)
 
     def act(self, action: str) -> View:
         """See `Visit.act`."""
