@@ -34,7 +34,7 @@ from skill_ttrl.registry import Registry
 MODEL = "en_core_web_sm"
 NOUN_TAGS = ("PNOUN", "NOUN", "PROPN")
 """The tags that upstream keeps; there is no tag PNOUN, it has it by mistake."""
-CACHED_TITLES = 16_384
+CACHED_TITLES = 4_096
 
 
 class Nouns(Protocol):
@@ -178,7 +178,8 @@ def _split_chunk(chunk: str) -> list[str]:
     return [token for token in (*before, *inside, *reversed(after)) if token]
 
 
-def _is_noun(token: str) -> bool:
+def is_noun(token: str) -> bool:
+    """Whether the rule calls a token of `split_title` a noun. It looks at nothing but the token."""
     if token in ("|", "%"):
         return True
     letters = {character for character in token if character.isalpha()}
@@ -194,4 +195,4 @@ def _is_noun(token: str) -> bool:
 
 @lru_cache(maxsize=CACHED_TITLES)
 def _nouns_by_rule(title: str) -> tuple[str, ...]:
-    return tuple(token.lower() for token in split_title(title) if _is_noun(token))
+    return tuple(token.lower() for token in split_title(title) if is_noun(token))

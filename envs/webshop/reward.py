@@ -6,8 +6,8 @@ from 0.0 to 1.0, where 1.0 is success. `r_type` says whether it is the right kin
 asked for it has. The rules are kept to the letter, oddities included, and those are told where they are followed.
 
 Texts match if thefuzz's `token_set_ratio` of them is above 85. The ratio is rapidfuzz's, as with thefuzz 0.20 and newer; the
-0.19 of the official requirements takes difflib's where python-Levenshtein is not installed. `benchmarks/webshop_nouns.py` counts
-the decisions that this changes.
+0.19 of the official requirements takes difflib's where python-Levenshtein is not installed. On the 1,000 official products that
+changes no decision (`benchmarks/webshop_matches.py`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def option_texts(wanted: Mapping[str, str] | tuple[str, ...]) -> list[str]:
     A person's are texts, and a colour in one stands for it. A synthetic goal's are pairs of name and value, which upstream
     takes as they are: only a name or value that *is* a colour stands for the pair, and otherwise the pair is compared as
     Python writes it, name included: "('size', 'x-large')". A chosen "light grey" is therefore "grey" beside a wanted
-    "('color', 'light grey')", and matches for "grey" is one of its words.
+    "('color', 'light grey')", and matches for "grey" is one of its words. But "rectangular" is "tan", which is no word of
+    "('shape', 'rectangular')": such a goal cannot be met, even by what it asks for.
     """
     if isinstance(wanted, Mapping):
         return [_pair_text(name, value) for name, value in wanted.items()]
@@ -163,7 +164,7 @@ def _pair_text(name: str, value: str) -> str:
     return next((colour for colour in COLOURS if colour in pair), str(pair))
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=32_768)
 def alike(one: str, other: str) -> bool:
     """Whether thefuzz's `token_set_ratio` of two texts, a whole number from 0 to 100, is above 85."""
     one, other = plain_words(one), plain_words(other)
@@ -176,6 +177,6 @@ def plain_words(text: str) -> str:
     return _NO_WORD_CHARACTER.sub(" ", text.translate(_DROPPED)).lower().strip()
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _parts(product_category: str) -> frozenset[str]:
     return frozenset(part.strip() for part in product_category.split("›"))

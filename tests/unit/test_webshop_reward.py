@@ -226,6 +226,7 @@ def test_a_pair_of_a_made_up_goal_is_compared_with_its_name_unless_its_value_is_
     assert option_texts({"color": "light grey"}) == ["('color', 'light grey')"]
     assert count_options(["grey"], {"color": "light grey"}) == 1, "one of the words is enough"
     assert count_options(["antique graywash"], {"color": "antique graywash"}) == 0, "gray is none of its words"
+    assert count_options(["rectangular"], {"shape": "rectangular"}) == 0, "tan is none of its words"
     assert count_options(["size"], {"size": "x-large"}) == 1, "the name is one of the words too"
 
 
