@@ -164,7 +164,7 @@ def _pair_text(name: str, value: str) -> str:
     return next((colour for colour in COLOURS if colour in pair), str(pair))
 
 
-@lru_cache(maxsize=32_768)
+@lru_cache(maxsize=65_536)
 def alike(one: str, other: str) -> bool:
     """Whether thefuzz's `token_set_ratio` of two texts, a whole number from 0 to 100, is above 85."""
     one, other = plain_words(one), plain_words(other)
