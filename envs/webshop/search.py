@@ -12,7 +12,7 @@ change).
 The index is that of the library bm25s (its method "lucene"; `bm25s.BM25.load(folder, mmap=True, load_vocab=False)` opens it): each
 word's part of each score, a float32, computed when the index is built. What is ours is building it from a stream, the list of
 words as a mapped file, and finding the best 50 of a million. The parts of a query's words are added in float64, where the sum of
-float32 numbers of such sizes is exact in whatever order, and rounded to float32; equal scores stand in the order of `names`.
+float32 numbers of such sizes (above 1e-6) is exact in whatever order, and rounded to float32; equal scores stand in the order of `names`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ RESULTS = 50
 CHUNK = 16_384
 """Documents whose words are counted at once when an index is built: some 50 MB."""
 REMEMBERED_WORDS = 1 << 16
+BLOCKS = 16
+"""Blocks for each result, in which the best of many documents are looked for."""
 _PARTS, _DOCUMENTS, _STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
 _PARAMETERS, _WORDS, _WORD_ENDS, _RANKS = "params.index.json", "words.bin", "word_ends.npy", "ranks.npy"
 
@@ -216,34 +218,34 @@ class SearchIndex:
         Returns:
             Numbers of documents that have a word of the query, best first. Ties stand in the order of the index's names.
         """
-        found = [self._number(word) for word in analyse(query)]
-        counts = Counter(number for number in found if number >= 0)
-        if not counts or k < 1:
+        if k < 1:
             return []
-        scores_D = self._scores(counts)
-        return self._best(scores_D, k)
+        scores_D = self.scores(query)
+        least = 0.0
+        if len(scores_D) > k:
+            # Of many documents the best of each block: where k blocks reach a score, so do the k best documents.
+            size = max(1, len(scores_D) // (BLOCKS * k))
+            tops = scores_D[: len(scores_D) // size * size].reshape(-1, size).max(axis=1) if size > 1 else scores_D
+            reached = float(np.partition(tops, len(tops) - k)[len(tops) - k])
+            least = reached * (1 - 1e-6)  # with those that round to the same float32
+        best = np.flatnonzero(scores_D > least)
+        rounded = scores_D[best].astype(np.float32)
+        ties = best if self._ranks is None else self._ranks[best]
+        return [int(number) for number in best[np.lexsort((ties, -rounded))][:k]]
 
-    def _scores(self, counts: Counter[int]) -> Any:
-        """Every document's score, float64."""
-        bounds = [(int(self._starts[word]), int(self._starts[word + 1]), count) for word, count in counts.items()]
-        held_by_P = np.concatenate([self._held_by[start:end] for start, end, _ in bounds])
-        parts_P = np.concatenate(
-            [
-                self._parts[start:end] if count == 1 else self._parts[start:end] * float(count)
-                for start, end, count in bounds
-            ]
-        )
-        return np.bincount(held_by_P, parts_P, minlength=self._documents)
-
-    def _best(self, scores_D: Any, k: int) -> list[int]:
-        positive = np.flatnonzero(scores_D)
-        rounded = scores_D[positive].astype(np.float32)
-        if len(positive) > k:
-            least = np.partition(rounded, len(rounded) - k)[len(rounded) - k]
-            keep = rounded >= least
-            positive, rounded = positive[keep], rounded[keep]
-        ties = positive if self._ranks is None else self._ranks[positive]
-        return [int(number) for number in positive[np.lexsort((ties, -rounded))][:k]]
+    def scores(self, query: str) -> Any:
+        """Every document's score for a query, float64, before it is rounded to float32; 0 for one without a word of it."""
+        scores_D = np.zeros(self._documents)
+        for word, count in Counter(self._number(word) for word in analyse(query)).items():
+            if word < 0:
+                continue
+            start, end = int(self._starts[word]), int(self._starts[word + 1])
+            parts = self._parts[start:end]
+            if count > 1:
+                parts = np.multiply(parts, count, dtype=np.float64)
+            # No document stands twice in one word's list, so each of these additions meets an element of its own.
+            scores_D[self._held_by[start:end]] += parts
+        return scores_D
 
     def _number(self, word: str) -> int:
         """A word's number, -1 where no document has it."""
