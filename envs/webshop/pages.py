@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from skill_ttrl.envs.webshop.product import NO_RATING, Product
@@ -22,6 +23,8 @@ SUB_PAGES = (DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES)
 RESULTS_A_PAGE = 10
 SEARCH_SLOT = "search[<your query>]"
 """How a search stands among the admissible commands: the words are the agent's own."""
+KEPT_TEXTS = 2048
+"""Products of which a process keeps what pages show: some 4 MB."""
 _WHITE = " \n\t\f\r"
 
 
@@ -56,19 +59,13 @@ def results_page(instruction: str, products: Sequence[Product], number: int, tot
         texts.append(Text(PREVIOUS, "button"))
     texts.append(Text(NEXT, "button"))
     for product in products:
-        texts += (Text(product.asin, "product"), *_free(product.title), Text(product.price_tag))
+        texts += _row(product)
     return tuple(texts)
 
 
 def item_page(instruction: str, product: Product, show_attributes: bool = False) -> Page:
     """A product, with its options and the way to buy it."""
-    texts = [*_head(instruction), Text(PREVIOUS, "button")]
-    for name, values in product.options.items():
-        texts += _free(name)
-        texts += (Text(text.text, "option", name) for value in values for text in _free(value))
-    texts += (*_free(product.title), Text(f"Price: {product.price_tag}"), Text(f"Rating: {NO_RATING}"))
-    shown = SUB_PAGES if show_attributes else SUB_PAGES[:-1]
-    return (*texts, *(Text(name, "button") for name in (*shown, BUY)))
+    return (*_head(instruction), *_item(product, show_attributes))
 
 
 def sub_page(instruction: str, product: Product, name: str) -> Page:
@@ -140,9 +137,18 @@ def clickables(page: Page) -> dict[str, Text]:
     In upstream's order: buttons, products, options. Where two have the same text the later one is meant; so an option whose value
     is "description" hides that page, and of two options with the same value only the last can be chosen.
     """
-    found = {text.text.lower(): text for text in page if text.kind == "button"}
-    found |= {text.text.lower(): text for text in page if text.kind == "product"}
-    return found | {text.text: text for text in page if text.kind == "option"}
+    buttons: dict[str, Text] = {}
+    products: dict[str, Text] = {}
+    options: dict[str, Text] = {}
+    for text in page:
+        name, kind, _ = text
+        if kind == "text":
+            continue
+        if kind == "option":
+            options[name] = text
+        else:
+            (buttons if kind == "button" else products)[name.lower()] = text
+    return buttons | products | options
 
 
 def admissible(clicks: Iterable[str], search_bar: bool) -> list[str]:
@@ -154,6 +160,22 @@ def admissible(clicks: Iterable[str], search_bar: bool) -> list[str]:
 def has_search_bar(page: Page) -> bool:
     """Whether it is the search page."""
     return page[-1] == (SEARCH, "button", "")
+
+
+@lru_cache(maxsize=KEPT_TEXTS)
+def _row(product: Product) -> Page:
+    return (Text(product.asin, "product"), *_free(product.title), Text(product.price_tag))
+
+
+@lru_cache(maxsize=KEPT_TEXTS)
+def _item(product: Product, show_attributes: bool) -> Page:
+    texts = [Text(PREVIOUS, "button")]
+    for name, values in product.options.items():
+        texts += _free(name)
+        texts += (Text(text.text, "option", name) for value in values for text in _free(value))
+    texts += (*_free(product.title), Text(f"Price: {product.price_tag}"), Text(f"Rating: {NO_RATING}"))
+    shown = SUB_PAGES if show_attributes else SUB_PAGES[:-1]
+    return (*texts, *(Text(name, "button") for name in (*shown, BUY)))
 
 
 def _head(instruction: str) -> list[Text]:

@@ -53,6 +53,9 @@ class Product:
     image: str = ""
     """Address of a picture, empty where there is none; nothing here fetches it."""
 
+    def __hash__(self) -> int:
+        return hash(self.asin)
+
     @property
     def price_tag(self) -> str:
         """Its price as pages show it: "$19.99", or "$19.99 to $27.99"."""
