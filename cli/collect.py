@@ -20,18 +20,24 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.outcomes import Success
 
 Env = Annotated[
-    str, typer.Option(help="Short name (`alfworld`, `math`), Gymnasium id, or `module:EnvId-v0` of your own.")
+    str, typer.Option(help="Short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0` of your own.")
 ]
 Agent = Annotated[
     str,
-    typer.Option(metavar="WHO", help="`expert`, `random`, `walkthrough`, or `module:attribute` of your own."),
+    typer.Option(
+        metavar="WHO",
+        help="`expert`, `random`, `walkthrough`, another of the environment's own (`rule` of `webshop`), or `module:attribute`.",
+    ),
 ]
 Types = Annotated[
     list[str] | None, typer.Option(help="Only these types of task; several with commas, or given again. Default: all.")
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Where the games are: a folder with `json_2.1.1/`, or `generated`. Short for env.kwargs.data."),
+    typer.Option(
+        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
+        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
+    ),
 ]
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
@@ -62,7 +68,10 @@ def collect(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play every task of a split and write its trajectory, with exact text, as one line; success by type of task."""
+    """Play every task of a split and write its trajectory, with exact text, as one line; success by type of task.
+
+    Where an environment rewards what is right in part (`webshop`), the mean score is reported beside.
+    """
     from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.views import RunView
     from skill_ttrl.stages.collect import run
@@ -137,17 +146,23 @@ def _episodes(count: int) -> str:
     return f"{count:,} episode{'' if count == 1 else 's'}"
 
 
+def _bounds(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
+
+
 def success_table(rows: Mapping[str, Success]) -> Table:
-    """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup."""
+    """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup. Scores, where there are any."""
     from skill_ttrl.cli.views import number
 
+    scored = any(each.score is not None for each in rows.values())
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("type", overflow="fold")
-    for column in ("episodes", "success", "interval", "steps", "failed"):
+    for column in ("episodes", *(("score", "interval") if scored else ()), "success", "interval", "steps", "failed"):
         table.add_column(column, justify="right")
     for name, each in rows.items():
-        bounds = "-" if each.interval is None else f"{each.interval[0]:.3f}–{each.interval[1]:.3f}"
         steps = "-" if each.steps is None else f"{each.steps:.1f}"
-        cells = (name or "other", f"{each.episodes:,}", number(each.success), bounds, steps, f"{each.failed:,}")
+        score = (number(each.score), _bounds(each.score_interval)) if scored else ()
+        success = (number(each.success), _bounds(each.interval))
+        cells = (name or "other", f"{each.episodes:,}", *score, *success, steps, f"{each.failed:,}")
         table.add_row(*(Text(visible(cell)) for cell in cells))
     return table

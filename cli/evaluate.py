@@ -36,13 +36,13 @@ Data = Annotated[
     typer.Option(
         metavar="FILE",
         help="Problems: JSON, JSONL, Parquet or `hf:owner/name`; may be given more than once. Default: those of the run. With "
-        "`--env`: where its games are (env.kwargs.data).",
+        "`--env`: where its games or products are (env.kwargs.data).",
     ),
 ]
 Env = Annotated[
     str | None,
     typer.Option(
-        help="Measure on the tasks of this environment: short name (`alfworld`), Gymnasium id, or `module:EnvId-v0`."
+        help="Measure on the tasks of this environment: short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0`."
     ),
 ]
 Split = Annotated[
@@ -52,7 +52,8 @@ Agent = Annotated[
     str | None,
     typer.Option(
         metavar="WHO",
-        help="With --env and no SOURCE: `expert` (the default), `random`, `walkthrough`, or `module:attribute` of your own.",
+        help="With --env and no SOURCE: `expert` (the default), `random`, `walkthrough`, another of the environment's own "
+        "(`rule` of `webshop`), or `module:attribute`.",
     ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="With --env: only the first so many tasks. Default: all.")]
@@ -102,7 +103,7 @@ def evaluate(
     """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file.
 
     With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
-    success by type of task.
+    success by type of task. Where an environment rewards what is right in part (`webshop`), the mean score stands beside.
     """
     from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.tables import evaluation_table

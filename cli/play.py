@@ -17,7 +17,10 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the signal's number."""
 
 Env = Annotated[
-    str, typer.Argument(metavar="ENV", help="Short name (`alfworld`, `math`), Gymnasium id, or `module:EnvId-v0`.")
+    str,
+    typer.Argument(
+        metavar="ENV", help="Short name (`alfworld`, `webshop`, `math`), Gymnasium id, or `module:EnvId-v0`."
+    ),
 ]
 TaskId = Annotated[
     str | None, typer.Option("--task", metavar="ID", help="Play this task: its id, or a part that no other id has.")
@@ -28,9 +31,12 @@ Types = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Where the games are: a folder with `json_2.1.1/`, or `generated`. Short for env.kwargs.data."),
+    typer.Option(
+        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
+        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
+    ),
 ]
-Engine = Annotated[str | None, typer.Option(help="`fast` or `official`. Short for env.kwargs.engine.")]
+Engine = Annotated[str | None, typer.Option(help="Of ALFWorld: `fast` or `official`. Short for env.kwargs.engine.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Draws the task, and what happens by chance. Default: another each time.")
 ]

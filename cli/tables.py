@@ -27,6 +27,7 @@ def evaluation_table(found: Evaluation) -> Table:
 
     shown = found.samples
     rows = [
+        *_scores(found),
         (f"avg@{shown}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
         (f"maj@{shown}", number(found.majority) + interval(found.majority_interval)),
         ("greedy", number(found.greedy) + interval(found.greedy_interval)),
@@ -43,10 +44,24 @@ def evaluation_table(found: Evaluation) -> Table:
             (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))
             for kind, each in found.by_type.items()
         ),
+        *(
+            (f"score of {kind or 'other'} ({each.problems})", number(each.score) + interval(each.score_interval))
+            for kind, each in found.by_type.items()
+            if each.score is not None
+        ),
     ]
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
     return rows_table(title, ("figure", "value"), rows)
+
+
+def _scores(found: Evaluation) -> list[tuple[str, str]]:
+    """How near to perfect, where the environment says so."""
+    scores = {
+        f"score, T = {found.temperature:g}": (found.score, found.score_interval),
+        "score, greedy": (found.greedy_score, found.greedy_score_interval),
+    }
+    return [(name, number(value) + interval(bounds)) for name, (value, bounds) in scores.items() if value is not None]
 
 
 def reply_view(reply: Reply) -> RenderableType:

@@ -34,6 +34,8 @@ LOOP = ("sample", "vote", "reward", "update")
 LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO", "skills": "merge"}
 PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
+OVERALL = ("success", "score")
+"""Figures of such a line, where they come; else the first one that does."""
 
 
 class RunView:
@@ -113,7 +115,7 @@ class RunView:
         due = done // a_line > self._told[phase] // a_line or done == total
         if due and not self._console.is_terminal:
             self._told[phase] = done
-            figures = self._figures_line(None if self._with_loop else 1)
+            figures = self._figures_line(overall=not self._with_loop)
             self._console.print(f"{phase} {done}/{total}  {speed}  {figures}", highlight=False, markup=False)
 
     def finish(self, phase: str) -> None:
@@ -137,8 +139,10 @@ class RunView:
             line.append(LOOP_TITLES.get(name, name), "bold green" if name == at else "dim")
         return line
 
-    def _figures_line(self, most: int | None = None) -> str:
-        names = SHOWN if self._with_loop else list(self._figures)[:most]
+    def _figures_line(self, *, overall: bool = False) -> str:
+        names: Sequence[str] = SHOWN if self._with_loop else list(self._figures)
+        if overall:
+            names = [name for name in OVERALL if name in self._figures] or names[:1]
         return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
 
 

@@ -25,7 +25,8 @@ from skill_ttrl.skills.formats import read_skills
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Group, Skill
+from skill_ttrl.stages.samples import said_won
+from skill_ttrl.types import Group, Skill, Trajectory
 
 BANK = "bank"
 FAMILY = "family:"
@@ -84,7 +85,7 @@ class RunBank:
     def learn(self, groups: Sequence[Group], step: int, warn: Warn = lambda text, once: None) -> dict[str, float]:
         """Let the winners of a step change the bank, retire what went stale, and say what happened.
 
-        A winner is a try whose reward is the best of its group and above zero. The bank is changed by one update or not
+        A winner is a try whose reward is the best of its group and above zero; see `winning`. The bank is changed by one update or not
         at all: where the budget for language models is spent, nothing is merged.
 
         Args:
@@ -151,9 +152,17 @@ def models_of(config: SkillTTRLConfig) -> Models:
 
 
 def winning(group: Group) -> list[bool]:
-    """For each try whether it won: the best reward of its group, and more than nothing."""
+    """For each try whether it won: the best reward of its group, and more than nothing.
+
+    A try that was rewarded with the environment's own return has not won where the environment says so (`won` in `info`): of
+    purchases that are all wrong in part, the best is nothing to learn a skill from. Other rewards never see what it says.
+    """
     best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
-    return [best > 0 and trajectory.reward == best for trajectory in group.trajectories]
+    return [best > 0 and each.reward == best and not _only_in_part(each) for each in group.trajectories]
+
+
+def _only_in_part(trajectory: Trajectory) -> bool:
+    return trajectory.reward == trajectory.env_return and said_won(trajectory) is False
 
 
 def skill_figures(groups: Sequence[Group]) -> dict[str, float]:

@@ -258,6 +258,8 @@ class _Tally:
         self._written = -math.inf
         self._fine = 0
         self._counts: dict[str, tuple[int, int]] = {}
+        self._score: float | None = 0.0
+        """Sum so far; None where an episode that did not fail has no score."""
 
     def read_kept(self) -> None:
         """Count what the file holds already.
@@ -290,7 +292,7 @@ class _Tally:
         """
         self._count(outcome)
         self._waiting.append(line)
-        self.progress.advance(PHASE, len(self.outcomes), running_success(self._counts))
+        self.progress.advance(PHASE, len(self.outcomes), running_success(self._counts, self._mean_score()))
         if not self._fine and len(self.outcomes) in (HOPELESS, len(self.units)):
             raise EnvError(
                 f"Every one of {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so that nothing is kept. The "
@@ -324,6 +326,11 @@ class _Tally:
         self._fine += outcome.error is None
         won, count = self._counts.get(outcome.task_type, (0, 0))
         self._counts[outcome.task_type] = (won + bool(outcome.success), count + 1)
+        if outcome.error is None:
+            self._score = None if outcome.score is None or self._score is None else self._score + outcome.score
+
+    def _mean_score(self) -> float | None:
+        return None if self._score is None or not self._fine else self._score / len(self.outcomes)
 
 
 def _play(make: partial[_Playing], tally: _Tally, jobs: int) -> None:

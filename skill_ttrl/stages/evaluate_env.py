@@ -1,7 +1,7 @@
 """`skillttrl evaluate SOURCE --env`: a policy on every task of one split of an environment, whatever it was trained in.
 
-It is measured as on any other problems; right is what the environment rewards. A player that needs no model is measured by
-`stages.collect.run`, which loads nothing of what a model takes.
+It is measured as on any other problems; right is what the environment calls so (`samples.judged`). A player that needs no
+model is measured by `stages.collect.run`, which loads nothing of what a model takes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure_policy(
 ) -> tuple[Evaluation, ...]:
     """Evaluate a policy on every task of a split of `env`, whatever it was trained in.
 
-    A task counts as right where the environment's return is above 0. An episode has as many turns as `agent.max_turns` says,
+    A task counts as right where the environment says `won` in its `info`, or, where it says nothing, its return is above 0. An episode has as many turns as `agent.max_turns` says,
     and 50 where that is left at 1.
 
     Args:

@@ -237,7 +237,8 @@ def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:
         bounds = f"[{each.interval[0]:.3f}, {each.interval[1]:.3f}]"
         steps = "" if each.steps is None else f", {each.steps:.1f} steps"
         failed = f", {each.failed:,} failed" if each.failed else ""
-        facts[kind or "other"] = f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{steps}{failed}"
+        score = "" if each.score is None else f", score {each.score:.3f}"
+        facts[kind or "other"] = f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{score}{steps}{failed}"
     return facts
 
 

@@ -23,7 +23,7 @@ from skill_ttrl.runs.statistics import (
     vote_entropy,
     wilson_interval,
 )
-from skill_ttrl.stages.outcomes import share_interval
+from skill_ttrl.stages.outcomes import mean_interval, share_interval
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
@@ -45,6 +45,8 @@ class ProblemResult:
     agreement: float
     majority_correct: bool | None
     greedy_correct: bool | None
+    score: float | None = None
+    """Mean score of its samples, see `Evaluation.score`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ class TypeResult:
     """avg@k: mean share of right samples."""
     interval: Interval
     """Wilson's for one sample a problem, else a bootstrap over problems."""
+    score: float | None = None
+    """See `Evaluation.score`."""
+    score_interval: Interval | None = None
+    """Bootstrap over problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,14 @@ class Evaluation:
     """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
     by_type: dict[str, TypeResult] = field(default_factory=dict)
     """By type of task; empty where there is only one type, or a problem has no true answer."""
+    score: float | None = None
+    """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
+    environment says so (`samples.scored`): what is right in part counts in part. None elsewhere."""
+    score_interval: Interval | None = None
+    """Bootstrap over problems."""
+    greedy_score: float | None = None
+    greedy_score_interval: Interval | None = None
+    """Bootstrap over problems."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -179,6 +193,8 @@ def evaluate_samples(
     majority = [bool(result.majority_correct) for result in results] if graded else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
     ks = _powers_of_two(config.samples) if graded else []
+    score, score_interval = _score(main, config, seed)
+    greedy_score, greedy_score_interval = _score(greedy, config, seed)
     return Evaluation(
         label=label,
         split=main[0].task.split,
@@ -203,6 +219,10 @@ def evaluate_samples(
         transductive=transductive,
         answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
         by_type=_by_type(main, correct_P_K, config, seed) if graded else {},
+        score=score,
+        score_interval=score_interval,
+        greedy_score=greedy_score,
+        greedy_score_interval=greedy_score_interval,
     )
 
 
@@ -223,12 +243,23 @@ def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig,
     kinds = sorted({row.task.task_type for row in rows})
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
-        own_P_K = correct_P_K[[row.task.task_type == kind for row in rows]]
+        mine = [row.task.task_type == kind for row in rows]
+        own_P_K = correct_P_K[mine]
         bounds = share_interval(
             own_P_K.tolist(), confidence=config.confidence, seed=seed, samples=config.bootstrap_samples
         )
-        found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds)
+        score, score_bounds = _score([row for row, is_mine in zip(rows, mine, strict=True) if is_mine], config, seed)
+        found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds, score, score_bounds)
     return found
+
+
+def _score(rows: Sequence[Drawn], config: EvalConfig, seed: int) -> tuple[float | None, Interval | None]:
+    """Mean score and its interval; None where they are not `_scored`."""
+    if not _scored(rows):
+        return None, None
+    scores = [[sample.score or 0.0 for sample in row.samples] for row in rows]
+    bounds = mean_interval(scores, confidence=config.confidence, seed=seed, samples=config.bootstrap_samples)
+    return float(np.mean([np.mean(each) for each in scores])), bounds
 
 
 def _at(temperature: float) -> str:
@@ -248,7 +279,18 @@ def _result(row: Drawn, greedy: Drawn | None) -> ProblemResult:
         agreement=vote.agreement,
         majority_correct=(winner is not None and bool(right[winner])) if known else None,
         greedy_correct=verdicts(greedy)[0] if greedy else None,
+        score=_score_of(row),
     )
+
+
+def _scored(rows: Sequence[Drawn]) -> bool:
+    """Whether every sample that did not fail has a score, and there is one."""
+    whole = [sample for row in rows for sample in row.samples if sample.error is None]
+    return bool(whole) and all(sample.score is not None for sample in whole)
+
+
+def _score_of(row: Drawn) -> float | None:
+    return None if not _scored([row]) else float(np.mean([sample.score or 0.0 for sample in row.samples]))
 
 
 def _correct_matrix(rows: Sequence[Drawn]) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""What became of episodes: success overall and by type of task, with intervals."""
+"""What became of episodes: success overall and by type of task, with intervals; and the score, where rewards are partial.
+
+Success is what the environment calls so (`samples.judged`). An environment in which an episode can be partly right says beside
+how far it came: `score` in its `info`, from 0 to 1 of a perfect one (WebShop). Then the mean score is reported too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
-from skill_ttrl.stages.samples import judged
+from skill_ttrl.stages.samples import judged, scored
 from skill_ttrl.types import Trajectory
 
 Interval = tuple[float, float]
@@ -20,12 +24,14 @@ class Outcome:
     """Id of what was played."""
     task_type: str
     success: bool | None
-    """Whether the environment rewarded it; None where the environment could not tell."""
+    """Whether the environment says that it succeeded (`samples.judged`); None where it could not tell."""
     steps: int
     error: str | None
     """What went wrong where it failed; such an episode counts as no success."""
     source: str
     """See `Trajectory.source`."""
+    score: float | None = None
+    """How near it came to a perfect one, in [0, 1]; None where the environment does not say, or the episode failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,10 @@ class Success:
     """Mean steps of an episode that did not fail; None where all did."""
     failed: int
     """Episodes in which the environment or the agent failed: no success."""
+    score: float | None = None
+    """Mean score, in [0, 1], failed episodes counted as 0; None where the environment gives none, or not of every episode."""
+    score_interval: Interval | None = None
+    """Bootstrap over tasks."""
 
 
 def outcome_of(trajectory: Trajectory) -> Outcome:
@@ -50,15 +60,16 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
     return Outcome(
         trajectory.task.id,
         trajectory.task.task_type,
-        judged(trajectory) if trajectory.error is None else False,
+        judged(trajectory),
         len(trajectory.steps),
         trajectory.error,
         trajectory.source,
+        scored(trajectory) if trajectory.error is None else None,
     )
 
 
 def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed: int = 0) -> Success:
-    """Success of episodes together.
+    """Success of episodes together, and their score where all have one.
 
     Args:
         outcomes: at least one.
@@ -66,10 +77,13 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         seed: of the bootstrap.
     """
     by_task: dict[str, list[bool]] = {}
+    scores: dict[str, list[float]] = {}
     for outcome in outcomes:
         by_task.setdefault(outcome.task, []).append(bool(outcome.success))
+        scores.setdefault(outcome.task, []).append(outcome.score or 0.0)
     whole = [outcome for outcome in outcomes if outcome.error is None]
     known = all(outcome.success is not None for outcome in outcomes)
+    partial = bool(whole) and all(outcome.score is not None for outcome in whole)
     return Success(
         tasks=len(by_task),
         episodes=len(outcomes),
@@ -77,6 +91,8 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         interval=share_interval(list(by_task.values()), confidence=confidence, seed=seed) if known else None,
         steps=sum(outcome.steps for outcome in whole) / len(whole) if whole else None,
         failed=len(outcomes) - len(whole),
+        score=sum(outcome.score or 0.0 for outcome in outcomes) / len(outcomes) if partial else None,
+        score_interval=mean_interval(list(scores.values()), confidence=confidence, seed=seed) if partial else None,
     )
 
 
@@ -105,14 +121,23 @@ def share_interval(
     """
     if all(len(each) == 1 for each in tries):
         return wilson_interval(sum(each[0] for each in tries), len(tries), confidence)
-    shares = [sum(each) / len(each) for each in tries]
-    return bootstrap_interval(shares, confidence=confidence, samples=samples, seed=seed)
+    return mean_interval(tries, confidence=confidence, seed=seed, samples=samples)
 
 
-def running_success(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-    """Success so far, overall ("success") and by type, from (successes, episodes) of each type."""
+def mean_interval(
+    tries: Sequence[Sequence[float]], *, confidence: float, seed: int = 0, samples: int = 2000
+) -> Interval:
+    """Bootstrap over tasks of the mean over tasks, each of which is the mean of its tries; see `share_interval`."""
+    means = [sum(each) / len(each) for each in tries]
+    return bootstrap_interval(means, confidence=confidence, samples=samples, seed=seed)
+
+
+def running_success(counts: Mapping[str, tuple[int, int]], score: float | None = None) -> dict[str, float]:
+    """Success so far, overall ("success") and by type, from (successes, episodes) of each type, and the mean score."""
     episodes = sum(count for _, count in counts.values())
     figures = {"success": sum(won for won, _ in counts.values()) / max(1, episodes)}
+    if score is not None:
+        figures["score"] = score
     if len(counts) > 1:
         figures |= {kind or "other": won / count for kind, (won, count) in sorted(counts.items())}
     return figures

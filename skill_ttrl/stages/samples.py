@@ -43,13 +43,16 @@ class Sample:
     cut_off: bool = False
     """Whether it reached the longest length that was allowed."""
     right: bool | None = None
-    """What the environment said of it; None where the task has a true answer, which then decides, or nothing was said."""
+    """What the environment said of it (`judged`); None where the task has a true answer, which then decides, or nothing was
+    said."""
     error: str | None = None
     """What went wrong where the try failed."""
     view: int = 0
     """Which wording of the problem it answered: 0 as given, 1 a paraphrase."""
     skills: Mapping[str, int] | None = None
     """Counts of what it asked of the skill bank and was told; None where there was no bank to ask."""
+    score: float | None = None
+    """How near it came to a perfect one, in [0, 1] (`scored`); None where the environment does not say, or it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,39 @@ def sample_of(trajectory: Trajectory) -> Sample:
         error=trajectory.error,
         view=trajectory.view,
         skills=_skill_counts(trajectory, done),
+        score=scored(trajectory) if trajectory.error is None else None,
     )
 
 
 def judged(trajectory: Trajectory) -> bool | None:
-    """By the environment's return; None where the environment could not tell."""
-    if trajectory.steps and trajectory.steps[-1].info.get("graded", True):
-        return trajectory.env_return > 0
-    return None if trajectory.error is None else False
+    """Whether the environment says that a try succeeded; None where it could not tell.
+
+    Its own word decides, `won`, a truth value in the last step's `info`: where rewards are partial, most tries earn something.
+    Where it says none, a return above 0 is success. A try that failed is none.
+    """
+    if trajectory.error is not None:
+        return False
+    if not trajectory.steps or not trajectory.steps[-1].info.get("graded", True):
+        return None
+    won = said_won(trajectory)
+    return trajectory.env_return > 0 if won is None else won
+
+
+def said_won(trajectory: Trajectory) -> bool | None:
+    """What the last step's `info` says of `won`; None where it says nothing, or no truth value."""
+    won = trajectory.steps[-1].info.get("won") if trajectory.steps else None
+    return won if isinstance(won, bool) else None
+
+
+def scored(trajectory: Trajectory) -> float | None:
+    """How near a try came to a perfect one, in [0, 1]: `score` in the last step's `info`.
+
+    None where there is none, or a number out of that range: other games count points, which have no such meaning.
+    """
+    score = trajectory.steps[-1].info.get("score") if trajectory.steps else None
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+        return None
+    return float(score)
 
 
 def _logprob(completion: Completion) -> float:

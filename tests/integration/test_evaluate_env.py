@@ -43,10 +43,12 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
     assert [result["task"] for result in found["results"]] == [f"test/{number}" for number in range(6)]
     assert [result["correct"] for result in found["results"]] == [1, 1, 1, 1, 1, 0]
     assert found["source"] == f"{DOORS} test (joinery)" and found["split"] == "test"
+    unscored = {"score": None, "score_interval": None}  # these doors are open or not
     assert found["by_type"] == {
-        "left": {"problems": 3, "accuracy": 1.0, "interval": list(wilson_interval(3, 3))},
-        "right": {"problems": 3, "accuracy": 2 / 3, "interval": list(wilson_interval(2, 3))},
+        "left": {"problems": 3, "accuracy": 1.0, "interval": list(wilson_interval(3, 3)), **unscored},
+        "right": {"problems": 3, "accuracy": 2 / 3, "interval": list(wilson_interval(2, 3)), **unscored},
     }
+    assert found["score"] is None and found["greedy_score"] is None
     shown = " ".join(again.out.split())
     assert "joinery" in shown and "avg@1 of right (3) │ 0.667 [0.208, 0.939]" in shown
 

@@ -1,0 +1,123 @@
+"""Success and score of episodes that can be right in part: whose word counts, and figures counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import EvalConfig
+from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
+from skill_ttrl.stages.bank import winning
+from skill_ttrl.stages.measure import evaluate_samples, is_correct
+from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of, running_success
+from skill_ttrl.stages.samples import GREEDY, SAMPLE, Drawn, drawn, judged, sample_of, scored
+from skill_ttrl.types import Group, Step, Task, Trajectory
+
+TASK = Task("t", "Shop-v0", task_type="fashion")
+
+
+def bought(score: float, *, task: Task = TASK, pays: float = 1.0, reward: float | None = None) -> Trajectory:
+    """An episode of two steps that ends with a purchase worth `score`."""
+    steps = (
+        Step("a shop", "search[x]", 0.0, False, False, info={"won": False, "score": 0.0}),
+        Step("a page", "click[buy now]", score * pays, True, False, info={"won": score == 1, "score": score}),
+    )
+    return Trajectory(task, steps, None, "terminated", reward=reward)
+
+
+def ended(reward: float, **info: Any) -> Trajectory:
+    return Trajectory(TASK, (Step("o", "a", reward, True, False, info=info),), None, "terminated")
+
+
+def broken(task: Task = TASK) -> Trajectory:
+    step = Step("o", "a", 0.5, False, False, info={"won": True, "score": 0.5})
+    return Trajectory(task, (step,), None, "error", error="the till is stuck")
+
+
+def test_what_the_environment_says_of_winning_decides_before_what_it_pays() -> None:
+    assert judged(ended(0.67, won=False)) is False and judged(ended(0.0, won=True)) is True
+    assert judged(ended(0.67)) is True and judged(ended(0.0)) is False, "where it says nothing, the return does"
+    assert judged(ended(0.67, won="no")) is True, "a text is no truth value"
+    assert judged(ended(1.0, won=True, graded=False)) is None
+    assert is_correct(bought(0.67)) is False and is_correct(bought(1.0, pays=10)) is True
+    assert outcome_of(broken()).success is False
+
+
+@pytest.mark.parametrize("score", [True, "0.5", None, float("nan"), 350, -1])
+def test_only_a_number_from_0_to_1_is_a_score(score: object) -> None:
+    assert scored(ended(1.0, score=score)) is None
+
+
+def test_a_score_is_in_units_of_a_perfect_episode_whatever_the_environment_pays() -> None:
+    assert scored(bought(0.5, pays=10)) == 0.5 and sample_of(bought(0.5, pays=10)).score == 0.5
+    assert outcome_of(broken()).score is None and sample_of(broken()).score is None
+    assert outcome_of(Trajectory(TASK, (), None, "max_turns")).score is None
+
+
+def outcome(task: str, score: float | None, kind: str = "fashion", error: str | None = None) -> Outcome:
+    return Outcome(task, kind, score == 1, 3, error, "", score)
+
+
+def test_score_and_success_of_episodes_counted_by_hand() -> None:
+    found = count_success([outcome("a", 1.0), outcome("b", 0.5), outcome("c", 0.0), outcome("d", None, error="stuck")])
+    assert found.success == 0.25 and found.interval == wilson_interval(1, 4)
+    assert found.score == (1 + 0.5) / 4, "an episode that failed scores nothing"
+    assert found.score_interval == bootstrap_interval([1.0, 0.5, 0.0, 0.0])
+    kinds = count_by_type([outcome("a", 1.0), outcome("b", 0.5), outcome("c", 0.25, "garden")])
+    assert {kind: each.score for kind, each in kinds.items()} == {"fashion": 0.75, "garden": 0.25}
+
+
+def test_tries_at_one_task_are_not_independent() -> None:
+    found = count_success([outcome("a", 1.0), outcome("a", 0.0), outcome("b", 0.5), outcome("b", 0.5)])
+    assert found.score == 0.5 and found.score_interval == (0.5, 0.5), "the means of both tasks are one half"
+
+
+@pytest.mark.parametrize("scores", [[None, None], [0.5, None]])
+def test_without_a_score_of_every_episode_there_is_none(scores: list[float | None]) -> None:
+    found = count_success([outcome(str(place), score) for place, score in enumerate(scores)])
+    assert found.score is None and found.score_interval is None and found.success == 0
+    only_failed = count_success([outcome("a", None, error="stuck")])
+    assert only_failed.score is None and only_failed.success == 0
+
+
+def test_success_and_score_so_far() -> None:
+    counts = {"fashion": (1, 2), "garden": (0, 2)}
+    assert running_success(counts) == {"success": 0.25, "fashion": 0.5, "garden": 0.0}
+    assert list(running_success(counts, 0.6)) == ["success", "score", "fashion", "garden"]
+
+
+def test_an_evaluation_has_score_and_success_and_both_by_type() -> None:
+    garden = Task("u", "Shop-v0", task_type="garden")
+    rows = [
+        drawn(Group(TASK, (bought(1.0), bought(0.5)))),
+        drawn(Group(garden, (bought(0.2, task=garden), broken(garden)))),
+        drawn(Group(TASK, (bought(1.0),)), draw=GREEDY),
+        drawn(Group(garden, (bought(0.4, task=garden),)), draw=GREEDY),
+    ]
+    found = evaluate_samples(rows, label="x", config=EvalConfig(samples=2, bootstrap_samples=200), seed=0)
+    assert found.accuracy == 0.25 and found.greedy == 0.5 and found.failed == 0.25
+    assert found.score == pytest.approx((0.75 + 0.1) / 2) and found.greedy_score == pytest.approx(0.7)
+    assert found.score_interval == pytest.approx((0.1, 0.75))
+    assert [result.score for result in found.results] == [0.75, 0.1]
+    assert found.by_type["garden"].score == 0.1 and found.by_type["garden"].accuracy == 0
+
+
+def test_an_evaluation_without_scores_says_none() -> None:
+    row = Drawn("", SAMPLE, TASK, (sample_of(ended(1.0)), sample_of(ended(0.0))))
+    found = evaluate_samples([row], label="x", config=EvalConfig(samples=2, greedy=False), seed=0)
+    assert found.accuracy == 0.5 and (found.score, found.score_interval, found.greedy_score) == (None, None, None)
+
+
+def test_the_best_of_purchases_that_are_all_wrong_in_part_has_not_won() -> None:
+    partly = Group(TASK, (bought(0.67, reward=0.67), bought(0.1, reward=0.1)))
+    assert winning(partly) == [False, False]
+    assert winning(Group(TASK, (bought(0.67, reward=0.67), bought(1.0, reward=1.0)))) == [False, True]
+    assert winning(Group(TASK, (bought(1.0, pays=10, reward=10.0), bought(0.0, reward=0.0)))) == [True, False]
+
+
+def test_a_reward_of_another_kind_never_sees_what_the_environment_says() -> None:
+    voted = Group(TASK, (bought(0.67, reward=1.0), bought(1.0, reward=0.0), bought(0.0, reward=1.0)))
+    assert winning(voted) == [True, False, True]
+    silent = Group(TASK, (Trajectory(TASK, (Step("o", "a", 0.5, True, False),), None, "terminated", reward=0.5),))
+    assert winning(silent) == [True], "an environment that says nothing of winning: the best won, as ever"
