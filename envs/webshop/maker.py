@@ -30,6 +30,8 @@ _BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ASINS = 36**9
 _STEP = 74_161_932_245_551
 """Odd and no multiple of 3, so that counting in this step modulo `_ASINS` meets every number once."""
+_TURN = 37
+"""Prime to the number of kinds: neighbours in the catalogue are of different kinds."""
 _CENTS = (99, 99, 95, 0, 49, 89, 50, 97, 79, 98, 25, 90, 85, 36)
 
 
@@ -46,7 +48,7 @@ def make_products(count: int, seed: int = SEED) -> Iterator[tuple[dict[str, Any]
     rng = random.Random()
     for number in range(count):
         rng.seed(f"webshop {seed} {number}")
-        yield _product(asin(number, seed), rng.random)
+        yield _product(asin(number, seed), _kind(number, rng.random), rng.random)
 
 
 def asin(number: int, seed: int = SEED) -> str:
@@ -63,24 +65,26 @@ def _three_digits() -> tuple[str, ...]:
     return tuple(a + b + c for a in _BASE36 for b in _BASE36 for c in _BASE36)
 
 
-def _product(code: str, draw: Draw) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    all_kinds = kinds()
-    kind = all_kinds[int(len(all_kinds) * draw())]
+def _kind(number: int, draw: Draw) -> Kind:
+    """Every second product takes its kind in turn, so that even in a small shop none is without rivals; the others by chance."""
+    known = kinds()
+    return known[number // 2 * _TURN % len(known) if number % 2 else int(len(known) * draw())]
+
+
+def _product(code: str, kind: Kind, draw: Draw) -> tuple[dict[str, Any], dict[str, Any] | None]:
     instructed = draw() < _INSTRUCTED
     chosen = _attributes(kind, instructed, draw)
     options = _options(kind, draw)
     own = {
         "brand": made_up(draw).capitalize(),
         "noun": choose(kind.nouns, draw),
-        "query": kind.query,
-        "material": choose(words("material", kind.category), draw),
-        "value": next(iter(options.values()))[0] if options else "",
+        "main": choose(words("material", kind.category), draw),
     }
     told = [_told(attribute, kind.category, own, draw) for attribute in chosen]
     bullets = _bullets(told, kind, own, draw)
     fields = {
         "asin": code,
-        "name": _title(chosen, kind, own, draw),
+        "name": _title(chosen, kind, own, options, draw),
         "full_description": _description([] if bullets else told, kind, own, draw),
         "small_description": bullets[0] if len(bullets) == 1 and draw() < 0.5 else bullets,
         "product_category": kind.path if draw() > 0.015 else "",
@@ -154,17 +158,17 @@ def _description(told: list[tuple[str, str]], kind: Kind, own: dict[str, str], d
     return ". ".join(found) + "."
 
 
-def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], draw: Draw) -> str:
+def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], options: dict[str, list[str]], draw: Draw) -> str:
     """Brand, some of what the product is, what it is, some of what it has and is for, and details; 5 to 25 words."""
     category = kind.category
     parts = [own["brand"]]
     if draw() < 0.35:
         parts.append(choose(_SERIES, draw) if draw() < 0.3 else made_up(draw).capitalize())
-    shown = [each for each in chosen if draw() < 0.5]
+    shown = [each for each in chosen if draw() < 0.5][:4]
     parts += [capwords(each.name) for each in shown if each.role == "is"]
     looks = words("adjective", category)
-    parts += [choose(looks, draw).capitalize() for _ in range(2 + int(2 * draw()))]
-    parts.append(capwords(own["material"]) if draw() < 0.7 else choose(looks, draw).capitalize())
+    parts += dict.fromkeys(choose(looks, draw).capitalize() for _ in range(2 + int(2 * draw())))
+    parts.append(capwords(own["main"]) if draw() < 0.7 else choose(looks, draw).capitalize())
     parts.append(capwords(own["noun"]))
     having = [capwords(each.phrase.removeprefix("a ").removeprefix("an ")) for each in shown if each.role == "with"]
     if draw() < 0.4:
@@ -177,8 +181,8 @@ def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], draw: Draw)
     title = " ".join(parts)
     if draw() < 0.6:
         title += f", {fill(sentences('detail', category)[int(4 * draw())], own, draw)}"
-    if own["value"] and draw() < 0.3:
-        title += f" ({capwords(own['value'])})"
+    if options and draw() < 0.3:
+        title += f" ({capwords(next(iter(options.values()))[0])})"
     return title
 
 

@@ -94,10 +94,12 @@ def _gap(name: str, category: str) -> Gap:
 
 def _spread(pool: tuple[str, ...]) -> tuple[str, ...]:
     """The word at `x` of the way through the pool stands there in proportion to 1 / (x + 0.2): a tail as texts have it."""
-    weights = [1 / (place / len(pool) + 0.2) for place in range(len(pool))]
-    share, found = _SPREAD / sum(weights), list[str]()
+    weights = [
+        1_000_000 * len(pool) // (5 * place + len(pool)) for place in range(len(pool))
+    ]  # whole numbers: no rounding
+    found: list[str] = []
     for place, word in enumerate(pool):
-        found += [word] * (round(share * sum(weights[: place + 1])) - len(found))
+        found += [word] * (_SPREAD * sum(weights[: place + 1]) // sum(weights) - len(found))
     return tuple(found)
 
 
@@ -128,8 +130,8 @@ def _measure(draw: Draw) -> str:
     return str(number / 10) if draw() < 0.6 else str(number // 10)
 
 
-OWN = ("brand", "noun", "query", "phrase", "material", "value")
-"""Gaps that every product fills with its own: `phrase` is what an attribute is called in a sentence."""
+OWN = ("brand", "noun", "phrase", "main")
+"""Gaps that every product fills with its own: `phrase` is what an attribute is called in a sentence, `main` its main material."""
 
 PATTERNS: Mapping[str, str] = {
     "is": """
@@ -166,10 +168,10 @@ Tested for {phrase} by {people} in {made}
 Suits {phrase}; {does} the {thing} at {occasion}
 """,
     "plain": """
-The {adjective} {part} of {coined} {material} {does} the {thing} {how}
+The {adjective} {part} of {coined} {main} {does} the {thing} {how}
 {benefit}, and the {part} {does} {how}
 A {adjective} {part} and a {adjective} {part} in one {noun}
-{people} like the {adjective} {material}, {people} the {made} {part}
+{people} like the {adjective} {main}, {people} the {made} {part}
 It {does} your {thing} and {does} the {adjective} {thing}, {how}
 Goes with your {thing}, your {coined} {material} and anything {adjective}
 From {occasion} to {occasion}: {benefit}
@@ -181,11 +183,11 @@ A gift for {people} or {people}, for {occasion} or {occasion}
 Keep it away from {thing} and {thing}, and it {does} {how}
 The {made} finish is {adjective}, the {part} {adjective}
 Rinse, wipe or brush the {part}, then leave it to dry
-{small} layers of {material} and {material}, glued with {coined}
+{small} layers of {main} and {material}, glued with {coined}
 No {made}, no {made}, no {made}
 {material}, {material}, {material}, {made} and {made}
 Comes in a box of {measure} cm by {measure} cm, {adjective} enough for {occasion}
-New: {adjective} {part}, {adjective} {part}, same {material}
+New: {adjective} {part}, {adjective} {part}, same {main}
 The {part} turns, the {part} stays, and nothing {does} the {thing} like it
 {adjective}, {adjective}, {adjective}: three reasons why {people} return
 Store upright, far from heat, under {measure} degrees
@@ -194,12 +196,12 @@ Patented {coined} {part} for a {adjective} {thing}
 Certified under {code}, inspected twice a year
 Ideal present: {occasion}, {occasion}, {occasion}
 Replaces {code}, {code} and {code}
-Warranty of {small} months on the {part}; the {material} is excluded
+Warranty of {small} months on the {part}; the {main} is excluded
 {people} rate the {part} above the {coined} {part}
 Approximately {measure} grams, {measure} mm thick, tolerance {small} percent
 Unlike {made} {material}, {coined} {material} {does} {how}
 Suitable to {do}, to {do} or to {do} {how}
-Wholly without {made}; contains {material} and traces of {material}
+Wholly without {made}; contains {main} and traces of {material}
 Ships folded, with {small} screws or clips where required
 If it is not {adjective} enough for your {coined} {thing} within {small} weeks, write to us and we find a way
 """,
@@ -207,7 +209,7 @@ If it is not {adjective} enough for your {coined} {thing} within {small} weeks, 
 Model {code}
 {measure} x {measure} Inches
 {small} Pack, {coined}
-{made} {material}, {code}
+{made} {main}, {code}
 """,
     "story": """
 {brand} began in {made} when {people} looked for a {adjective} {noun} and found none
@@ -215,7 +217,7 @@ At {brand} every {noun} passes {small} pairs of hands before it leaves the house
 Think of {occasion}, of your {adjective} {thing}, of {people} who {do} and {do} what they like
 The {noun} on this page is the {code}; the {code} has another {part}
 Whoever bought the {made} {noun} will find the {part} more {adjective} and the {material} {adjective}
-We make it of {material} and {material}, {how}, in the colours of {season}
+We make it of {main} and {material}, {how}, in the colours of {season}
 This {noun} {does} what {made} and {made} only promise: {benefit}
 Please measure your {thing} before you order, as the {part} may differ by {small} mm
 Screens show colours in their own way, so the {part} may look a little more {adjective}

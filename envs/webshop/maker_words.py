@@ -303,12 +303,12 @@ VALUES: Mapping[str, str] = {
         gold feather, red poppy, forest fox, yellow lemon, teal waves, black cat, star map, rainbow dots, blue whale, cherry blossom,
         desert cactus, geometric-1, geometric-2, geometric-3, pine cone, koi pond, snow owl, moon phases""",
     "color:finish": """black, white, walnut, natural oak, grey, brushed brass, dark brown, espresso, antique bronze, light grey, rustic brown, beige,
-        matte nickel, navy blue, emerald green, white/oak, black/walnut, cherry, ivory, blush pink, gunmetal, whitewash, teak""",
-    "scent": """lavender, unscented, vanilla, fresh linen, rose, eucalyptus mint, citrus, coconut, sandalwood, green tea, jasmine, peppermint,
-        cedar & amber, sea breeze, honey oat, cucumber melon, cinnamon, grapefruit, white musk, fig leaf, rain, black pepper, orange blossom""",
-    "flavor name": """original, chocolate, vanilla, lemon, sea salt, peppermint, honey, spicy, strawberry, ginger, barbecue, apple cinnamon, mango,
+        matte nickel, navy blue, emerald green, white/oak, black/walnut, cherry, ivory, blush pink, gunmetal, bleached pine, teak""",
+    "scent": """lavender, unscented, vanilla, fresh linen, rose, eucalyptus mint, citrus, coconut, vetiver, green tea, jasmine, wild thyme,
+        cedar & amber, sea breeze, honey oat, cucumber melon, cinnamon, pear, white musk, fig leaf, rain, black pepper, orange blossom""",
+    "flavor name": """original, chocolate, vanilla, lemon, sea salt, fresh mint, honey, spicy, strawberry, ginger, barbecue, apple cinnamon, mango,
         caramel, peach, raspberry, garlic & herb, chili lime, hazelnut, coconut, smoky, black pepper, cherry, maple, teriyaki, variety pack,
-        orange, tomato basil, blueberry, espresso, turmeric, cranberry""",
+        orange, tomato basil, wild berry, espresso, turmeric, cranberry""",
     "size:fluid": "1 fl oz, 2 fl oz, 3.4 fl oz, 4 fl oz, 6 fl oz, 8 fl oz, 12 fl oz, 16 fl oz, 32 fl oz, 2 fl oz (pack of 2), 8 fl oz (pack of 3)",
     "size:count": "1 count, 2 count, 3 count, 5 count, 6 count, 8 count, 10 count, 12 count, 24 count",
     "size:food": """4 ounce (pack of 1), 6 ounce (pack of 1), 8 ounce (pack of 1), 8 ounce (pack of 2), 12 ounce (pack of 3), 1 pound (pack of 1),
@@ -326,6 +326,9 @@ VALUES: Mapping[str, str] = {
     "fit type": "men, women, youth",
     "style:set": "single, starter set, gift set, refill, family pack, travel kit",
     "style:plug": "one port, two ports, four ports, with cable, with adapter, foldable, car and wall",
-    "style:gear": "basic, standard, pro, compact, deluxe, with tripod, with case, bundle, kit, second generation, 8x32, 10x42, 12x50",
+    "style:gear": "basic, regular, pro, compact, deluxe, with tripod, with case, bundle, kit, second generation, 8x32, 10x42, 12x50",
 }
-"""Values of an option in their order, / as the official files have it."""
+"""Values of an option in their order, / as the official files have it.
+
+None has a colour of the reward's within a word, as peppermint has mint: the reward takes the one for the other, and by the letter
+of its rules such a value does not match itself."""
