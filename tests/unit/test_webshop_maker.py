@@ -356,18 +356,18 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("count", "seed", "message"),
     [
-        ((0,), "from 1 to 10,000,000 products, 0 were asked for"),
-        ((10_000_001,), "10,000,001 were asked for"),
-        ((1, -1), "0 or above, found -1"),
+        (0, 0, "from 1 to 10,000,000 products, 0 were asked for"),
+        (10_000_001, 0, "10,000,001 were asked for"),
+        (1, -1, "0 or above, found -1"),
     ],
 )
 def test_an_argument_out_of_range_is_refused_before_a_folder_is_made(
-    tmp_path: Path, arguments: tuple[int, ...], message: str
+    tmp_path: Path, count: int, seed: int, message: str
 ) -> None:
     with pytest.raises(EnvError, match=message):
-        write_catalogue(tmp_path / "new", *arguments)
+        write_catalogue(tmp_path / "new", count, seed)
     assert not (tmp_path / "new").exists()
 
 
