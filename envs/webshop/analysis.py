@@ -41,7 +41,7 @@ REMEMBERED_WORDS = 1 << 16
 #   x mark or invisible, part of what it follows  v the mark that makes an emoji of a sign  z joins emoji
 #   K Katakana  H Hiragana  h Han  s written without spaces (Thai, Lao, Khmer, Myanmar)  e emoji  m its skin  r half a flag
 _JOINING = {":": ":··״‧︓﹕：", ".": ".‘’․﹒＇．", "'": "'", ",": ",;;։،؍٬߸⁄︐︔﹐﹔，；", "_": "\u202f", "9": "\u066b", "v": "\ufe0f", "z": "\u200d",
-            "x": "\u200c\uff9e\uff9f", " ": "\u200b", "K": "\u30a0\u30fc\uff70\u309b\u309c"}  # fmt: skip
+            "x": "\uff9e\uff9f", " ": "\u200b", "K": "\u30a0\u30fc\uff70\u309b\u309c"}  # fmt: skip
 _RANGES = (
     ("s", (0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E81, 0x0EBD), (0x0EC0, 0x0ECD), (0x0EDC, 0x0EDF), (0x1000, 0x103F),
      (0x1050, 0x108F), (0x109A, 0x109F), (0x1780, 0x17D3), (0x17D7, 0x17DD), (0xA9E0, 0xA9EF), (0xA9FA, 0xA9FE), (0xAA60, 0xAAC2)),

@@ -163,10 +163,6 @@ def _write_parts(
     idf = [math.log(1 + (documents - held + 0.5) / (held + 0.5)) for held in different.tolist()]
     idf_V = np.asarray(idf, dtype=np.float32)[which_V]
     damping_D = K1 * ((1 - B) + B * lengths_D / (lengths_D.mean() if lengths_D.any() else 1.0))
-    if total == 0:  # an empty file cannot be mapped
-        np.save(folder / _PARTS, np.zeros(0, np.float32))
-        np.save(folder / _DOCUMENTS, np.zeros(0, np.int32))
-        return
     parts = open_memmap(folder / _PARTS, mode="w+", dtype=np.float32, shape=(total,))
     held_by = open_memmap(folder / _DOCUMENTS, mode="w+", dtype=np.int32, shape=(total,))
     next_V = starts_V[:-1].copy()
