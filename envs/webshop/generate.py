@@ -80,14 +80,13 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
         return False
     if record is None:
         raise EnvError(f"{folder} has {there[0]}, which was not generated, or not by this. Choose another folder.")
-    complete = record.pop("complete", None)
     if record != wanted:
         same = {**record, "products": 0, "seed": 0} == {**wanted, "products": 0, "seed": 0}
         raise EnvError(
             f"{folder} has a generated catalogue already: {record['products']} products of seed {record['seed']}"
             f"{'' if same else ', made by another version'}. Choose another folder."
         )
-    return complete is True and {f"{PRODUCTS}.json", f"{ABOUT}.json"} <= set(there)
+    return {f"{PRODUCTS}.json", f"{ABOUT}.json"} <= set(there)
 
 
 def _write(folder: Path, wanted: dict[str, Any], progress: Progress | None) -> int:
@@ -98,13 +97,12 @@ def _write(folder: Path, wanted: dict[str, Any], progress: Progress | None) -> i
         _write_files(beside, wanted["products"], wanted["seed"], progress)
         # The record first: files without one would be taken for official ones. The file of products last: a catalogue is
         # found by it, and where it is, the other is too.
-        _write_record(folder, {**wanted, "complete": False})
+        write_atomic(folder / GENERATED_FILE, (json.dumps(wanted, indent=1) + "\n").encode())
         for name in (ABOUT, PRODUCTS):
             os.replace(beside / f"{name}.json", folder / f"{name}.json")
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     fsync(folder)
-    _write_record(folder, {**wanted, "complete": True})
     return int(wanted["products"])
 
 
@@ -144,7 +142,3 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not {"schema", "products", "seed"} <= set(record):
         raise EnvError(f"{path} is no record of a generated catalogue. Choose another folder.")
     return record
-
-
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    write_atomic(folder / GENERATED_FILE, (json.dumps(record, indent=1) + "\n").encode())
