@@ -1,0 +1,329 @@
+"""An expert that shops in WebShop by the instruction and the pages alone, as an agent sees them.
+
+It searches for the words of the instruction and opens the offers that are likeliest the product that was described, by their place,
+title and price. One that has just the options that are wanted and whose title or features say all attributes is bought at once;
+otherwise, in the last steps, the best that was seen.
+
+What it knows of the site is what is published of it. A purchase is paid for attributes, options, price and kind. An instruction is
+made of a product: it names a value for each of its options, and a price ceiling that is the larger of two of the next four multiples
+of ten above its price, so that an offer 60 dollars below the ceiling is not that product. Of products it knows nothing: its few
+weights are fitted to goals of the split `train` by product (`benchmarks/webshop_agents.py weights`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rapidfuzz.fuzz import token_set_ratio
+
+from skill_ttrl.agents.webshop_reading import (
+    BUY,
+    FEATURES,
+    NEXT,
+    PREVIOUS,
+    Offer,
+    Wish,
+    click,
+    read_clicks,
+    read_offers,
+    read_options,
+    read_text,
+    read_wish,
+    says,
+    search,
+    share,
+    words,
+)
+from skill_ttrl.errors import EnvError
+
+STEPS = 15
+"""Steps of an episode, the purchase included."""
+PAGES = 3
+"""Pages of results that it looks at."""
+RESULTS_A_PAGE = 10
+STEP = 1.0
+"""How much likelier an offer must be, as the logarithm of its odds, to be opened first if that costs a step more."""
+AHEAD = -1.0
+"""Logarithm of the odds of the next page's best offer, beside one that stands first there and has the best title so far."""
+FITS, UNSEEN = 0.3, 0.1
+"""What it adds to a product's worth that it has exactly the wanted options and a fitting price, and takes from it not to be opened."""
+FOUND, MISSED, UNREAD = 0.95, 0.15, 0.5
+"""Chances that a product has an attribute: whose words are in its title or features; are not; are not in the title, all that was
+read. Of the attributes of products of `train` 96 of 100 are in title or features."""
+ALIKE = 85
+"""Per cent of a token set ratio, above which the published reward takes two options for the same."""
+_SEXES = (("women", "men"), ("men", "women"))
+
+
+class Signs(NamedTuple):
+    """What a page of results shows of an offer, as numbers; or the weight of each."""
+
+    place: float
+    """Logarithm of its place among all results, from 1."""
+    outside: float
+    """1: its price is none that goes with the ceiling; else 0."""
+    fitting: float
+    """Logarithm of how well it goes with it (`in_window`), plus 0.1."""
+    thing: float
+    """Of the words of the wanted thing, the share in its title."""
+    kind: float
+    """Of the last two words of the kind, the share in its title."""
+    attributes: float
+    """Of the words of the attributes, the share in its title; 0 without attributes."""
+    values: float
+    """Of the words of the option values, the share in its title; 0 without options."""
+    other_sex: float
+    """1: women's things are wanted and only men's are in the title, or the other way round; else 0."""
+
+
+WEIGHTS = Signs(-1.5, -6.0, 1.0, 1.5, 1.9, 0.7, 0.4, -3.0)
+"""By which `odds` adds the signs up: those of a choice among the results that makes the described product likeliest."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """An offer, and what has been seen of it so far."""
+
+    offer: Offer
+    page: int
+    """Of the results, from 1."""
+    odds: float
+    """How likely it is the product that was described, as a logarithm; see `odds`."""
+    alike: float
+    """The part of `odds` that its title has in it."""
+    priced: bool
+    """Its price goes with the ceiling; see `in_window`."""
+    said: set[str]
+    """Words of its title, and of its features once they are read."""
+    opened: bool = False
+    read: bool = False
+    """Its features are in `said`."""
+    chosen: tuple[str, ...] = ()
+    """Values to click before it is bought."""
+    part: float = 0.5
+    """Of the wanted options that these fulfil, in [0, 1]."""
+    fits: bool = False
+    """It has exactly the options that are wanted."""
+
+
+def query(wish: Wish) -> str:
+    """The search for a wish: attributes, the kind of thing, and its options, which tell products best apart.
+
+    A word that stands there twice counts twice in the site's search. Of the ways to repeat the three parts that were tried on goals
+    of the split `train`, this one led to the most purchases with reward 1.
+    """
+    options = " ".join(f"{name} {value}" for name, value in wish.options)
+    return search(" ".join((*wish.attributes, *[wish.kind] * 2, *[options] * 4)))
+
+
+def in_window(low: float, high: float, below: float | None) -> float:
+    """How well a price goes with a ceiling that was drawn as published, in [0, 1]: 1 for 30 to 40 dollars below, 0 for 50.
+
+    Args:
+        low: US dollars; with `high` the range of the price, which itself is anywhere in it.
+        high: not below `low`.
+        below: the ceiling, the larger of two of the next four multiples of ten above the price; None: none, as for products of
+            980 dollars and more.
+    """
+    if below is None:
+        steps = [(980.0, math.inf, 1.0)]
+    else:
+        steps = [(below - 10 * nth, below - 10 * (nth - 1), (nth - 1) / 3) for nth in (4, 3, 2)]
+    if high <= low:
+        return next((weight for start, end, weight in steps if start <= low < end), 0.0)
+    if math.isinf(high):
+        return 1.0
+    inside = ((min(high, end) - max(low, start), weight) for start, end, weight in steps)
+    return sum(max(0.0, width) * weight for width, weight in inside) / (high - low)
+
+
+def signs(wish: Wish, offer: Offer, rank: int) -> Signs:
+    """What a page of results shows of an offer; `rank` is its place among all results, from 0."""
+    fitting = in_window(offer.low, offer.high, wish.below)
+    said, thing = set(words(offer.title)), words(wish.thing)
+    attributes = [word for attribute in wish.attributes for word in words(attribute)]
+    values = [word for _, value in wish.options for word in words(value)]
+    return Signs(
+        place=math.log(rank + 1),
+        outside=float(fitting == 0),
+        fitting=math.log(fitting + 0.1),
+        thing=share(thing, said),
+        kind=share(words(wish.kind)[-2:], said),
+        attributes=share(attributes, said) if attributes else 0.0,
+        values=share(values, said) if values else 0.0,
+        other_sex=float(any(wanted in thing and other in said and wanted not in said for wanted, other in _SEXES)),
+    )
+
+
+def odds(seen: Signs) -> tuple[float, float]:
+    """Logarithm of the odds that an offer is the product that was described, and the part of it that is the title's."""
+    weighed = [weight * sign for weight, sign in zip(WEIGHTS, seen, strict=True)]
+    return sum(weighed), sum(weighed[3:])
+
+
+def choose(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], float, bool]:
+    """Which values of a product to click.
+
+    Returns:
+        The values; which part of the wanted options they fulfil, in [0, 1]; and whether the product has exactly these options.
+    """
+    if not wish.options:
+        return _choose_said(wish, options)
+    chosen: dict[str, str] = {}
+    exact = 0
+    for name, value in wish.options:
+        if value in options.get(name, ()):
+            chosen[name] = value
+            exact += 1
+            continue
+        others = ((other, given) for other, listed in options.items() if other not in chosen for given in listed)
+        rated = [(_rate(given, name, value), other == name, -len(given), other, given) for other, given in others]
+        if rated and (best := max(rated))[0] > ALIKE:
+            chosen[best[3]] = best[4]
+    fits = exact == len(wish.options) == len(options)
+    return tuple(chosen.values()), len(chosen) / len(wish.options), fits
+
+
+def _rate(given: str, name: str, value: str) -> float:
+    """As the reward compares a value with a pair of name and value, but for its colours."""
+    return token_set_ratio(_plain(given), _plain(f"{name} {value}"))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\W", " ", text).lower().strip()
+
+
+def _choose_said(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], float, bool]:
+    """Values that free text names, the longest of each option."""
+    text = words(wish.text)
+    said = [[value for value in listed if says(text, value)] for listed in options.values()]
+    chosen = tuple(max(values, key=len) for values in said if values)
+    return chosen, len(chosen) / len(options) if options else 1.0, len(chosen) == len(options)
+
+
+def missing(wish: Wish, candidate: Candidate) -> int:
+    """How many of the wanted attributes have a word that nothing read of a product says."""
+    return sum(not candidate.said.issuperset(words(attribute)) for attribute in wish.attributes)
+
+
+def worth(wish: Wish, candidate: Candidate) -> float:
+    """The reward that buying a product is expected to bring, by what has been seen of it, and a little more for better odds."""
+    missed = missing(wish, candidate)
+    found = FOUND * (len(wish.attributes) - missed) + (MISSED if candidate.read else UNREAD) * missed
+    affordable = wish.below is None or candidate.offer.low <= wish.below
+    of_kind = 0.4 + 0.6 * share(words(wish.kind)[-2:], candidate.said)
+    fulfilled = found + len(wish.options) * candidate.part + affordable
+    sure = FITS * (candidate.fits and candidate.priced) - UNSEEN * (not candidate.opened)
+    return of_kind * fulfilled / (len(wish.attributes) + len(wish.options) + 1) + sure + 0.01 * candidate.odds
+
+
+class WebShopExpert:
+    """Shops by the observation (`text` or `text_rich`), `info["task"]` and `info["admissible_commands"]`, the same with every seed.
+
+    Args:
+        steps: of an episode; it buys in the last of them at the latest.
+    """
+
+    def __init__(self, steps: int = STEPS) -> None:
+        self.steps = steps
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`.
+
+        Raises:
+            EnvError: there is no `info["task"]`.
+        """
+        task = info.get("task")
+        if not isinstance(task, str):
+            raise EnvError("This agent needs info['task'], the instruction, which the environment does not give.")
+        self._wish = read_wish(task)
+        self._left = self.steps
+        self._seen: dict[str, Candidate] = {}
+        self._page = 0
+        self._at: Candidate | None = None
+        self._decided = False
+        self._plan: list[str] = []
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`."""
+        clicks = read_clicks(info.get("admissible_commands", ()))
+        if self._plan:
+            action = self._plan.pop(0)
+        elif BUY in clicks and self._at is not None:
+            action = self._judge(self._at, read_options(observation, clicks, self._at.offer.title))
+        elif NEXT in clicks:
+            action = self._browse(observation, clicks)
+        elif PREVIOUS in clicks and self._at is not None:
+            self._at.said |= set(words(read_text(observation)))
+            self._at.read = True
+            action = click(PREVIOUS)
+        else:
+            self._page = 1
+            action = query(self._wish)
+        self._left -= 1
+        return action
+
+    def _browse(self, observation: str, clicks: Sequence[str]) -> str:
+        """On a page of results: opens an offer, or goes to another page."""
+        if not any(each.page == self._page for each in self._seen.values()):
+            self._note(read_offers(observation, clicks))
+        if not self._seen:
+            return search(self._wish.kind)
+        best = self._best()
+        # To look at something, all but a step of the way is to be gone there and back, and then the best must still be bought.
+        looks = [
+            (each.odds - STEP * abs(each.page - self._page), each)
+            for each in self._seen.values()
+            if not each.opened and each.priced and self._left >= 2 + 2 * abs(each.page - self._page) + self._cost(best)
+        ]
+        likeliest, look = max(looks, key=lambda look: look[0], default=(-math.inf, None))
+        last = max(each.page for each in self._seen.values())
+        ahead = last + 1 - self._page
+        if last < PAGES and self._left >= 2 + 2 * ahead + self._cost(best):
+            place = math.log(RESULTS_A_PAGE * last + 1)
+            promise = max(each.alike for each in self._seen.values()) + WEIGHTS.place * place + AHEAD
+            if promise - STEP * ahead > likeliest:
+                return self._turn(1)
+        wanted = best if look is None else look
+        if wanted.page != self._page:
+            return self._turn(1 if wanted.page > self._page else -1)
+        self._decided = look is None
+        self._at = wanted
+        return click(wanted.offer.asin)
+
+    def _note(self, offers: Sequence[Offer]) -> None:
+        for rank, offer in enumerate(offers, RESULTS_A_PAGE * (self._page - 1)):
+            seen = signs(self._wish, offer, rank)
+            candidate = Candidate(offer, self._page, *odds(seen), not seen.outside, set(words(offer.title)))
+            self._seen.setdefault(offer.asin, candidate)
+
+    def _best(self) -> Candidate:
+        return max(self._seen.values(), key=lambda each: worth(self._wish, each))
+
+    def _cost(self, candidate: Candidate) -> int:
+        """Steps to buy a product from the page of results that is shown, or from which one came."""
+        clicks = len(candidate.chosen) if candidate.opened else len(self._wish.options)
+        return abs(candidate.page - self._page) + 1 + clicks + 1
+
+    def _turn(self, by: int) -> str:
+        self._page += by
+        return click(NEXT if by > 0 else PREVIOUS)
+
+    def _judge(self, at: Candidate, options: Mapping[str, Sequence[str]]) -> str:
+        """On a product's page: buys it, reads on, or goes back."""
+        at.chosen, at.part, at.fits = choose(self._wish, options)
+        at.opened = True
+        best, promising, missed = self._best(), at.fits and at.priced, missing(self._wish, at)
+        back = 1 + self._cost(best)
+        if not self._decided:
+            if promising and missed and not at.read and self._left >= 2 + (len(at.chosen) + 1 if best is at else back):
+                return click(FEATURES)
+            if (missed or not promising) and self._left >= back + 2 * (best is at):
+                return click(PREVIOUS)
+        chosen = at.chosen[: max(0, self._left - 1)]
+        self._plan = [*map(click, chosen), click(BUY)]
+        return self._plan.pop(0)

@@ -1,0 +1,203 @@
+"""What a shopper reads in WebShop: the wish that an instruction states, the offers of a page of results, a product's options.
+
+Pages are read in the observation modes `text` and `text_rich`; what can be clicked is told by the admissible commands in any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+SEARCH_SLOT = "search[<your query>]"
+BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
+FEATURES, DESCRIPTION = "features", "description"
+BUTTONS = frozenset({BACK, NEXT, PREVIOUS, BUY, FEATURES, DESCRIPTION, "reviews", "attributes", "search"})
+"""What can be clicked on a page and is neither a product nor an option."""
+
+_PRICE = re.compile(
+    r"(?:,|,? and)? *(?:the )?price (?:is )?(?:lower|less|under|below)(?: than)? \$?(\d[\d,]*(?:\.\d+)?) ?(?:dollars)?"
+)
+_NO_QUERY = re.compile(r"[\[\]<>\s]+")
+_PAIRS = re.compile(r", and (?=[^:]{1,60}: )")
+_LINE = re.compile(r"\s*\[(?:clicked )?button\] (.*?) \[(?:clicked )?button_\]\s*", re.DOTALL)
+_TAG = re.compile(r"\$(\d[\d,]*(?:\.\d+)?)")
+_WORD = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
+_ASKING = re.compile(
+    r"^\W*(?:find me|(?:i'?m|i am|we are|we're) (?:looking|searching|shopping|interested)(?: for| in)?(?: buying| getting| purchasing)?"
+    r"|i(?:'d| would)? (?:need|want|like)(?: to)?(?: find| buy| get| purchase| order| have)?|looking for|please find(?: me)?|show me"
+    r"|get me|can you (?:find|get)(?: me)?)\b",
+)
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for from if in into is it its me my no not of on or some such that the their then there these "
+    "they this to was will with i im looking need want find would like please".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An instruction, understood."""
+
+    text: str
+    """In small letters, without the price."""
+    thing: str
+    """What is wanted and how it is: all but its options and what follows "with" and "for"."""
+    kind: str
+    """The end of `thing`: what it is, without the attributes before it as far as they can be told."""
+    attributes: tuple[str, ...]
+    """What it is to be and to have: pairs of words before `kind`, and what follows "with" and "for", part by part. Free text has only these."""
+    options: tuple[tuple[str, str], ...]
+    """(name, value) of each option that is named; none in free text, where values are looked for in `text`."""
+    below: float | None
+    """US dollars that the price must not exceed; None: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A product as a page of results shows it."""
+
+    asin: str
+    """In small letters, as it is clicked."""
+    title: str
+    low: float
+    """US dollars, with `high` the range of its price."""
+    high: float
+
+
+def read_wish(instruction: str) -> Wish:
+    """What an instruction asks for, whether it is made ("Find me … with color: red, and price lower than 40.00 dollars") or free."""
+    text = " ".join(instruction.lower().split())
+    below = None
+    for found in _PRICE.finditer(text):
+        below = float(found[1].replace(",", ""))
+    text = _PRICE.sub("", text).strip(" .")
+    options: tuple[tuple[str, str], ...] = ()
+    asked = text
+    if (colon := text.find(": ")) > 0 and (start := text.rfind(" with ", 0, colon)) > 0:
+        asked = text[:start]
+        pairs = (pair.partition(": ") for pair in _PAIRS.split(text[start + 6 :]))
+        options = tuple((name, value) for name, _, value in pairs)
+    asked = _ASKING.sub("", asked).strip()
+    thing, *rest = re.split(r" (?:with|for|that|which) ", asked)
+    after = [part.strip() for each in rest for part in re.split(r", | and ", each) if part.strip()]
+    kind, before = _split_thing(thing) if text.startswith("find me ") else (thing, [])
+    return Wish(text, thing, kind, (*before, *after), options, below)
+
+
+def _split_thing(thing: str) -> tuple[str, list[str]]:
+    """What a thing is, and the attributes before it: "light weight, easy carry desk lamps" → "desk lamps" and these two.
+
+    In made instructions each is two words, with commas between them and none before the thing. Where there is none, the first
+    two of three words are taken for one: "home office chairs" are "chairs". No word of the instruction is lost by it.
+    """
+    parts = thing.split(", ")
+    attributes: list[str] = []
+    while parts:
+        first = parts[0].split(" ")
+        pair = len(first) >= 2 and not any(
+            word in STOP_WORDS or word == "&" or word.endswith("'s") for word in first[:2]
+        )
+        if not pair or (len(first) == 2 and len(parts) == 1):
+            break
+        attributes.append(" ".join(first[:2]))
+        if len(first) > 2:
+            parts[0] = " ".join(first[2:])
+            break
+        del parts[0]
+    return ", ".join(parts), attributes
+
+
+def search(text: str) -> str:
+    """The action that searches for the words of a text; brackets would end it."""
+    return f"search[{_NO_QUERY.sub(' ', text).strip() or 'a'}]"
+
+
+def click(what: str) -> str:
+    """The action that clicks something."""
+    return f"click[{what}]"
+
+
+def read_clicks(commands: object) -> list[str]:
+    """What the admissible commands say can be clicked, in small letters, in the page's order; nothing where there is no list."""
+    listed = [text for text in commands if isinstance(text, str)] if isinstance(commands, list | tuple) else []
+    return [text[6:-1] for text in listed if text.startswith("click[") and text.endswith("]")]
+
+
+def page_texts(observation: str) -> list[str]:
+    """The texts of a page in `text` or `text_rich`, without the marks of buttons."""
+    if "[button]" in observation or "[clicked button]" in observation:
+        return [found[1] if (found := _LINE.fullmatch(line)) else line.strip() for line in observation.split("\n")]
+    return observation.split(" [SEP] ")
+
+
+def read_offers(observation: str, clicks: Sequence[str]) -> list[Offer]:
+    """The products of a page of results in their order; of one that is not shown in a known way title and price are not known."""
+    products = [name for name in clicks if name not in BUTTONS]
+    texts = page_texts(observation)
+    places = {text.lower(): place for place, text in enumerate(texts)}
+    offers = []
+    for asin in products:
+        title, prices = "", []
+        for text in texts[places[asin] + 1 : places[asin] + 3] if asin in places else []:
+            if text.startswith("$") and (prices := [float(price.replace(",", "")) for price in _TAG.findall(text)]):
+                break
+            title = text
+        offers.append(Offer(asin, title, min(prices, default=0.0), max(prices, default=float("inf"))))
+    return offers
+
+
+def read_options(observation: str, clicks: Sequence[str], title: str = "") -> dict[str, list[str]]:
+    """Option name → the values that can be clicked on a product's page.
+
+    Values whose name the page does not show in a known way are all under the name "".
+    """
+    values = {name for name in clicks if name not in BUTTONS}
+    options: dict[str, list[str]] = {}
+    name = ""
+    for text in page_texts(observation):
+        if text in values:
+            options.setdefault(name, []).append(text)
+        elif text.lower() not in BUTTONS and not (options and text == title):
+            name = text.lower()
+    missing = values - {value for listed in options.values() for value in listed}
+    if missing:
+        options.setdefault("", []).extend(sorted(missing))
+    return options
+
+
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """A word without the endings of plurals: enough to find "women's shoe" in "Womens Shoes"."""
+    word = word.removesuffix("'s")
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("ches", "shes", "sses", "xes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+@lru_cache(maxsize=16_384)
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, in order, without those that say nothing and without endings."""
+    return tuple(stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS)
+
+
+def read_text(observation: str) -> str:
+    """What stands on a page about a product, such as its features: all below the button that leads back to it."""
+    texts = page_texts(observation)
+    places = [place for place, text in enumerate(texts) if text.lower() == PREVIOUS]
+    return " ".join(texts[places[0] + 1 :]) if places else ""
+
+
+def says(text_words: Sequence[str], phrase: str) -> bool:
+    """Whether words stand together in a text in this order; `text_words` are its `words`."""
+    wanted = words(phrase)
+    size = len(wanted)
+    return size > 0 and any(tuple(text_words[at : at + size]) == wanted for at in range(len(text_words) - size + 1))
+
+
+def share(wanted: Iterable[str], present: Mapping[str, object] | set[str]) -> float:
+    """How many of some words are present, of 1; no words are all present."""
+    listed = list(wanted)
+    return sum(word in present for word in listed) / len(listed) if listed else 1.0
