@@ -83,7 +83,7 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
     about = {} if about is None else about
     if not isinstance(about, Mapping):
         raise EnvError(f"what is known of {asin[:20]} is a JSON object, found {type(about).__name__}")
-    bullets = fields.get("small_description") or []
+    bullets = [] if fields.get("small_description") is None else fields["small_description"]
     images = fields.get("images")
     instruction = about.get("instruction")
     wanted = _texts(about.get("instruction_attributes") or [], f"{asin[:20]}: instruction_attributes")

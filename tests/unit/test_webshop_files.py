@@ -1,0 +1,265 @@
+"""WebShop's official files: what is read of them, what is left out, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.envs.webshop.catalogue import forget, open_catalogue
+from skill_ttrl.envs.webshop.files import find_files, read_human, read_products
+from skill_ttrl.envs.webshop.product import NO_ATTRIBUTES, NO_PRICE, Product, read_product
+from skill_ttrl.errors import EnvError
+from tests.webshop_files import LAMPS, LAMPS_ABOUT, options, product, wanted, write_catalogue, written
+
+
+def read(folder: Path) -> list[Product]:
+    return [each for each, _ in read_products(find_files(folder))]
+
+
+def test_every_field_has_the_meaning_that_the_official_engine_gives_it() -> None:
+    given = product(
+        "B0LAMP0001",
+        query=" Desk LAMP ",
+        pricing="$1,299.99$2,000",
+        customization_options={**options(Color=(" Red/White ", "BLUE")), "Fit Type": None},
+        images=["http://pictures/1.jpg", "2"],
+        small_description="one feature",
+    )
+    found = read_product(given, wanted("Find me a lamp", "dimmable"))
+    assert found == Product(
+        asin="B0LAMP0001",
+        title="Oak Desk Lamp",
+        description="A lamp for work at night.",
+        bullets=("one feature",),
+        category="garden",
+        query="desk lamp",
+        product_category="Home & Kitchen › Lighting › Lamps",
+        prices=(1299.99, 2000.0),
+        options={"color": ("red | white", "blue")},
+        attributes=("dimmable", "heavy duty"),
+        instruction="Find me a lamp",
+        instruction_attributes=("dimmable",),
+        image="http://pictures/1.jpg",
+    )
+    assert found.price_tag == "$1299.99 to $2000.0"
+    assert found.option_text == "color: red | white, blue"
+
+
+@pytest.mark.parametrize("empty", [None, "", []])
+def test_a_product_may_lack_a_price_options_a_description_and_features(empty: Any) -> None:
+    lacks = dict.fromkeys(("pricing", "customization_options", "small_description", "images"), empty)
+    found = read_product(product("B0LAMP0001", **lacks, full_description=None if empty is None else ""))
+    assert (found.prices, found.options, found.description, found.image) == ((NO_PRICE,), {}, "", "")
+    assert found.bullets == (("",) if empty == "" else ())
+    assert (found.attributes, found.instruction) == (NO_ATTRIBUTES, None)
+
+
+@given(st.lists(st.decimals(0, 10**6, places=2, allow_nan=False), min_size=1, max_size=4))
+def test_prices_are_what_stands_behind_dollar_signs(prices: list[Any]) -> None:
+    found = read_product(product("B0LAMP0001", pricing="".join(f"${price:,}" for price in prices)))
+    assert found.prices == tuple(float(price) for price in prices[:2])
+
+
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"asin": None}, "asin is a text, found nothing"),
+    ({"asin": 7}, "asin is a text, found int"),
+    ({"name": None}, "B0LAMP0001: name is a text, found nothing"),
+    ({"name": ["Lamp"]}, "B0LAMP0001: name is a text, found list"),
+    ({"full_description": 3.5}, "B0LAMP0001: full_description is a text, found float"),
+    ({"category": {}}, "category is a text, found dict"),
+    ({"query": None}, "query is a text, found nothing"),
+    ({"product_category": 1}, "product_category is a text, found int"),
+    ({"small_description": [None]}, "small_description is a list of texts"),
+    ({"small_description": {"a": 1}}, "small_description is a list of texts, found dict"),
+    ({"pricing": 12.5}, "pricing is a text like $19.99, found float"),
+    ({"pricing": "12.50"}, "pricing is a text like $19.99 or $19.99$27.99, found '12.50'"),
+    ({"pricing": "$1.2.3"}, "found '$1.2.3'"),
+    ({"pricing": "$"}, "found '$'"),
+    ({"pricing": "$" + "9" * 400}, "pricing is a text like"),
+    ({"customization_options": ["red"]}, "customization_options is a JSON object, found list"),
+    ({"customization_options": {"color": "red"}}, "the values of the option 'color'"),
+    ({"customization_options": {"color": [{"image": None}]}}, "the values of the option 'color'"),
+    ({"customization_options": {"color": [{"value": 3}]}}, "the values of the option 'color'"),
+    ({"customization_options": {"color": 3}}, "the values of the option 'color'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), BAD_FIELDS, ids=[f"{field}" for field, _ in BAD_FIELDS])
+def test_a_field_of_another_kind_is_named_with_the_product_and_the_file(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    folder = write_catalogue(tmp_path, [product("B0FIRST001"), {**product("B0LAMP0001"), **fields}])
+    with pytest.raises(EnvError, match=re.escape(said)) as error:
+        read(folder)
+    assert str(error.value).startswith(f"{folder}/items_shuffle.json, product 1 (counted from 0): ")
+
+
+BAD_ABOUT: list[tuple[Any, str]] = [
+    ("lamp", "what is known of B0LAMP0001 is a JSON object, found str"),
+    ({"attributes": None}, "B0LAMP0001: attributes is a list of texts, found NoneType"),
+    ({"attributes": ["a", 1]}, "B0LAMP0001: attributes is a list of texts"),
+    ({**wanted(), "instruction": 5}, "B0LAMP0001: an instruction is a text, and names at least one"),
+    ({**wanted(), "instruction_attributes": []}, "an instruction is a text, and names at least one"),
+    ({**wanted(), "instruction_attributes": [5]}, "B0LAMP0001: instruction_attributes is a list of texts"),
+]
+
+
+@pytest.mark.parametrize(("about", "said"), BAD_ABOUT, ids=[f"{about}" for about, _ in BAD_ABOUT])
+def test_what_is_wanted_of_a_product_is_checked_as_well(tmp_path: Path, about: Any, said: str) -> None:
+    with pytest.raises(EnvError, match=re.escape(said)):
+        read(write_catalogue(tmp_path, [product("B0LAMP0001")], {"B0LAMP0001": about}))
+
+
+def test_products_that_the_official_engine_leaves_out_are_left_out(tmp_path: Path) -> None:
+    kept = [product("B0LAMP0001", "first"), product("B0LAMP0002")]
+    left = [product("nan"), product("B0TOOLONG01"), product("B0LAMP0001", "second")]
+    # What is left out may be of any kind: nobody looks at it.
+    left += [{"asin": "nan", "name": 3.5}, {"asin": "B0LAMP0002"}]
+    found = read(write_catalogue(tmp_path, [*kept, *left]))
+    assert [(each.asin, each.title) for each in found] == [("B0LAMP0001", "first"), ("B0LAMP0002", "Oak Desk Lamp")]
+
+
+BAD_PRODUCTS = {
+    "cut off": (json.dumps(LAMPS)[:-40], "is no whole JSON list of products"),
+    "more behind it": (json.dumps(LAMPS) + "x", "is no whole JSON list of products"),
+    "empty": ("", "is no whole JSON list of products"),
+    "not a number": ('[{"asin": NaN}]', "is no whole JSON list of products"),
+    "no list": (json.dumps({"B0LAMP0001": {}}), "holds no product: a JSON list"),
+    "nothing in it": ("[]", "holds no product"),
+    "no objects": ("[1]", "product 0 (counted from 0): a product is a JSON object, found int"),
+    "not UTF-8": (b'[{"asin": "\xff"}]', "is no whole JSON list of products"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BAD_PRODUCTS.values(), ids=BAD_PRODUCTS)
+def test_a_damaged_file_of_products_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, said: str
+) -> None:
+    """And leaves nothing in the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_catalogue(tmp_path / "data", [], LAMPS_ABOUT)
+    (folder / "items_shuffle.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(EnvError, match=re.escape(said)) as error:
+        open_catalogue(folder)
+    assert str(error.value).startswith(f"{folder}/items_shuffle.json") and "setup.sh" in str(error.value)
+    assert [path.name for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(json.dumps(LAMPS_ABOUT)[:-9], "is no whole JSON file"), ("[]", "holds a JSON object by ASIN, found list"),
+     ("[" * 100_000, "is no whole JSON file"), ("", "is no whole JSON file")],
+    ids=["cut off", "a list", "too deep", "empty"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["items_ins_v2.json", "items_human_ins.json"])
+def test_a_damaged_file_of_instructions_is_an_error_that_names_it(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    folder = write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT, {})
+    (folder / name).write_text(content)
+    with pytest.raises(EnvError, match=re.escape(f"{folder / name} {said}")):
+        read_human(folder / name) if "human" in name else read(folder)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [None, "text", {}, ["text"], [{**written("a", "b"), "instruction": 1}], [{"instruction": "a"}],
+     [{**written("a", "b"), "instruction_options": "red"}], [{**written("a", "b"), "instruction_attributes": [1]}]],
+    ids=lambda entries: f"{entries}"[:40],
+)  # fmt: skip
+def test_an_instruction_of_another_kind_is_named(tmp_path: Path, entries: Any) -> None:
+    folder = write_catalogue(tmp_path, LAMPS, None, {"B0LAMP0001": entries})
+    with pytest.raises(EnvError, match=r"items_human_ins.json, B0LAMP0001: an instruction has a text"):
+        read_human(folder / "items_human_ins.json")
+
+
+def test_what_people_wrote_is_read_without_instructions_that_name_no_attribute(tmp_path: Path) -> None:
+    human = {"B0LAMP0001": [written("no"), written("yes", "tall", chosen=["red"])], "B0LAMP0002": []}
+    found = read_human(write_catalogue(tmp_path, LAMPS, None, human) / "items_human_ins.json")
+    assert [(each.number, each.text, each.attributes, each.options) for each in found["B0LAMP0001"]] == [
+        (1, "yes", ("tall",), ("red",))
+    ]
+    assert found["B0LAMP0002"] == ()
+
+
+def test_half_of_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
+    """The official files are JSON with escapes; such a text could be neither printed nor written to a file."""
+    folder = write_catalogue(
+        tmp_path, [product("B0LAMP0001", "Lamp \ud83d")], {"B0LAMP0001": wanted("Find \udc00 \U0001f600")}
+    )
+    found = read(folder)[0]
+    assert (found.title, found.instruction) == ("Lamp ?", "Find ? \U0001f600")
+
+
+def test_the_files_are_found_by_folder_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT, ending="_1000")
+    files = find_files(folder)
+    assert [path.name for path in files.paths()] == ["items_shuffle_1000.json", "items_ins_v2_1000.json"]
+    assert find_files(str(folder / "items_shuffle_1000.json")) == files
+    # The official small catalogue goes with the one file of human instructions.
+    (folder / "items_human_ins.json").write_text("{}")
+    assert find_files(folder).human == folder / "items_human_ins.json"
+    (folder / "items_human_ins_1000.json").write_text("{}")
+    assert find_files(folder).human == folder / "items_human_ins_1000.json"
+    monkeypatch.chdir(tmp_path.parent)
+    assert find_files(tmp_path.name).products.is_absolute()
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert find_files(f"~/{tmp_path.name}").products == files.products
+
+
+def test_of_several_catalogues_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
+    for ending in ("", "_1000"):
+        folder = write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT, ending=ending)
+    with pytest.raises(
+        EnvError, match=r"There are 2 catalogues in .*: items_shuffle.json, items_shuffle_1000.json. Name one"
+    ):
+        find_files(folder)
+    assert find_files(folder / "items_shuffle.json").about.name == "items_ins_v2.json"
+
+
+def test_each_missing_file_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    def said(data: Path | str) -> str:
+        with pytest.raises(EnvError, match=r"setup\.sh of github.com/princeton-nlp/WebShop") as error:
+            find_files(data)
+        return str(error.value)
+
+    assert said(tmp_path).startswith(f"There is no items_shuffle*.json in {tmp_path}, so no products. ")
+    assert said(tmp_path / "nowhere").startswith(f"There is no folder or file {tmp_path}/nowhere. ")
+    (tmp_path / "items_shuffle_1000.json").write_text("[]")
+    (tmp_path / "items_ins_v2.json").write_text("{}")  # of another catalogue
+    assert "items_shuffle_1000.json is there and items_ins_v2_1000.json" in said(tmp_path)
+    assert "items_ins_v2.json is no file of products" in said(tmp_path / "items_ins_v2.json")
+
+
+def test_what_the_system_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="cannot be looked into: File name too long"):
+        find_files("x" * 5_000)
+    folder = write_catalogue(tmp_path / "data", LAMPS, LAMPS_ABOUT)
+    (folder / "items_shuffle.json").unlink()
+    (folder / "items_shuffle.json").symlink_to("/proc/self/mem")  # is a file, and its first byte cannot be read
+    with pytest.raises(EnvError, match=r"items_shuffle.json cannot be read: Input/output error"):
+        read(folder)
+
+
+def test_the_variable_names_the_folder_and_stands_in_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(EnvError, match=r"There is no folder or file .*/nowhere \(\$WEBSHOP_DATA\)"):
+        open_catalogue()
+    monkeypatch.setenv("WEBSHOP_DATA", str(write_catalogue(tmp_path / "data", LAMPS, LAMPS_ABOUT)))
+    assert open_catalogue().source == "official, 4 products"
+    # Named data comes first; an empty variable is none.
+    assert open_catalogue("generated").source == "generated, 1,000 products"
+    monkeypatch.setenv("WEBSHOP_DATA", "")
+    assert open_catalogue().source == "generated, 1,000 products"
+    with pytest.raises(EnvError, match="data must be a folder or 'generated', found 7"):
+        open_catalogue(7)  # type: ignore[arg-type]
+    forget()
