@@ -7,7 +7,8 @@ suffix stripping", 1980) as his own program has it, which Lucene took over:
     women's size:M 3.5mm t-shirts, easy-care  →  women size:m 3.5mm t shirt easi care
 
 A point or a colon between two letters, and a point or a comma between two digits, stand inside a word: "size:m" is one word, and
-"size: m" two. Whoever wrote "Material:cotton" into a product is not found by "cotton"; the official search has the same gap.
+"size: m" two. Signs that Unicode counts among the emoji (❤ ★ ™) are words. So B08CV24121, whose text has "material:aluminium" alone,
+is not found by "aluminium", and B08K7LDM7Q has a word "sofa.prompt:machin"; the official search has the same gaps.
 
 Where this differs from Lucene (all of it rare in the official products):
 
