@@ -1,0 +1,281 @@
+"""WebShop's goals: constructed as upstream does, in one fixed order, split without overlap, with the same prices everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.envs.webshop.catalogue import Catalogue, forget, open_catalogue
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.goals import GoalList, ceiling, combination, price_of, shuffled
+from skill_ttrl.envs.webshop.product import read_product
+from skill_ttrl.errors import EnvError, SplitError
+from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        forget()
+        yield folder
+    forget()
+
+
+@pytest.fixture(scope="module")
+def lamps(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    return open_catalogue(write_catalogue(tmp_path_factory.mktemp("lamps"), LAMPS, LAMPS_ABOUT, LAMPS_HUMAN))
+
+
+@pytest.fixture(scope="module")
+def official(cache: Path, official_products: Path) -> GoalList:
+    return open_catalogue(official_products).goals("synthetic")
+
+
+def by_id(goals: GoalList) -> dict[str, Goal]:
+    return {goal.id: goal for goal in goals}
+
+
+def test_a_product_with_an_instruction_has_a_goal_for_each_combination_of_its_options(lamps: Catalogue) -> None:
+    goals = by_id(lamps.goals("synthetic"))
+    # Names in the alphabet's order, the last one's values first; the sofa has no instruction, the thing no value to choose.
+    assert [(goals[f"B0LAMP0001-{number}"].options) for number in range(6)] == [
+        {"color": color, "size": size} for color in ("red", "sky blue") for size in ("s | m", "l", "xl")
+    ]
+    assert sorted(goals) == [*(f"B0LAMP0001-{number}" for number in range(6)), "B0LAMP0002-0"]
+    red = goals["B0LAMP0001-0"]
+    assert red.price_upper in (30.0, 40.0, 50.0)
+    assert red == Goal(
+        id="B0LAMP0001-0",
+        asin="B0LAMP0001",
+        title="Oak Desk Lamp",
+        category="garden",
+        query="desk lamp",
+        product_category="Home & Kitchen › Lighting › Lamps",
+        instruction=f"Find me a lamp with color: red, and size: s | m, and price lower than {red.price_upper:.2f} dollars",
+        attributes=("dimmable",),
+        options={"color": "red", "size": "s | m"},
+        price_upper=red.price_upper,
+    )
+    assert goals["B0LAMP0002-0"].instruction.startswith("Find me a floor lamp, and price lower than ")
+
+
+def test_what_people_wrote_is_a_goal_each(lamps: Catalogue) -> None:
+    goals = by_id(lamps.goals("human"))
+    assert {goal.id: (goal.instruction.partition(", and price")[0], goal.attributes, goal.options) for goal in goals.values()} == {
+        "B0LAMP0001-h0": ("i want a dimmable lamp", ("dimmable",), ()),
+        "B0LAMP0002-h0": ("A tall lamp", ("tall",), ()),
+        "B0LAMP0002-h2": ("Steel, please", ("steel",), ("red",)),
+    }  # fmt: skip
+    assert lamps.goals("auto") is lamps.goals("human")
+
+
+def test_without_the_file_there_are_no_human_goals_and_auto_means_synthetic(cache: Path, tmp_path: Path) -> None:
+    catalogue = open_catalogue(write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT))
+    assert catalogue.goals().kind == "synthetic"
+    with pytest.raises(EnvError, match=r"There is no items_human_ins.json in .*; there are synthetic ones"):
+        catalogue.goals("human")
+    with pytest.raises(EnvError, match=r"no goals of a kind 'humen'. Did you mean 'human'"):
+        catalogue.goals("humen")
+
+
+def test_a_catalogue_without_a_goal_of_a_kind_says_so(cache: Path, tmp_path: Path) -> None:
+    catalogue = open_catalogue(write_catalogue(tmp_path, LAMPS, {}, {"B0LAMP0001": []}))
+    for kind in ("synthetic", "human"):
+        with pytest.raises(EnvError, match=f"No product of the catalogue has a {kind} goal"):
+            catalogue.goals(kind)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("uvwxyz"), min_size=1, max_size=4), max_size=4)
+)
+def test_combinations_are_those_of_itertools(values: dict[str, list[str]]) -> None:
+    """Upstream: `itertools.product(*[options[name] for name in sorted(options)])`."""
+    found = read_product(product("B0LAMP0001", customization_options=options(**values)))
+    names = sorted(values)
+    expected = [dict(zip(names, each, strict=True)) for each in itertools.product(*(values[name] for name in names))]
+    assert [combination(found, number) for number in range(len(expected))] == expected
+    with pytest.raises(IndexError):
+        combination(found, len(expected))
+
+
+@pytest.mark.parametrize("count", [0, 1, 415, 6910, 12087])
+def test_the_order_is_upstreams_permutation(count: int) -> None:
+    expected = list(range(count))
+    random.seed(233)  # as upstream does it, with the global generator
+    random.shuffle(expected)
+    assert shuffled(count).tolist() == expected
+
+
+@given(st.one_of(st.floats(0.01, 1200), st.integers(0, 120).map(lambda tens: 10.0 * tens)), st.text(max_size=10))
+def test_a_ceiling_is_the_larger_of_two_of_the_next_four_multiples_of_ten(price: float, name: str) -> None:
+    """Upstream: `[p for p in price_range if p > price][:4]`, `sample(…, 2)`, the larger; 1e6 where there are fewer than two."""
+    above = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
+    found = ceiling(price, name)
+    assert found in above[1:] if len(above) >= 2 else found == NO_CEILING
+    assert found == ceiling(price, name)
+
+
+def test_every_pair_of_the_next_four_multiples_is_drawn_and_the_largest_half_of_the_time() -> None:
+    drawn = [ceiling(12.5, f"B0LAMP{number}") for number in range(3_000)]
+    shares = [drawn.count(upper) / len(drawn) for upper in (30.0, 40.0, 50.0)]  # of 6 pairs: 1, 2 and 3
+    assert sum(shares) == 1
+    assert all(abs(share - pairs / 6) < 0.03 for share, pairs in zip(shares, (1, 2, 3), strict=True))
+
+
+def test_a_range_of_prices_has_one_price_in_it() -> None:
+    ranges = [read_product(product(f"B0{number:08}", pricing="$20$30")) for number in range(500)]
+    prices = [price_of(each) for each in ranges]
+    assert prices == [price_of(each) for each in ranges]
+    assert min(prices) >= 20 and max(prices) <= 30 and len(set(prices)) == 500 and 24 < sum(prices) / 500 < 26
+    assert price_of(read_product(product("B0LAMP0001", pricing="$20"))) == 20.0
+    assert 20 <= price_of(read_product(product("B0LAMP0001", pricing="$30$20"))) <= 30
+
+
+def test_a_goal_above_every_multiple_of_ten_names_no_price(cache: Path, tmp_path: Path) -> None:
+    dear = product("B0DEAR0001", pricing="$985.00")
+    goal = open_catalogue(write_catalogue(tmp_path, [dear], {"B0DEAR0001": wanted("Find me gold")})).goals()[0]
+    assert (goal.instruction, goal.price_upper) == ("Find me gold", NO_CEILING)
+
+
+def test_every_goal_is_found_by_its_id(lamps: Catalogue) -> None:
+    for kind in ("synthetic", "human"):
+        goals = lamps.goals(kind)
+        assert [goals.find(goal.id) for goal in goals] == list(range(len(goals)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            "B0LAMP0001-6",
+            "B0LAMP0001 has 6 synthetic goals, from B0LAMP0001-0 to B0LAMP0001-5, and no goal 'B0LAMP0001-6'",
+        ),
+        ("B0LAMP0001-00", "and no goal 'B0LAMP0001-00'"),
+        ("B0SOFA0003-0", "no synthetic goal for B0SOFA0003"),
+        ("B0NOWHERE9-0", "no product 'B0NOWHERE9'"),
+        ("B0LAMP0001", "no product ''"),
+        ("", "There is no goal ''"),
+        ("x" * 300 + "-1", "no product 'xxxxx"),
+        ("B0LAMP0001\0-0", "There is no goal 'B0LAMP0001\\\\x00-0'"),
+        ("\ud800-0", "There is no goal"),
+    ],
+)
+def test_an_id_that_is_not_there_is_an_error_that_shows_one(lamps: Catalogue, asked: str, said: str) -> None:
+    with pytest.raises(EnvError, match=said) as error:
+        lamps.goals("synthetic").find(asked)
+    assert len(str(error.value)) < 250
+
+
+def test_splits_are_upstreams_ranges_of_the_one_order(official: GoalList) -> None:
+    assert (len(official), len({goal.asin for goal in official})) == (6_910, 415)
+    found = {name: official.split(name).tolist() for name in ("test", "dev", "train")}
+    assert found == {"test": [*range(500)], "dev": [*range(500, 1500)], "train": [*range(1500, 6910)]}
+    assert [official[number].id for number in range(3)] == ["B0743JKHBV-6", "B09QCP4579-5", "B099WH1RTM-24"]
+    assert (official[500].id, official[1500].id) == ("B094Q7B3SS-2", "B07HRFSNL4-369")
+
+
+def test_a_split_by_product_has_no_product_on_two_sides(official: GoalList) -> None:
+    numbers = {name: official.split(name, "product") for name in ("test", "dev", "train")}
+    assert {name: len(found) for name, found in numbers.items()} == {"test": 500, "dev": 1000, "train": 4032}
+    products = [{official[int(number)].asin for number in found} for found in numbers.values()]
+    assert not products[0] & products[1] and not products[0] & products[2] and not products[1] & products[2]
+    # By goal they are on both, which is why there is this split.
+    goals = [{official[int(number)].asin for number in official.split(name)} for name in ("test", "train")]
+    assert len(goals[0] & goals[1]) > 100
+    assert [official[int(number)].id for number in numbers["test"][:2]] == ["B07HRFSNL4-314", "B092VDY5MF-2"]
+
+
+def test_weights_are_upstreams(official: GoalList) -> None:
+    """A goal's: the mean, over its attributes, of 1 / (goals with that attribute)."""
+    counts: dict[str, int] = {}
+    for goal in official:
+        for attribute in goal.attributes:
+            counts[attribute] = counts.get(attribute, 0) + 1
+    numbers = official.split("dev")
+    expected = [
+        sum(1 / counts[each] for each in official[n].attributes) / len(official[n].attributes)
+        for n in map(int, numbers)
+    ]
+    assert official.weights(numbers) == pytest.approx(expected, rel=1e-12)
+
+
+def test_drawn_goals_come_from_the_split_as_often_as_they_weigh(
+    lamps: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skill_ttrl.envs.webshop.goals.TEST_GOALS", 2)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.goals.DEV_GOALS", 2)
+    goals = GoalList(lamps.store, "synthetic")
+    numbers = goals.split("train")
+    assert numbers.tolist() == [4, 5, 6]
+    weights = goals.weights(numbers)
+    drawn = [goals.draw("train", "goal", chance / 1000) for chance in range(1000)]
+    assert [drawn.count(number) / 1000 for number in numbers] == pytest.approx(weights / weights.sum(), abs=2e-3)
+    assert goals.draw("train", "goal", 1 - 2**-53) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("trian", "no split 'trian'. Did you mean 'train'"), ("validation", "What WebShop calls 'validation' is 'dev'"),
+     (None, "no split None"), (["test"], r"no split \['test'\]"), ("dev", "7 synthetic goals of the catalogue leave none")],
+)  # fmt: skip
+def test_a_split_that_is_not_there_is_an_error(lamps: Catalogue, name: Any, said: str) -> None:
+    with pytest.raises(SplitError, match=said):
+        lamps.goals("synthetic").split(name)
+    with pytest.raises(EnvError, match="by goal or by product, found 'asin'"):
+        lamps.goals("synthetic").split("test", "asin")
+
+
+WITNESS = """
+import hashlib
+from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.goals import price_of
+
+def witness(data):
+    catalogue = open_catalogue(data)
+    goals = catalogue.goals()
+    ids = {by: {name: [goals[int(n)].id for n in goals.split(name, by)] for name in ("test", "dev", "train")} for by in ("goal", "product")}
+    drawn = repr([price_of(product) for product in catalogue.store]) + repr([(goal.instruction, goal.price_upper) for goal in goals])
+    return [ids, hashlib.sha256(drawn.encode()).hexdigest()]
+"""
+ELSEWHERE = """
+import json, random, sys
+import numpy
+random.seed(7)
+numpy.random.seed(7)
+print(json.dumps(witness(sys.argv[1])))
+"""
+
+
+def test_splits_prices_and_ceilings_are_the_same_in_every_process(cache: Path, official_products: Path) -> None:
+    """Whatever the seeds of the process and of its hashes; another process makes its own cache."""
+    names: dict[str, Any] = {}
+    exec(WITNESS, names)
+    ids, drawn = names["witness"](official_products)
+    done = subprocess.run(
+        [sys.executable, "-c", WITNESS + ELSEWHERE, str(official_products)],
+        env={**os.environ, "PYTHONHASHSEED": "7", "XDG_CACHE_HOME": str(cache / "elsewhere")},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout) == [ids, drawn]
+    by_goal = [set(found) for found in ids["goal"].values()]
+    assert [len(each) for each in by_goal] == [500, 1000, 5410] and len(set.union(*by_goal)) == 6910
+    sides = [{each.partition("-")[0] for each in found} for found in ids["product"].values()]
+    assert sum(map(len, sides)) == len(set.union(*sides))
+    said = hashlib.sha256("\n".join(ids["goal"]["test"]).encode()).hexdigest()[:16]
+    assert (said, drawn[:16]) == ("0ea6f6007f10ce9e", "f24e800a6a35e55a")
