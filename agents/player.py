@@ -1,4 +1,4 @@
-"""Agents that need no model: an expert, a random one, one that replays a known solution; and the names they go by."""
+"""Agents that need no model: experts, rules, a random one, one that replays a known solution; and the names they go by."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from skill_ttrl.agents.webshop_reading import SEARCH_SLOT, search
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 
@@ -23,29 +24,41 @@ class Player(Protocol):
 
 
 PLAYERS: Registry[type[Player]] = Registry("agent")
-"""Name → class; called without arguments. `expert` is each environment's own, see `EXPERTS`."""
-EXPERTS = {"SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.alfworld_expert:ALFWorldExpert"}
-"""Environment id → its expert."""
+"""Name → class; called without arguments. Those that play any environment; see `ENV_PLAYERS` for the others."""
+ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
+    "expert": {
+        "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.alfworld_expert:ALFWorldExpert",
+        "SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_expert:WebShopExpert",
+    },
+    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_rule:WebShopRule"},
+}
+"""Name → environment id → the class that it means there: who plays one environment and no other."""
+
+
+def player_names() -> tuple[str, ...]:
+    """The names of all players that come along."""
+    return (*ENV_PLAYERS, *PLAYERS)
 
 
 def make_player(name: str, env_id: str) -> Player:
     """The player called `name` for an environment.
 
     Args:
-        name: `random`, `expert`, `walkthrough`, or `module:attribute` of your own.
+        name: `random`, `walkthrough`, `expert`, `rule`, or `module:attribute` of your own.
         env_id: the environment's Gymnasium id.
 
     Raises:
         ConfigError: nothing has this name, or it is no player.
-        EnvError: this environment has no expert.
+        EnvError: this environment has no player of this name.
     """
-    if name not in ("expert", *PLAYERS) and ":" not in name:
+    if name not in player_names() and ":" not in name:
         raise ConfigError(
-            f"Unknown agent {name!r}.{did_you_mean(name, ['expert', *PLAYERS])} One of your own is written 'module:attribute'."
+            f"Unknown agent {name!r}.{did_you_mean(name, player_names())} One of your own is written 'module:attribute'."
         )
-    if name == "expert" and env_id not in EXPERTS:
-        raise EnvError(f"There is no expert for {env_id}; there is one for {', '.join(EXPERTS)}.")
-    made = PLAYERS.get(EXPERTS[env_id] if name == "expert" else name)
+    there = ENV_PLAYERS.get(name)
+    if there is not None and env_id not in there:
+        raise EnvError(f"There is no {name} for {env_id}; there is one for {', '.join(there)}.")
+    made = PLAYERS.get(name if there is None else there[env_id])
     try:
         player = made()
     except SkillTTRLError:
@@ -62,15 +75,30 @@ def make_player(name: str, env_id: str) -> Player:
 
 @PLAYERS.register("random")
 class RandomPlayer:
-    """Takes any of the admissible actions, all equally likely (`info["admissible_commands"]`)."""
+    """Takes any of the admissible actions, all equally likely (`info["admissible_commands"]`).
+
+    Where one of them is a search whose words are the agent's own, it searches for the words of the task.
+    """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
         """See `Player.start`."""
         self._rng = random.Random(seed)
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`."""
-        return self._rng.choice(_listed(info, "admissible_commands"))
+        """See `Player.act`.
+
+        Raises:
+            EnvError: there are no admissible actions, or a search is chosen and there is no `info["task"]`.
+        """
+        action = self._rng.choice(_listed(info, "admissible_commands"))
+        if action != SEARCH_SLOT:
+            return action
+        task = info.get("task")
+        if not isinstance(task, str):
+            raise EnvError(
+                "This agent needs info['task'], whose words it searches for, which the environment does not give."
+            )
+        return search(task)
 
 
 @PLAYERS.register("walkthrough")
