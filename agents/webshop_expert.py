@@ -80,7 +80,7 @@ class Signs(NamedTuple):
     """1: women's things are wanted and only men's are in the title, or the other way round; else 0."""
 
 
-WEIGHTS = Signs(-1.5, -6.0, 1.0, 1.5, 1.9, 0.7, 0.4, -3.0)
+WEIGHTS = Signs(-1.6, -5.4, 1.1, 0.8, 1.2, 2.2, 0.0, -3.2)
 """By which `odds` adds the signs up: those of a choice among the results that makes the described product likeliest."""
 
 

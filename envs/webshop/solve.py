@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from skill_ttrl.envs.webshop.colours import normalise_colour
 from skill_ttrl.envs.webshop.goal import Goal
@@ -49,11 +48,10 @@ class Purchase:
 def solve(shop: Shop, goal: Goal, max_steps: int = 15) -> tuple[str, ...]:
     """Actions of the best purchase that is found; see `best_purchase`.
 
-    Where nothing can be bought within `max_steps`, these are the first steps towards the goal's own product.
+    Where nothing can be bought within `max_steps`, these are the first steps towards the goal's own product; nothing where no
+    search finds it.
     """
-    found = best_purchase(shop, goal, max_steps)
-    if found is None:
-        found = next(iter(own_purchases(shop, goal, 1_000)), None)
+    found = best_purchase(shop, goal, max_steps) or own_purchase(shop, goal)
     return () if found is None else found.actions[:max_steps]
 
 
@@ -72,33 +70,31 @@ def best_purchase(shop: Shop, goal: Goal, max_steps: int = 15) -> Purchase | Non
     Returns:
         None: nothing can be found and bought in so few steps. The same goal has always the same purchase.
     """
-    best = max(own_purchases(shop, goal, max_steps), key=lambda found: found.reward.total, default=None)
+    best = own_purchase(shop, goal, max_steps)
     for product in _others(shop, goal):
         total = -1.0 if best is None else best.reward.total
         if total == 1.0:
             break
-        if _bound(shop, goal, product, total) <= total:
-            continue
-        for found in _purchases(shop, goal, product, max_steps):
-            if found.reward.total > (-1.0 if best is None else best.reward.total):
-                best = found
+        if _bound(shop, goal, product, total) > total:
+            found = _purchase(shop, goal, product, max_steps)
+            best = found if found is not None and found.reward.total > total else best
     return best
 
 
-def own_purchases(shop: Shop, goal: Goal, max_steps: int) -> Iterator[Purchase]:
-    """The best way to buy the goal's own product; nothing where it is not there or not found in so few steps."""
+def own_purchase(shop: Shop, goal: Goal, max_steps: int | None = None) -> Purchase | None:
+    """The best way to buy the goal's own product; None where it is not there or not found in so few steps."""
     number = shop.store.number_of(goal.asin)
-    if number is not None:
-        yield from _purchases(shop, goal, shop.store[number], max_steps)
+    return None if number is None else _purchase(shop, goal, shop.store[number], max_steps)
 
 
-def _purchases(shop: Shop, goal: Goal, product: Product, max_steps: int) -> Iterator[Purchase]:
+def _purchase(shop: Shop, goal: Goal, product: Product, max_steps: int | None) -> Purchase | None:
     way = find_product(shop, product)
-    if way is None or len(way) + 1 > max_steps:
-        return
-    chosen = choose_options(goal, product, max_steps - len(way) - 1, shop.show_attributes)
+    if way is None or (max_steps is not None and len(way) + 1 > max_steps):
+        return None
+    clicks = len(goal.options) if max_steps is None else max_steps - len(way) - 1
+    chosen = choose_options(goal, product, clicks, shop.show_attributes)
     reward = purchase_reward(product, goal, price_of(product), chosen, shop.nouns)
-    yield Purchase(product.asin, (*way, *map(click, chosen.values()), click(BUY)), reward)
+    return Purchase(product.asin, (*way, *map(click, chosen.values()), click(BUY)), reward)
 
 
 def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
@@ -130,7 +126,12 @@ def _queries(product: Product) -> Iterator[str]:
     first = next(iter(product.bullets), "")
     yield title
     yield " ".join(title.split()[: _FIRST_WORDS // 4])
-    for more in (product.option_text, first, product.description, f"{product.description} {first} {product.option_text}"):
+    for more in (
+        product.option_text,
+        first,
+        product.description,
+        f"{product.description} {first} {product.option_text}",
+    ):
         words = _NO_QUERY.sub(" ", f"{title} {more}").strip()
         yield words[:_LONGEST_QUERY]
         yield words
@@ -198,8 +199,8 @@ def _bound(shop: Shop, goal: Goal, product: Product, needed: float) -> float:
     parts = len(goal.attributes) + len(goal.options) + 1
     r_type = match_kind(product, goal, shop.nouns).r_type
     n_price = price_of(product) <= goal.price_upper
-    if r_type * (parts - 1 + n_price) / parts <= needed:
-        return needed
     n_option = len(goal.options) if product.options else 0
-    n_att = count_attributes(product, goal.attributes)
-    return (n_att + n_option + n_price) / parts * r_type
+    bound = (len(goal.attributes) + n_option + n_price) / parts * r_type
+    if bound <= needed:
+        return bound
+    return (count_attributes(product, goal.attributes) + n_option + n_price) / parts * r_type
