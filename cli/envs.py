@@ -10,6 +10,7 @@ from rich.console import Console
 from skill_ttrl.cli.generate import generate
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.play import play
+from skill_ttrl.cli.serve_shop import serve
 from skill_ttrl.errors import ConfigError
 
 ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
@@ -49,3 +50,4 @@ def envs_list(as_json: AsJson = False) -> None:
 
 envs_app.command()(play)
 envs_app.command()(generate)
+envs_app.command()(serve)

@@ -1,14 +1,48 @@
-"""The environment on a running official server, over HTTP: its pages read, its sessions kept."""
+"""The environment on a running official server (`web_agent_site/app.py` of princeton-nlp/WebShop), or on ours, over HTTP.
+
+    python -m web_agent_site.app                 # in upstream's checkout, or: skillttrl envs serve webshop
+    gymnasium.make("SkillTTRL/WebShop-v0", data="http://127.0.0.1:3000")
+
+Each episode is a session of its own, `fixed_<unique>_<number>`, for which the server takes the goal of that number. What is
+observed is read from its pages and is what the shop of this process shows. The score is the one that its last page states.
+
+Different, because the official server cannot do otherwise:
+
+- It tells its goals only by number, and not how many it has: `server_goals` says that.
+- A word with "/" is sent as two words: its addresses cannot hold one. The search takes both for the same.
+- An option named like the page "Attributes", where that page is not shown, is chosen; the simulator shows the page.
+- What the page after a purchase tells of the goal is not in the observation, as in the simulator, but for the mode `html`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, SPLITS, TEST_GOALS
+from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, follow, page_url, parse_action
 from skill_ttrl.envs.webshop.visit import View
-from skill_ttrl.errors import EnvError
+from skill_ttrl.errors import EnvError, SplitError, did_you_mean
+
+if TYPE_CHECKING:  # a shop of this process needs neither Beautiful Soup nor HTTP
+    from skill_ttrl.envs.webshop.live_client import Got
+    from skill_ttrl.envs.webshop.live_pages import LivePage
+
+TIMEOUT, TRIES, FIRST_PAUSE = 10.0, 4, 0.25
+_ID = re.compile(r"server-(0|[1-9][0-9]{0,8})")
+_NAMES: dict[Place, str] = {
+    "search": "the search page",
+    "results": "a page of results",
+    "item": "a product",
+    "sub": "a page of a product",
+    "done": "the page after a purchase",
+}
 
 
 def is_server(data: Any) -> bool:
@@ -21,46 +55,176 @@ class ServerGoals:
 
     Args:
         address: of the server, for messages.
-        count: how many it has; None: not known.
+        count: how many it has; None: not known, and the splits test and dev are taken to be there.
+
+    Raises:
+        EnvError: `count` is no number of goals.
     """
 
     kind = "server"
 
     def __init__(self, address: str, count: int | None) -> None:
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise EnvError(
+                f"server_goals is how many goals the server has, a whole number of at least 1, found {count!r:.60}."
+            )
         self.address, self.count = address, count
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return TEST_GOALS + DEV_GOALS if self.count is None else self.count
 
     def __getitem__(self, number: int) -> Goal:
         return Goal(f"server-{number}", "", "", "", "", "", "", (), (), NO_CEILING)
 
     def find(self, goal_id: str) -> int:
         """See `GoalList.find`."""
-        raise NotImplementedError
+        match = _ID.fullmatch(goal_id)
+        if match is None:
+            raise EnvError(f"Goals of a running server are named server-0, server-1, …, found {goal_id[:60]!r}.")
+        number = int(match[1])
+        if number >= len(self):
+            more = "" if self.count is not None else " If it has more, say how many: server_goals."
+            raise EnvError(f"{self.address} has no goal {number}: they are numbered from 0 to {len(self) - 1:,}.{more}")
+        return number
 
     def split(self, name: str, by: str = "goal") -> np.ndarray[Any, np.dtype[np.int64]]:
         """See `GoalList.split`."""
-        raise NotImplementedError
+        if name not in SPLITS:
+            raise SplitError(f"WebShop has no split {name!r:.60}.{did_you_mean(str(name)[:50], SPLITS)}")
+        if by not in BY:
+            raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
+        if by == "product":
+            raise EnvError(
+                "A running server does not tell which product a goal is of, so its goals are split by goal alone."
+            )
+        first = TEST_GOALS + DEV_GOALS
+        if name == "train" and self.count is None:
+            raise SplitError(
+                f"The split train is goal {first:,} and all after it, and a running server does not tell how many it has. Say it: "
+                "server_goals=6910 (the 1,000 products), or play the split test or dev."
+            )
+        ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
+        found = np.arange(ends[0], min(ends[1], len(self)))
+        if not len(found):
+            raise SplitError(f"The {len(self):,} goals of {self.address} leave none for the split {name!r}.")
+        return found
 
     def weights(self, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """See `GoalList.weights`."""
-        raise NotImplementedError
+        """All the same: a running server does not tell them."""
+        return np.ones(len(numbers))
 
 
 class LiveVisit:
-    """A visit to a running server."""
+    """A visit to a running server. It pickles between two actions, as its session, its place and its page.
 
-    def __init__(self, address: str, mode: str = "text") -> None:
-        raise EnvError("live mode is being built")
+    Args:
+        address: of the server.
+        mode: one of `MODES`.
+        query_codes: let searches with upstream's query codes through, which the official server honours.
+        timeout: seconds in which a page must be there.
+        tries: how often a page is asked for; a purchase is asked for once.
+        pause: seconds before the second try, twice as long before each later one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        mode: str = "text",
+        *,
+        query_codes: bool = False,
+        timeout: float = TIMEOUT,
+        tries: int = TRIES,
+        pause: float = FIRST_PAUSE,
+    ) -> None:
+        from skill_ttrl.envs.webshop.live_client import Got, LiveClient
+
+        self.mode, self.query_codes = mode, query_codes
+        self.client = LiveClient(address, timeout, tries, pause)
+        self._session, self._number = "", 0
+        self._state = State()
+        self._got = Got("", "")
+        self._page: LivePage | None = None
 
     def start(self, goal: Goal | int) -> tuple[str, View]:
         """See `Visit.start`."""
-        raise NotImplementedError
+        assert isinstance(goal, int)
+        self._page = None
+        self._session, self._number, self._state = f"fixed_{uuid.uuid4().hex}_{goal}", goal, State()
+        self._page = self._read(self._fetch("GET", f"/{self._session}", f"goal {goal}"), "search")
+        return self._page.instruction, self._view(self._page)
 
     def act(self, action: str) -> View:
-        """See `Visit.act`."""
-        raise NotImplementedError
+        """See `Visit.act`. A page that does not come leaves the visit where it was, so that an action can be tried again."""
+        if self._page is None:
+            raise EnvError("step was called before reset.")
+        page = self._page
+        state = follow(self._state, page.texts, action)
+        parsed = parse_action(action)
+        if state is self._state or parsed is None:
+            return self._view(page)
+        name, argument = parsed
+        if name == "search":
+            got = self._fetch("POST", f"/{self._session}", _NAMES["results"], {"search_query": self._sent(argument)})
+        else:
+            target = page.target(argument)
+            if target is None:
+                raise EnvError(f"{self.client.address} has a page on which {argument[:60]!r} leads nowhere.")
+            if state.place == "sub" and ("button", argument) not in page.targets:
+                chosen = clickables(page.texts)[argument]
+                state = replace(
+                    self._state, place="item", options={**self._state.options, chosen.option.lower(): argument}
+                )
+            got = self._fetch(target.method, target.to, _NAMES[state.place], again=argument != BUY.lower())
+        self._page, self._state = self._read(got, state.place), state
+        return self._view(self._page)
 
     def close(self) -> None:
         """See `Visit.close`."""
+        self.client.close()
+
+    def _fetch(self, method: str, to: str, what: str, form: dict[str, str] | None = None, *, again: bool = True) -> Got:
+        if not again:
+            self.client.close()  # a connection that the server has closed meanwhile looks like an answer that broke off
+        return self.client.ask(method, to, f"{what} (session {self._session})", form, again=again)
+
+    def _sent(self, argument: str) -> str:
+        words = argument.replace("/", " ")
+        # With a space before it a query code is a word like others.
+        return f" {words}" if words.split(" ")[0] in QUERY_CODES and not self.query_codes else words
+
+    def _read(self, got: Got, wanted: Place) -> LivePage:
+        from skill_ttrl.envs.webshop.live_pages import NotThePage, read_page
+
+        try:
+            page = read_page(got.html)
+        except NotThePage as error:
+            raise self._odd(got, wanted, str(error)) from None
+        if page.place != wanted:
+            raise self._odd(got, wanted, f"it is {_NAMES[page.place]}")
+        if self._page is not None and page.instruction != self._page.instruction and wanted != "done":
+            raise self._odd(
+                got, wanted, "its instruction is another one than before: was the server started again meanwhile?"
+            )
+        self._got = got
+        return page
+
+    def _odd(self, got: Got, wanted: Place, found: str) -> EnvError:
+        return EnvError(
+            f"{self.client.address} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
+            "names an official WebShop server or one of `skillttrl envs serve webshop`, and nothing else."
+        )
+
+    def _view(self, page: LivePage) -> View:
+        parts = {"total": page.score, **page.parts} if page.parts else {}
+        return View(self._observation(page), tuple(clickables(page.texts)), page.place == "search", page.score, parts)
+
+    def _observation(self, page: LivePage) -> str:
+        if self.mode == "html":
+            return self._got.html
+        url = page_url(str(self._number), self._state)
+        if self.mode == "url":
+            return url
+        texts = page.texts
+        if page.score is not None:
+            texts = done_page(self._state.asin, self._state.options, page.score)
+        return as_text(texts) if self.mode == "text" else as_rich_text(texts, url, self._state.seen)

@@ -1,0 +1,105 @@
+"""`skillttrl envs serve webshop`: the shop as pages in a browser, which agents can use as well."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import signal
+import sys
+import threading
+import webbrowser
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.skills.hostile import visible
+
+SERVED = ("webshop",)
+
+Env = Annotated[str, typer.Argument(metavar="ENV", help="`webshop`.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of the official files, their file of products, or `generated`. Default: $WEBSHOP_DATA, else `generated`."
+    ),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --public.")]
+Public = Annotated[
+    bool, typer.Option("--public", help="Let other machines in: everybody who reaches the port can shop.")
+]
+Goals = Annotated[str, typer.Option(help="`synthetic`, `human`, or `auto`: human ones where there is a file of them.")]
+Nouns = Annotated[str, typer.Option(help="What the reward takes for nouns: `auto`, `rule`, `spacy` or `module:attr`.")]
+Attributes = Annotated[
+    bool, typer.Option("--show-attributes", help="Products show the attributes that the reward looks at.")
+]
+Codes = Annotated[bool, typer.Option("--query-codes", help="Honour upstream's searches <r>, <a>, <c> and <q>.")]
+Images = Annotated[
+    bool, typer.Option("--images", help="Show the catalogue's pictures; the browser fetches them elsewhere.")
+]
+Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one line, nothing else.")]
+
+
+def serve(
+    env: Env,
+    data: Data = None,
+    port: Port = 3000,
+    host: Host = "127.0.0.1",
+    public: Public = False,
+    goals: Goals = "auto",
+    nouns: Nouns = "auto",
+    show_attributes: Attributes = False,
+    query_codes: Codes = False,
+    images: Images = False,
+    open_browser: Open = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the shop as pages, to a browser and to agents (`--data http://127.0.0.1:3000`), until Ctrl-C."""
+    if env not in SERVED:
+        raise ConfigError(f"{env[:60]!r} has no pages to serve.{did_you_mean(env[:50], SERVED)}")
+    if not public and not _is_own(host):
+        raise ConfigError(
+            f"--host {host[:60]} lets other machines in. Stay with 127.0.0.1, or say --public if everybody there may shop."
+        )
+    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.envs.webshop.catalogue import open_catalogue
+    from skill_ttrl.envs.webshop.shop import shared_shop
+    from skill_ttrl.envs.webshop.site import Site, SiteServer
+    from skill_ttrl.runs.progress import OPENING, Counting
+
+    with RunView(Console(stderr=True), "serve webshop", loop=False, waits=True) as view:
+        catalogue = open_catalogue(data, Counting(view, *OPENING))
+    listed = catalogue.goals(goals)
+    shop = shared_shop(catalogue.store, nouns, query_codes, show_attributes)
+    source = f"{catalogue.source}, {listed.kind} goals, nouns by {shop.nouns.name}"
+    with SiteServer(Site(shop, listed, source, images=images), host, port) as server:
+        if as_json:
+            print(json.dumps({"address": server.address, "source": source, "goals": len(listed)}))
+        else:
+            _say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
+        sys.stdout.flush()
+        if open_browser:
+            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGINT, _leave)
+        server.serve_forever()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted("the shop is closed.", signum)
+
+
+def _is_own(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _say(text: str) -> None:
+    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
