@@ -323,7 +323,7 @@ VALUES: Mapping[str, str] = {
     "size:wear": "x-small, small, medium, large, x-large, xx-large, 3x-large, 4x-large, 5x-large",
     "size:shoe": "5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5, 9, 9.5, 10, 10.5, 11, 12, 13",
     "special size:width": "narrow, regular, wide",
-    "fit type": "men, women, youth",
+    "fit type": "regular, tall, petite",
     "style:set": "single, starter set, gift set, refill, family pack, travel kit",
     "style:plug": "one port, two ports, four ports, with cable, with adapter, foldable, car and wall",
     "style:gear": "basic, regular, pro, compact, deluxe, with tripod, with case, bundle, kit, second generation, 8x32, 10x42, 12x50",
