@@ -199,77 +199,126 @@ ATTRIBUTES: Mapping[str, str] = {
         non slip, eco friendly, light weight / storage case = a storage case / travel use, professional use, home use""",
     "use1": """easy install = easy to install, easy use = easy to use, high quality, heavy duty, plug play = plug and play,
         easy carry = easy to carry, light weight / carrying case = a carrying case / home office = the home office, gift giving""",
-    "skin0": "cruelty free, paraben free, fragrance free, dermatologist tested, non toxic, alcohol free / natural ingredients /",
+    "skin0": """cruelty free, paraben free, fragrance free, dermatologist tested, non toxic, alcohol free / natural ingredients
+        /""",
     "skin1": "cruelty free, gluten free, non toxic, alcohol free / natural ingredients, essential oils /",
     "skin": """anti aging, oil free, fast absorbing, clinically proven / hyaluronic acid, vitamin c, green tea, aloe vera /
         dry skin, sensitive skin, fine lines, dark spots, dead skin, oily skin""",
     "oils": "certified organic, plant based / shea butter, coconut oil, tea tree = tea tree oil, jojoba oil, essential oils /",
     "hair": """sulfate free, color safe, deep cleansing / argan oil, coconut oil, rice water, tea tree = tea tree oil /
         dry hair, damaged hair, curly hair, hair growth, fine hair, itchy scalp""",
-    "brush": "hand made, double sided, travel size / natural bristles, wooden handle = a wooden handle, soft bristles / thick hair",
+    "brush": """hand made, double sided, travel size / natural bristles, wooden handle = a wooden handle, soft bristles / thick
+        hair""",
     "dye": "ammonia free, easy apply = easy to apply, semi permanent / plant extracts / gray hair, dark hair, sensitive scalp",
     "wig": "heat resistant, natural looking, pre plucked / adjustable straps, synthetic fiber / daily wear, costume parties",
-    "sun": "water resistant, reef safe, broad spectrum, oil free / zinc oxide, aloe vera / sensitive skin, daily use, outdoor sports",
-    "lips": "long lasting, highly pigmented, smudge proof, easy apply = easy to apply / vitamin e, bees wax / dry lips, chapped lips",
-    "eyes": "highly pigmented, easy blend = easy to blend, talc free, long lasting / built mirror = a built in mirror / sensitive eyes",
-    "nails": "quick drying, chip resistant, long lasting, easy remove = easy to remove / glossy finish = a glossy finish / nail art",
+    "sun": """water resistant, reef safe, broad spectrum, oil free / zinc oxide, aloe vera / sensitive skin, daily use, outdoor
+        sports""",
+    "lips": """long lasting, highly pigmented, smudge proof, easy apply = easy to apply / vitamin e, bees wax / dry lips,
+        chapped lips""",
+    "eyes": """highly pigmented, easy blend = easy to blend, talc free, long lasting / built mirror = a built in mirror /
+        sensitive eyes""",
+    "nails": """quick drying, chip resistant, long lasting, easy remove = easy to remove / glossy finish = a glossy finish /
+        nail art""",
     "scents": "long lasting, alcohol free, travel size / floral notes, woody notes, glass bottle = a glass bottle / date night",
     "mouth": """bpa free, fluoride free, teeth whitening, clinically proven / soft bristles, fresh mint = fresh mint taste /
         sensitive teeth, bad breath, oral hygiene, sensitive gums""",
-    "shave": "double edge, rust resistant, hypoallergenic formula / ergonomic handle = an ergonomic handle / sensitive skin, hair removal",
+    "shave": """double edge, rust resistant, hypoallergenic formula / ergonomic handle = an ergonomic handle / sensitive skin,
+        hair removal""",
     "steel": "rust resistant, heavy duty / stainless steel, steel frame = a steel frame, brushed nickel /",
-    "bags": "water resistant, large capacity, machine washable / double zipper = a double zipper, padded lining = a padded lining / daily travel",
-    "bottles": "leak proof, bpa free, travel size, tsa approved, easy refill = easy to refill / fine mist = a fine mist / essential oils",
-    "cable": "gold plated, high speed, tangle free, fast charging / braided nylon, strain relief, aluminum shell = an aluminum shell /",
-    "video": "high definition, ultra hd, low latency / high resolution, dual band = dual band wifi / gaming consoles, home theater = the home theater",
-    "power": "fast charging, overload protected, energy saving / usb port = a usb port, surge protection / power outages, travel abroad",
+    "bags": """water resistant, large capacity, machine washable / double zipper = a double zipper, padded lining = a padded
+        lining / daily travel""",
+    "bottles": """leak proof, bpa free, travel size, tsa approved, easy refill = easy to refill / fine mist = a fine mist /
+        essential oils""",
+    "cable": """gold plated, high speed, tangle free, fast charging / braided nylon, strain relief, aluminum shell = an aluminum
+        shell /""",
+    "video": """high definition, ultra hd, low latency / high resolution, dual band = dual band wifi / gaming consoles, home
+        theater = the home theater""",
+    "power": """fast charging, overload protected, energy saving / usb port = a usb port, surge protection / power outages,
+        travel abroad""",
     "audio": """noise cancelling, hands free, low latency / wireless bluetooth, stereo sound, deep bass, built microphone = a built in microphone /
         phone calls, long flights""",
-    "sport": "sweat proof, quick drying, water resistant / long battery = long battery life, reflective details / daily running, gym workouts",
-    "theater": "wall mountable, dust proof / remote control = a remote control, surround sound / home theater = the home theater, outdoor movies",
-    "mounts": "full motion, space saving, easy adjust = easy to adjust / cable management, bubble level = a bubble level / flat screens",
-    "remote": "battery operated, voice controlled, no programming = ready with no programming / backlit keys, aaa batteries / smart tvs",
-    "screen": "touch controlled, water resistant, energy saving / quad core = a quad core chip, hd display = an hd display / kids learning, heart rate = tracking the heart rate",
-    "keys": "ultra slim, spill resistant, low noise / backlit keys, wrist rest = a wrist rest / gaming setups, multiple devices",
-    "memory": "shock proof, temperature proof, high speed / error correction, large capacity = a large capacity / dash cameras, burst photos",
-    "cases": "shock proof, drop tested, ultra slim, dust proof / card slots, tempered glass, kick stand = a kick stand / wireless charging",
+    "sport": """sweat proof, quick drying, water resistant / long battery = long battery life, reflective details / daily
+        running, gym workouts""",
+    "theater": """wall mountable, dust proof / remote control = a remote control, surround sound / home theater = the home
+        theater, outdoor movies""",
+    "mounts": """full motion, space saving, easy adjust = easy to adjust / cable management, bubble level = a bubble level /
+        flat screens""",
+    "remote": """battery operated, voice controlled, no programming = ready with no programming / backlit keys, aaa batteries /
+        smart tvs""",
+    "screen": """touch controlled, water resistant, energy saving / quad core = a quad core chip, hd display = an hd display /
+        kids learning, heart rate = tracking the heart rate""",
+    "keys": """ultra slim, spill resistant, low noise / backlit keys, wrist rest = a wrist rest / gaming setups, multiple
+        devices""",
+    "memory": """shock proof, temperature proof, high speed / error correction, large capacity = a large capacity / dash
+        cameras, burst photos""",
+    "cases": """shock proof, drop tested, ultra slim, dust proof / card slots, tempered glass, kick stand = a kick stand /
+        wireless charging""",
     "glass": "scratch resistant, anti glare, bubble free / tempered glass, nano coating = a nano coating / privacy protection",
-    "bands": "quick release, skin friendly, adjustable length / stainless steel, soft silicone, magnetic clasp = a magnetic clasp / small wrists, daily wear",
-    "photo": "light weight, quick release, fog proof, weather sealed / carbon fiber, optical zoom, padded strap = a padded strap / bird watching, travel photos, night vision",
-    "light": "energy efficient, easy assemble = easy to assemble, step dimmable / glass shade = a glass shade, linen shade = a linen shade, foot switch = a foot switch / reading corners",
-    "room": "easy clean = easy to clean, mid century / / living room = the living room, dining room = the dining room, guest room = the guest room, small spaces",
-    "mounted": "wall mounted, easy hang = easy to hang, ready hang = ready to hang / mounting hardware, wooden frame = a wooden frame /",
-    "glass0": "shatter proof, fog free / beveled edges, led lights = led lights around it / bathroom vanity = the bathroom vanity",
-    "wood": "assembly required, easy assemble = easy to assemble, fully assembled, scratch resistant / solid wood, metal legs, engineered wood, tapered legs /",
-    "store": "space saving, stackable design = stackable by design / storage space = storage space inside, open shelves, hidden drawer = a hidden drawer / toy storage, small apartments",
+    "bands": """quick release, skin friendly, adjustable length / stainless steel, soft silicone, magnetic clasp = a magnetic
+        clasp / small wrists, daily wear""",
+    "photo": """light weight, quick release, fog proof, weather sealed / carbon fiber, optical zoom, padded strap = a padded
+        strap / bird watching, travel photos, night vision""",
+    "light": """energy efficient, easy assemble = easy to assemble, step dimmable / glass shade = a glass shade, linen shade = a
+        linen shade, foot switch = a foot switch / reading corners""",
+    "room": """easy clean = easy to clean, mid century / / living room = the living room, dining room = the dining room, guest
+        room = the guest room, small spaces""",
+    "mounted": """wall mounted, easy hang = easy to hang, ready hang = ready to hang / mounting hardware, wooden frame = a
+        wooden frame /""",
+    "glass0": """shatter proof, fog free / beveled edges, led lights = led lights around it / bathroom vanity = the bathroom
+        vanity""",
+    "wood": """assembly required, easy assemble = easy to assemble, fully assembled, scratch resistant / solid wood, metal legs,
+        engineered wood, tapered legs /""",
+    "store": """space saving, stackable design = stackable by design / storage space = storage space inside, open shelves,
+        hidden drawer = a hidden drawer / toy storage, small apartments""",
     "office": "height adjustable, heavy duty / cable holes, lumbar support / home office = the home office, long meetings",
-    "seat": "stain resistant, easy assemble = easy to assemble, fully assembled / faux leather, high density = high density foam, velvet fabric, metal frame = a metal frame /",
-    "bed": "noise free, easy assemble = easy to assemble, no spring = in no need of a box spring / memory foam, wood slats, tufted headboard = a tufted headboard / back pain, guest room = the guest room",
-    "foam": "medium firm, pressure relieving, hypoallergenic fill / memory foam, cooling gel, removable cover = a removable cover / side sleepers",
-    "wash": "machine washable, fade resistant, easy care = easy to care for / double stitching, hidden zipper = a hidden zipper /",
-    "cosy": "super soft, double sided, pet friendly / sherpa lining = a sherpa lining, tassel fringe = a tassel fringe / winter evenings",
+    "seat": """stain resistant, easy assemble = easy to assemble, fully assembled / faux leather, high density = high density
+        foam, velvet fabric, metal frame = a metal frame /""",
+    "bed": """noise free, easy assemble = easy to assemble, no spring = in no need of a box spring / memory foam, wood slats,
+        tufted headboard = a tufted headboard / back pain, guest room = the guest room""",
+    "foam": """medium firm, pressure relieving, hypoallergenic fill / memory foam, cooling gel, removable cover = a removable
+        cover / side sleepers""",
+    "wash": """machine washable, fade resistant, easy care = easy to care for / double stitching, hidden zipper = a hidden
+        zipper /""",
+    "cosy": """super soft, double sided, pet friendly / sherpa lining = a sherpa lining, tassel fringe = a tassel fringe /
+        winter evenings""",
     "cosy0": "super soft, fleece lined, slip resistant / warm lining = a warm lining, memory foam / cold weather, lazy sundays",
     "curtain": "light filtering, water repellent, noise reducing / metal grommets, rod pocket = a rod pocket / bedroom windows",
-    "rug": "non slip, low pile, stain resistant, hand woven / rubber backing = a rubber backing, jute fiber / high traffic = places of high traffic",
+    "rug": """non slip, low pile, stain resistant, hand woven / rubber backing = a rubber backing, jute fiber / high traffic =
+        places of high traffic""",
     "bath": "mildew resistant, quick drying / rust proof = rust proof hooks, weighted hem = a weighted hem / shower stalls",
-    "art": "hand painted, ready frame = ready to frame / stretched canvas, vivid colors / home decor, house warming = a house warming",
-    "candle": "long burning, lead free, hand poured, smoke free / soy wax, cotton wick = a cotton wick, glass jar = a glass jar / stress relief, gift giving",
-    "cloth": "machine wash = safe to machine wash, hand wash = best in a hand wash, tumble dry = safe to tumble dry, wash cold = good in a cold wash / polyester spandex, cotton blend = a cotton blend /",
-    "top0": "short sleeve, long sleeve, slim fit, wrinkle free / button closure = a button closure, tagless collar = a tagless collar /",
-    "top1": "long sleeve, regular fit, loose fit / kangaroo pocket = a kangaroo pocket, ribbed cuffs, drawstring hood = a drawstring hood / cold weather",
-    "bottom": "relaxed fit, high waist, four way stretch / elastic waist = an elastic waist, side pockets, zipper fly = a zipper fly /",
+    "art": """hand painted, ready frame = ready to frame / stretched canvas, vivid colors / home decor, house warming = a house
+        warming""",
+    "candle": """long burning, lead free, hand poured, smoke free / soy wax, cotton wick = a cotton wick, glass jar = a glass
+        jar / stress relief, gift giving""",
+    "cloth": """machine wash = safe to machine wash, hand wash = best in a hand wash, tumble dry = safe to tumble dry, wash cold
+        = good in a cold wash / polyester spandex, cotton blend = a cotton blend /""",
+    "top0": """short sleeve, long sleeve, slim fit, wrinkle free / button closure = a button closure, tagless collar = a tagless
+        collar /""",
+    "top1": """long sleeve, regular fit, loose fit / kangaroo pocket = a kangaroo pocket, ribbed cuffs, drawstring hood = a
+        drawstring hood / cold weather""",
+    "bottom": """relaxed fit, high waist, four way stretch / elastic waist = an elastic waist, side pockets, zipper fly = a
+        zipper fly /""",
     "knit": "fine knit, pill resistant, loose fit / merino wool, ribbed cuffs, acrylic yarn / autumn layers",
-    "wear": "wrinkle free, breathable fabric = made of breathable fabric / / daily wear, office wear, school days, weekend trips",
-    "dress": "v neck, hand made / floral print = a floral print, lace trim, ankle strap = an ankle strap / beach vacation = a beach vacation, evening parties, wedding guests",
+    "wear": """wrinkle free, breathable fabric = made of breathable fabric / / daily wear, office wear, school days, weekend
+        trips""",
+    "dress": """v neck, hand made / floral print = a floral print, lace trim, ankle strap = an ankle strap / beach vacation = a
+        beach vacation, evening parties, wedding guests""",
     "swim": "quick drying, tummy control, fade resistant / padded cups, nylon spandex, adjustable straps / pool parties",
-    "shoe": "non slip, water resistant, light weight, slip on = easy to slip on / rubber sole = a rubber sole, memory foam, arch support, faux leather, leather sole = a leather sole / wide feet",
-    "drink": "caffeine free, fair trade, naturally flavored, single origin / real fruit, resealable bag = a resealable bag / iced drinks, cold mornings",
-    "diet": "gluten free, non gmo, sugar free, dairy free, certified organic, low sodium, kosher certified, soy free / natural ingredients / keto diets",
-    "sweet": "individually wrapped, hand made, nut free / real butter, high cocoa = a high share of cocoa, sea salt / party favors",
-    "snack": "ready eat = ready to eat, low carb, oven baked, low calorie / dietary fiber, sea salt, high protein = high protein content / school lunches, trail hikes",
-    "gift": "perfect gift = packed as the perfect gift, small batch / gift basket = a gift basket / birthday parties, valentine day = valentine's day",
+    "shoe": """non slip, water resistant, light weight, slip on = easy to slip on / rubber sole = a rubber sole, memory foam,
+        arch support, faux leather, leather sole = a leather sole / wide feet""",
+    "drink": """caffeine free, fair trade, naturally flavored, single origin / real fruit, resealable bag = a resealable bag /
+        iced drinks, cold mornings""",
+    "diet": """gluten free, non gmo, sugar free, dairy free, certified organic, low sodium, kosher certified, soy free / natural
+        ingredients / keto diets""",
+    "sweet": """individually wrapped, hand made, nut free / real butter, high cocoa = a high share of cocoa, sea salt / party
+        favors""",
+    "snack": """ready eat = ready to eat, low carb, oven baked, low calorie / dietary fiber, sea salt, high protein = high
+        protein content / school lunches, trail hikes""",
+    "gift": """perfect gift = packed as the perfect gift, small batch / gift basket = a gift basket / birthday parties,
+        valentine day = valentine's day""",
     "meat": "grass fed, fully cooked, gluten free / high protein = high protein content, real smoke / camping trips",
-    "pantry": "quick cooking, small batch, slow cooked, vegan friendly / whole grain, olive oil, ripe tomatoes / family dinners",
+    "pantry": """quick cooking, small batch, slow cooked, vegan friendly / whole grain, olive oil, ripe tomatoes / family
+        dinners""",
 }
 """Group → what a product is / what it has / what it is for."""
 
