@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.screen import Keyboard, Screen, completion
+from skill_ttrl.cli.shop_screen import Shopper, ShopScreen
 from skill_ttrl.errors import ConfigError
 
 INTERRUPTED = 130
@@ -98,14 +99,17 @@ def play(
     """
     from skill_ttrl.cli.views import RunView
     from skill_ttrl.envs import resolve_env
+    from skill_ttrl.envs.lookup import SHORT_NAMES
     from skill_ttrl.stages import play as stage
     from skill_ttrl.types import to_json
 
     if expert and agent is not None:
         raise ConfigError("--expert watches the walkthrough, --agent somebody else: give one of them.")
     console = Console(stderr=as_json)
-    keyboard = Keyboard(console, edits_lines=not as_json) if agent is None and not expert else None
-    screen = Screen(console, keyboard, delay)
+    is_shop = SHORT_NAMES.get(env, env) == SHORT_NAMES["webshop"]
+    person, view_of = (Shopper, ShopScreen) if is_shop else (Keyboard, Screen)
+    keyboard = person(console, edits_lines=not as_json) if agent is None and not expert else None
+    screen = view_of(console, keyboard, delay)
     try:
         env_id, given = resolve_env(env), list(overrides or [])
         settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]

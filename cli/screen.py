@@ -28,6 +28,11 @@ class Keyboard:
         edits_lines: whether stdout is free for the prompt, so that readline can complete.
     """
 
+    greeting = ""
+    """What to say at a terminal before the first action; empty: what holds for every environment."""
+    lists_at_start = True
+    """Whether the possible actions are listed before the first."""
+
     def __init__(self, console: Console, *, edits_lines: bool) -> None:
         self._console = console
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -43,9 +48,11 @@ class Keyboard:
         """See `Player.start`."""
         if self.at_terminal:
             lists = "? lists what can be done, a number picks from the list, " if _listed(info) else ""
-            self._console.print(f"Type an action. {lists}quit leaves.", style="dim", markup=False, highlight=False)
+            said = self.greeting or f"Type an action. {lists}quit leaves."
+            self._console.print(said, style="dim", markup=False, highlight=False)
         self.listed = _listed(info)
-        self.show_list()
+        if self.lists_at_start:
+            self.show_list()
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """The next line that is an action.
@@ -59,18 +66,32 @@ class Keyboard:
         while (line := self._read()) is not None:
             word = line.strip()
             if word in self.listed:
-                return self.listed[word]
-            if word == "quit":
+                line = self.listed[word]
+            elif word == "quit":
                 break
-            if word == "?":
+            elif word == "?":
                 self.show_list()
+                continue
             elif self.listed and word.isdecimal():
-                if 1 <= int(word[:9]) <= len(self.listed):
-                    return list(self.listed.values())[int(word) - 1]
-                self._console.print(f"The list goes from 1 to {len(self.listed)}.", markup=False, highlight=False)
-            elif word:
-                return line
+                if not 1 <= int(word[:9]) <= len(self.listed):
+                    self.tell(f"The list goes from 1 to {len(self.listed)}.")
+                    continue
+                line = list(self.listed.values())[int(word) - 1]
+            if word and (action := self.understand(line, info)) is not None:
+                return action
         raise Stopped
+
+    def understand(self, line: str, info: Mapping[str, Any]) -> str | None:
+        """The action that a line means, as it is here; None where it means none, which is said."""
+        return line
+
+    def completions(self) -> list[str]:
+        """What a line can begin with: the possible actions, as they are shown."""
+        return list(self.listed)
+
+    def tell(self, text: str) -> None:
+        """Say something that is no part of the game."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=not self._console.is_terminal)
 
     def show_list(self) -> None:
         """The possible actions with their numbers; in columns where there is a screen."""
@@ -108,6 +129,9 @@ class Screen:
         delay: seconds before each step of somebody else.
     """
 
+    tells_task = True
+    """Whether the task is told in words before the first scene."""
+
     def __init__(self, console: Console, keyboard: Keyboard | None, delay: float) -> None:
         self._console, self._keyboard, self._delay = console, keyboard, delay
         self.task: Task | None = None
@@ -120,11 +144,23 @@ class Screen:
             self._begin(scene)
         elif self._keyboard is None or not self._keyboard.at_terminal:  # else it stands there as it was typed
             self._say(f"{_label(scene.step, scene.limit)} {scene.action}", "bold")
-        self._say(scene.observation)
+        self.show(scene)
         if self._keyboard is not None:
             self._keyboard.prompt = f"{_label(scene.step + 1, scene.limit)} "
         elif not scene.over:
             time.sleep(self._delay)
+
+    def show(self, scene: Scene) -> None:
+        """What is seen in a scene: the observation as it is."""
+        self._say(scene.observation)
+
+    def explain(self, played: Trajectory, info: Mapping[str, Any]) -> None:
+        """What is to be said of a whole episode before its last line: nothing."""
+
+    @property
+    def width(self) -> int:
+        """Characters of a line; as many as one likes where there is no screen."""
+        return self._console.width if self._console.is_terminal else sys.maxsize
 
     def leave(self) -> None:
         """After Ctrl-C."""
@@ -140,6 +176,7 @@ class Screen:
         won = info.get("won")
         verdict = "The end" if won is None else "Won" if won else "Not won"
         source = f" ({info['source']})" if isinstance(info.get("source"), str) else ""
+        self.explain(played, info)
         closing = f"{verdict if over or won else 'Left'} after {_steps(len(played.steps))}, reward {self.seen.earned:g}{source}."
         self._say(closing, "green" if won else "bold")
         if max_prompt_tokens is not None and not over:
@@ -154,15 +191,19 @@ class Screen:
         facts = [self.task.task_type, scene.info.get("source")]
         about = ", ".join(fact for fact in facts if isinstance(fact, str) and fact)
         self._say(f"{self.task.env_id}: {self.task.id}" + (f" ({about})" if about else ""), "bold")
-        if isinstance(scene.info.get("task"), str):
+        if self.tells_task and isinstance(scene.info.get("task"), str):
             self._say(f"Task: {scene.info['task']}")
         self._say(f"Steps: {scene.limit} at most" if scene.limit is not None else "Steps: no limit")
         self._say("")
 
     def _say(self, text: str, style: str = "") -> None:
         """Text of an environment or a model: nothing in it is markup, and nothing acts on the terminal."""
+        self.say(Text(visible(text), style))
+
+    def say(self, text: Text) -> None:
+        """Text in which nothing acts on the terminal any more (`visible`)."""
         wraps = self._console.is_terminal  # elsewhere a line stays one line
-        self._console.print(Text(visible(text), style), soft_wrap=not wraps)
+        self._console.print(text, soft_wrap=not wraps)
 
 
 @contextlib.contextmanager
@@ -178,7 +219,7 @@ def completion(keyboard: Keyboard | None) -> Iterator[None]:
         return
 
     def complete(text: str, state: int) -> str | None:
-        found = [each for each in keyboard.listed if each.lower().startswith(text.lower())]
+        found = [each for each in keyboard.completions() if each.lower().startswith(text.lower())]
         return found[state] if state < len(found) else None
 
     completer, delimiters = readline.get_completer(), readline.get_completer_delims()

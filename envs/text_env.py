@@ -79,6 +79,9 @@ class TextEnv(gymnasium.Env[str, str]):
     A subclass calls `super().__init__()`, writes Gymnasium's `reset` and `step`, and `tasks` where it knows its tasks.
     """
 
+    splits: tuple[str, ...] = ()
+    """Names of the parts that `tasks` knows, for an environment whose ids do not begin with them."""
+
     def __init__(self) -> None:
         self.observation_space = TextSpace()
         self.action_space = TextSpace()

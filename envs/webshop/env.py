@@ -11,7 +11,7 @@ import numpy as np
 
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue import GENERATED, Progress, open_catalogue
-from skill_ttrl.envs.webshop.goals import GoalList
+from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
@@ -62,6 +62,7 @@ class WebShopEnv(TextEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+    splits = SPLITS
 
     def __init__(
         self,

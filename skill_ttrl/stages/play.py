@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import seeding
 
-from skill_ttrl.agents.player import PLAYERS, Player, WalkthroughPlayer, make_player
+from skill_ttrl.agents.player import Player, WalkthroughPlayer, make_player, player_names
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
@@ -29,7 +29,7 @@ MAX_TURNS = 50
 """Steps of a policy in a game where neither its config nor an override gives it more than one."""
 REMOTE = "openai"
 """The policy behind `endpoints.policy` is called so."""
-PLAYER_NAMES = ("expert", *PLAYERS)
+PLAYER_NAMES = player_names()
 
 TextEnvironment = gymnasium.Env[str, str]
 
@@ -230,8 +230,8 @@ def find_task(
     Args:
         env: whose tasks they are; one without tasks has its seeds.
         env_id: its id.
-        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, the split
-            that it begins with is looked through, as ALFWorld's ids do.
+        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, others are
+            looked through: those that the environment names (`splits`), else the one that it begins with, as ALFWorld's ids do.
         split: part of the data; None: the environment's own.
         types: only these types of task; empty: all.
         seed: draws one where there is no `name`.
@@ -241,10 +241,8 @@ def find_task(
     """
     find = getattr(env.unwrapped, "tasks", None)
     tasks: Sequence[Task] | None = find(split) if callable(find) else None
-    if tasks and callable(find) and name is not None and split is None and not any(name in task.id for task in tasks):
-        with suppress(EnvError):  # what stands before the slash need be no split
-            there = name.partition("/")[0]
-            tasks, split = (others, there) if (others := find(there)) else (tasks, split)
+    if tasks and callable(find) and name is not None and split is None:
+        tasks, split = _where(name, tasks, find, getattr(env.unwrapped, "splits", ()))
     if tasks is None:
         if name is not None or types:
             raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
@@ -265,6 +263,26 @@ def find_task(
     near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
     several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
     raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
+
+
+def _where(
+    name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
+) -> tuple[Sequence[Task], str | None]:
+    """The tasks among which `name` is looked for, and their split; None: the environment's own ones."""
+    named = [task.id for task in own]
+    if name in named or (not splits and any(name in task_id for task_id in named)):
+        return own, None
+    parts: list[tuple[str | None, Sequence[Task]]] = [(None, own)]
+    for there in splits or (name.partition("/")[0],):
+        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+            parts.append((there, find(there)))
+    if not splits:
+        return next(((tasks, split) for split, tasks in parts[1:] if tasks), (own, None))
+    for has_it in (name.__eq__, lambda task_id: name in task_id):  # a whole id before a part of others
+        for split, tasks in parts:
+            if any(has_it(task.id) for task in tasks):
+                return tasks, split
+    return own, None
 
 
 def refuse_error(trajectory: Trajectory) -> None:

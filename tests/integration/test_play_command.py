@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -294,14 +294,14 @@ def test_what_is_typed_need_not_be_text(house: Path) -> None:
 class Terminal:
     """The command at a real pseudo-terminal, typed at and read as a person would."""
 
-    def __init__(self, folder: Path, *options: str, stdout: Any = None) -> None:
+    def __init__(self, folder: Path, *options: str, stdout: Any = None, game: Sequence[str] = PLAY) -> None:
         self._screen, inner = pty.openpty()
         self.shown = ""
         """All that the screen got, without what moves and colours."""
         self._raw, self._seen = b"", 0
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(folder)}
         self.process = subprocess.Popen(
-            [*COMMAND, *options],
+            [*COMMAND[: -len(PLAY)], *game, *options],
             cwd=folder,
             stdin=inner,
             stdout=inner if stdout is None else stdout,
