@@ -67,7 +67,7 @@ class Offer:
 
 def read_wish(instruction: str) -> Wish:
     """What an instruction asks for, whether it is made ("Find me … with color: red, and price lower than 40.00 dollars") or free."""
-    text = " ".join(instruction.lower().split())
+    text = instruction.lower().strip()  # spaces within stay: values have odd ones, and are clicked as they are
     below = None
     for found in _PRICE.finditer(text):
         below = float(found[1].replace(",", ""))

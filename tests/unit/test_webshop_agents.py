@@ -1,0 +1,317 @@
+"""Who shops in WebShop without a model: what they read of instructions and pages, what they look at, and how well they do."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.agents.player import make_player, player_names
+from skill_ttrl.agents.webshop_expert import STEPS, WEIGHTS, WebShopExpert, choose, in_window, query
+from skill_ttrl.agents.webshop_reading import (
+    SEARCH_SLOT,
+    read_clicks,
+    read_offers,
+    read_options,
+    read_text,
+    read_wish,
+    search,
+    words,
+)
+from skill_ttrl.agents.webshop_rule import WebShopRule
+from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.pages import SEARCH_SLOT as SLOT_OF_THE_SITE
+from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.episode import play_episode
+from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.types import Trajectory
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "webshop_agents.py"
+MADE = (
+    "Find me light weight, easy carry women's tops, tees & blouses with long sleeve, button closure for daily wear "
+    'with color: a01#black, and size: 42"w x 54"l, and price lower than 50.00 dollars'
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each catalogue is read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def played(env: WebShopEnv, player: Any, every: int = 1) -> list[Trajectory]:
+    episodes = [play_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
+    assert [episode.error for episode in episodes if episode.error] == []
+    return episodes
+
+
+def earned(episodes: list[Trajectory]) -> list[float]:
+    return [sum(step.reward for step in episode.steps) for episode in episodes]
+
+
+# Reading.
+
+
+def test_a_made_instruction_is_taken_apart() -> None:
+    wish = read_wish(MADE)
+    assert (wish.kind, wish.below) == ("women's tops, tees & blouses", 50.0)
+    assert wish.attributes == ("light weight", "easy carry", "long sleeve", "button closure", "daily wear")
+    assert wish.options == (("color", "a01#black"), ("size", '42"w x 54"l'))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "attributes", "below"),
+    [
+        ("Find me desk lamps", "desk lamps", (), None),
+        ("Find me non slip desk lamps", "desk lamps", ("non slip",), None),
+        ("Find me men's boots, and price lower than 150.00 dollars", "men's boots", (), 150.0),
+        ("Find me easy use skin care sets & kits", "skin care sets & kits", ("easy use",), None),
+        (
+            "i'm looking for a faux fur coat in black, and price lower than 60.00 dollars",
+            "a faux fur coat in black",
+            (),
+            60.0,
+        ),
+        ("I need a mug that is dishwasher safe", "a mug", ("is dishwasher safe",), None),
+        ("shampoo under $20", "shampoo under $20", (), None),
+        ("price lower than 1,200.50 dollars", "", (), 1200.5),
+    ],
+)
+def test_an_instruction_says_what_is_wanted_how_it_is_and_what_it_may_cost(
+    text: str, kind: str, attributes: tuple[str, ...], below: float | None
+) -> None:
+    wish = read_wish(text)
+    assert (wish.kind, wish.attributes, wish.below, wish.options) == (kind, attributes, below, ())
+
+
+def test_options_and_ceiling_of_every_official_instruction_are_read_right(official_products: Path) -> None:
+    env = WebShopEnv(data=official_products, split="train")
+    for number in range(500, len(env.goals), 3):
+        goal: Goal = env.goals[number]
+        wish = read_wish(goal.instruction)
+        assert (dict(wish.options), wish.below or NO_CEILING) == (goal.options, goal.price_upper), goal.instruction
+        asked = set(words(goal.instruction.partition(": ")[0]))
+        assert set(words(f"{wish.kind} {' '.join(wish.attributes)}")) <= asked
+
+
+@pytest.mark.parametrize("mode", ["text", "text_rich"])
+def test_pages_are_read_as_they_are_meant(mode: str) -> None:
+    env = WebShopEnv(data="generated", split="dev", observation_mode=mode)
+    assert env.shop is not None
+    for number in range(500, 515):
+        goal: Goal = env.goals[number]
+        env.reset(options={"task": goal.id})
+        page, _, _, _, info = env.step(search(goal.title))
+        offers = read_offers(page, read_clicks(info["admissible_commands"]))
+        assert len(offers) == 10
+        for offer in offers:
+            product: Product = env.shop.product(offer.asin.upper())
+            assert (offer.title, offer.low, offer.high) == (product.title, min(product.prices), max(product.prices))
+        page, _, _, _, info = env.step(f"click[{offers[0].asin}]")
+        product = env.shop.product(offers[0].asin.upper())
+        read = read_options(page, read_clicks(info["admissible_commands"]), product.title)
+        assert read == {name: list(values) for name, values in product.options.items()}
+        page, *_ = env.step("click[features]")
+        assert words(read_text(page)) == words(" ".join(product.bullets))
+
+
+@given(st.text(), st.text(), st.lists(st.text()))
+def test_any_instruction_and_page_can_be_read(instruction: str, page: str, clicks: list[str]) -> None:
+    wish = read_wish(instruction)
+    action = query(wish)
+    assert action.startswith("search[") and action.endswith("]") and len(action) > len("search[]")
+    assert not set(action[len("search[") : -1]) & set("[]\n")
+    assert [offer.asin for offer in read_offers(page, clicks)] == [
+        name
+        for name in clicks
+        if name
+        not in {"search", "back to search", "next >", "< prev", "buy now", "features"}
+        | {"description", "reviews", "attributes"}
+    ]
+    chosen, part, _ = choose(wish, read_options(page, clicks))
+    assert set(chosen) <= set(clicks)
+    assert 0 <= part <= 1
+
+
+def test_a_price_goes_with_a_ceiling_as_ceilings_are_drawn() -> None:
+    """Of the next four multiples of ten the larger of two: the fourth in 3 of 6 draws, the third in 2, the second in 1."""
+    assert [in_window(price, price, 100.0) for price in (59.99, 60, 69.99, 70, 80, 89.99, 90, 100)] == [
+        *(0.0, 1.0, 1.0, 2 / 3, 1 / 3, 1 / 3, 0.0, 0.0)
+    ]
+    assert in_window(40, 80, 100.0) == pytest.approx(0.25 * (1 + 2 / 3))
+    assert in_window(10, 20, 100.0) == 0.0
+    assert (in_window(979, 979, None), in_window(1200, 1200, None)) == (0.0, 1.0)
+    assert 0 < in_window(900, 1000, None) < 1
+
+
+def test_wanted_values_are_clicked_and_else_what_counts_as_them() -> None:
+    wish = read_wish("Find me mugs with color: light blue, and size: x-large")
+    assert choose(wish, {"color": ["red", "light blue"], "size": ["small", "x-large"]}) == (
+        ("light blue", "x-large"),
+        1,
+        True,
+    )
+    assert choose(wish, {"colour": ["blue"], "size": ["small"]}) == (("blue",), 0.5, False)
+    assert choose(wish, {}) == ((), 0.0, False)
+    free = read_wish("i want a mug in dark blue, 12 ounce")
+    assert choose(free, {"color": ["blue", "dark blue", "red"], "size": ["12 ounce", "9 ounce"]}) == (
+        ("dark blue", "12 ounce"),
+        1.0,
+        True,
+    )
+
+
+# Shopping.
+
+
+class Only(dict[str, Any]):
+    """An `info` of which an agent may look at the instruction and the commands, and at nothing else."""
+
+    def _allow(self, key: object) -> str:
+        assert key in ("task", "admissible_commands"), f"{key} is looked at"
+        return str(key)
+
+    def get(self, key: object, default: Any = None) -> Any:
+        return super().get(self._allow(key), default)
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(self._allow(key))
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all of info is read")
+
+    keys = values = items = __iter__
+
+
+class Blindfolded:
+    """A player that is shown the observation and what an agent sees of the `info`."""
+
+    def __init__(self, player: Any) -> None:
+        self.player = player
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        self.player.start(observation, Only(info), 0)
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        return str(self.player.act(observation, Only(info)))
+
+
+def test_the_expert_looks_at_the_instruction_and_the_pages_and_forgets_each_episode() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    seeing = make_player("expert", WEBSHOP_ENV_ID)
+    assert isinstance(seeing, WebShopExpert)
+    twice = [step.action for _ in range(2) for episode in played(env, seeing, 40) for step in episode.steps]
+    once = [step.action for episode in played(env, Blindfolded(WebShopExpert()), 40) for step in episode.steps]
+    assert twice == once * 2
+
+
+def test_the_expert_buys_what_is_wanted_in_the_generated_shop() -> None:
+    episodes = played(WebShopEnv(data="generated", split="dev"), WebShopExpert(), 9)
+    assert fmean(earned(episodes)) > 0.97
+    assert fmean(score == 1.0 for score in earned(episodes)) > 0.95
+    assert {episode.stop_reason for episode in episodes} == {"terminated"}
+    assert all(
+        step.action in step.admissible or SEARCH_SLOT in step.admissible for each in episodes for step in each.steps
+    )
+
+
+@pytest.mark.parametrize("by", ["goal", "product"])
+def test_the_expert_buys_what_is_wanted_among_official_products(official_products: Path, by: str) -> None:
+    episodes = played(WebShopEnv(data=official_products, split="dev", split_by=by), WebShopExpert(), 8)
+    assert fmean(earned(episodes)) > 0.93
+    assert fmean(score == 1.0 for score in earned(episodes)) > 0.85
+    assert {episode.stop_reason for episode in episodes} == {"terminated"}
+
+
+@pytest.mark.parametrize("mode", ["text_rich", "html", "url"])
+def test_the_expert_buys_in_every_mode_and_reads_rich_text_as_well(mode: str) -> None:
+    plain = earned(played(WebShopEnv(data="generated", split="dev"), WebShopExpert(), 50))
+    there = played(WebShopEnv(data="generated", split="dev", observation_mode=mode), WebShopExpert(), 50)
+    assert {episode.stop_reason for episode in there} == {"terminated"}
+    assert earned(there) == plain if mode == "text_rich" else fmean(earned(there)) > 0.4
+
+
+@pytest.mark.parametrize("steps", range(3, 16))
+def test_the_expert_buys_in_as_few_steps_as_it_is_given(steps: int) -> None:
+    env = WebShopEnv(data="generated", split="dev", max_steps=steps)
+    episodes = played(env, WebShopExpert(steps), 50)
+    assert {episode.stop_reason for episode in episodes} == {"terminated"}
+    assert STEPS == 15
+
+
+def test_the_expert_goes_on_where_there_is_nothing_to_buy() -> None:
+    player, info = WebShopExpert(), {"task": "Find me nothing at all", "admissible_commands": [SEARCH_SLOT]}
+    player.start("", info, 0)
+    assert player.act("", info) == "search[nothing at all nothing at all]"
+    nowhere = {**info, "admissible_commands": ["click[back to search]", "click[next >]"]}
+    for _ in range(20):
+        assert player.act("Instruction: [SEP] Page 1 (Total results: 0)", nowhere).startswith("search[")
+
+
+@pytest.mark.slow
+def test_its_weights_are_what_the_goals_of_train_give(official_products: Path) -> None:
+    assert runpy.run_path(str(BENCHMARK))["fit_weights"](str(official_products)) == WEIGHTS
+
+
+def test_the_rule_searches_the_instruction_opens_the_first_product_and_buys_it() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    player = make_player("rule", WEBSHOP_ENV_ID)
+    assert isinstance(player, WebShopRule)
+    for episode in played(env, Blindfolded(player), 100):
+        goal: Goal = env.goals[env.goals.find(episode.task.id)]
+        first, second, third = episode.steps
+        assert first.action == f"search[{goal.instruction}]"
+        assert second.action == next(
+            name for name in second.admissible if name not in ("click[back to search]", "click[next >]")
+        )
+        assert third.action == "click[buy now]"
+
+
+def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    episodes = played(env, make_player("random", WEBSHOP_ENV_ID), 100)
+    for episode in episodes:
+        assert episode.steps[0].admissible == (SEARCH_SLOT,)
+        goal: Goal = env.goals[env.goals.find(episode.task.id)]
+        assert episode.steps[0].action == f"search[{goal.instruction}]"
+    player = make_player("random", WEBSHOP_ENV_ID)
+    player.start("", {}, 0)
+    with pytest.raises(EnvError, match="task"):
+        player.act("", {"admissible_commands": [SEARCH_SLOT]})
+
+
+def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_than_the_oracle() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    scores = [
+        fmean(earned(played(env, make_player(name, WEBSHOP_ENV_ID), 20))) for name in ("random", "rule", "expert")
+    ]
+    oracle = earned(played(env, make_player("walkthrough", WEBSHOP_ENV_ID), 20))
+    assert scores == sorted(set(scores))
+    assert oracle == [1.0] * len(oracle)
+
+
+def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
+    assert set(player_names()) == {"expert", "rule", "random", "walkthrough"}
+    with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
+        make_player("rule", "SkillTTRL/Math-v0")
+    with pytest.raises(ConfigError, match="Did you mean 'rule'"):
+        make_player("rul", WEBSHOP_ENV_ID)
+
+
+@pytest.mark.parametrize("name", ["expert", "rule"])
+def test_without_an_instruction_they_say_so(name: str) -> None:
+    with pytest.raises(EnvError, match="task"):
+        make_player(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
+
+
+def test_agents_and_site_mean_the_same_slot() -> None:
+    assert SEARCH_SLOT == SLOT_OF_THE_SITE
