@@ -27,18 +27,18 @@ class Sentence(NamedTuple):
 
 
 _GAP = re.compile(r"\{(\w+)\}")
-_SYLLABLES = tuple(
-    start + vowel for start in "b d f g k l m n p r s t v z br tr sk ch".split() for vowel in "a e i o u".split()
+# Two consonants in the middle and one at the end: no short word is the name of a real brand by chance.
+_OPENING = tuple(start + vowel for start in "b d f g k l m n p r s t v z".split() for vowel in "a e i o u".split())
+_MIDDLE = tuple(
+    start + vowel for start in "br zd gr kv pl fn gl sk sm dv tr vr zl lth mb".split() for vowel in "a e i o u".split()
 )
-_ENDINGS = tuple("n r x l s nt th ck".split()) + ("",) * 6
+_ENDINGS = tuple("n r x l s nt th ck".split())
 _BEGINNINGS = tuple(
-    _SYLLABLES[place % 90]
-    + _SYLLABLES[(place // 90 * 7 + place * 3 + 31) % 90]
-    + (_ENDINGS[place % 13] if place % 3 else "")
+    _OPENING[place % 70] + _MIDDLE[(place // 70 * 7 + place * 2 + 31) % 75] + _ENDINGS[place // 70 % 8]
     for place in range(8108)
 )
 _LATER = tuple(
-    _SYLLABLES[place % 90] + (_SYLLABLES[place * 7 // 90 % 90] if place > 300 else "") + _ENDINGS[place % 14]
+    _OPENING[place % 70] + (_MIDDLE[place * 7 // 70 % 75] if place > 200 else "") + _ENDINGS[place % 8]
     for place in range(300)
 )
 _RARE = 300_000
