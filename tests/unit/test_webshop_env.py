@@ -1,0 +1,463 @@
+"""`SkillTTRL/WebShop-v0`: the text contract, episodes, seeds, vectors, pickling, and what a user gets wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, make_vec_env, prepare_env, resolve_env
+from skill_ttrl.envs.webshop.catalogue import forget
+from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
+from skill_ttrl.errors import ConfigError, EnvError, SplitError
+from tests.webshop_files import LAMPS, LAMPS_ABOUT, write_catalogue
+
+LAMP = "B0LAMP0001-0"
+"""The goal of the oak desk lamp in red and s | m."""
+BUY = ["search[oak desk lamp]", "click[b0lamp0001]", "click[red]", "click[s | m]", "click[buy now]"]
+Step = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Four products, seven goals; all of them in the split train."""
+    root = tmp_path_factory.mktemp("webshop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        for name in ("TEST_GOALS", "DEV_GOALS"):
+            patch.setattr(f"skill_ttrl.envs.webshop.goals.{name}", 2)
+        forget()
+        yield str(write_catalogue(root / "data", LAMPS, LAMPS_ABOUT))
+    forget()
+
+
+@pytest.fixture
+def env(data: str) -> WebShopEnv:
+    return WebShopEnv(data)
+
+
+def play(env: WebShopEnv, actions: list[str], **options: Any) -> list[Step]:
+    env.reset(options={"task": LAMP, **options})
+    return [env.step(action) for action in actions]
+
+
+def walk(env: Any, seed: int, steps: int = 40) -> list[Any]:
+    """What is seen on a random walk over several episodes."""
+    rng = random.Random(seed)
+    seen: list[Any] = [env.reset(seed=seed)]
+    for _ in range(steps):
+        names = seen[-1][-1]["available_actions"]["clickables"]
+        words = rng.choice(["search[lamp]", "search[grey sofa oak]", "click[nothing]", "search[<r> x]"])
+        seen.append(env.step(words if rng.random() < 0.3 else f"click[{rng.choice([*names, 'buy now'])}]"))
+        if seen[-1][2] or seen[-1][3]:
+            seen.append(env.reset())
+    return seen
+
+
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+def test_gymnasium_has_nothing_to_say(data: str, render_mode: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(WEBSHOP_ENV_ID, data=data, render_mode=render_mode).unwrapped)
+
+
+@pytest.mark.parametrize("mode", ["text", "text_rich", "html", "url"])
+def test_it_keeps_the_text_contract_and_has_its_names(data: str, mode: str) -> None:
+    assert resolve_env("webshop") == WEBSHOP_ENV_ID
+    assert next(info.description for info in list_envs() if info.short_name == "webshop").startswith(
+        "Shopping of WebShop"
+    )
+    env = make_env("webshop", data=data, observation_mode=mode)
+    for split in ("train", "dev", "test"):
+        for task in env_tasks("webshop", {"data": data}, split):
+            check_text_env(env, task)
+
+
+def test_importing_the_environments_opens_no_catalogue_and_no_heavy_package() -> None:
+    code = (
+        "import sys, skill_ttrl.envs as envs; envs.list_envs(); "
+        "sys.exit(', '.join({'spacy', 'torch', 'bm25s', 'scipy', 'bs4'} & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_first_page_states_the_task_and_info_names_the_goal_by_its_number_alone(env: WebShopEnv) -> None:
+    observation, info = env.reset(options={"task": LAMP})
+    goal = env.goals[info["goal"]]
+    assert goal.id == LAMP
+    assert observation == f"WebShop [SEP] Instruction: [SEP] {goal.instruction} [SEP] Search"
+    assert info == {
+        "task": goal.instruction,
+        "task_type": "garden",
+        "goal": env.goals.find(LAMP),
+        "source": "official, 4 products, synthetic goals by goal, nouns by rule",
+        "admissible_commands": ["search[<your query>]"],
+        "available_actions": {"has_search_bar": True, "clickables": ["search"]},
+        "won": False,
+        "score": 0.0,
+        "coded_queries": 0,
+    }
+    assert env.reset(options={"goal": info["goal"]}) == (observation, info)
+
+
+def test_the_answer_stands_in_no_page_before_it_was_found_and_never_in_info(env: WebShopEnv) -> None:
+    for number in range(len(env.goals)):
+        asin = env.goals[number].asin
+        seen: list[Any] = [
+            env.reset(options={"goal": number}),
+            env.step("search[nothing of all this]"),
+            env.step("look"),
+        ]
+        assert asin not in json.dumps(seen)
+        info = env.step("click[back to search]")[4]
+        assert set(info) == set(seen[0][1])
+
+
+def test_a_purchase_terminates_and_earns_once(data: str) -> None:
+    steps = play(WebShopEnv(data, reward=10), [*BUY, "click[buy now]", "search[lamp]"])
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 4 + [(10.0, True, False)] + [(0.0, True, False)] * 2
+    bought = steps[4][4]
+    assert (bought["won"], bought["score"], bought["r_type"], bought["r_att"]) == (True, 1.0, 1.0, 1.0)
+    assert (bought["r_option"], bought["r_price"]) == (1.0, True)
+    assert {"title_score", "query_match", "category_match", "w_att", "w_option", "w_price"} < set(bought)
+    assert bought["admissible_commands"] == []
+    assert steps[5][0] == steps[4][0] and "Your score (min 0.0, max 1.0) [SEP] 1.0" in steps[4][0]
+
+
+def test_a_partial_purchase_earns_its_part_or_nothing(data: str) -> None:
+    """Without its size: (1 attribute + 1 of 2 options + the price) of 4."""
+    actions = [action for action in BUY if action != "click[s | m]"]
+    arguments: list[tuple[dict[str, Any], float]] = [
+        ({}, 0.75),
+        ({"reward": 10}, 7.5),
+        ({"reward": 10, "partial": False}, 0.0),
+    ]
+    for changes, earned in arguments:
+        last = play(WebShopEnv(data, **changes), actions)[-1]
+        assert last[1:4] == (earned, True, False)
+        assert (last[4]["won"], last[4]["score"], last[4]["r_option"]) == (False, 0.75, 0.5)
+
+
+def test_it_is_truncated_after_its_steps_unless_the_last_one_buys(data: str) -> None:
+    assert [step[2:4] for step in play(WebShopEnv(data, max_steps=5), BUY)][-1] == (True, False)
+    steps = play(WebShopEnv(data, max_steps=4), BUY)
+    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True), (True, False)]
+    assert [step[3] for step in play(WebShopEnv(data), ["?"] * 15)] == [False] * 14 + [True]
+
+
+def test_what_makes_no_sense_changes_nothing(env: WebShopEnv) -> None:
+    start = env.reset(options={"task": LAMP})[0]
+    for action in (
+        "",
+        "lamp",
+        "search",
+        "search[]",
+        "click[search]",
+        "click[b0lamp0001]",
+        "buy[lamp]",
+        "[x]",
+        "click[buy now]",
+    ):
+        assert env.step(action)[:2] == (start, 0.0)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=30),
+            st.text(max_size=12).map("click[{}]".format),
+            st.text(max_size=12).map("search[{}]".format),
+            st.sampled_from(BUY),
+        ),
+        max_size=12,
+    )
+)
+def test_any_text_is_an_action(data: str, actions: list[str]) -> None:
+    env = WebShopEnv(data, observation_mode="text_rich", show_attributes=True, query_codes=True)
+    env.reset(options={"task": LAMP})
+    for action in actions:
+        observation, reward, _, _, info = env.step(action)
+        assert isinstance(observation, str) and 0 <= reward <= 1
+        json.dumps(info)
+
+
+@pytest.mark.parametrize("unit", ["[", "]", "click[", "a]", "search[<r> ", "\n", "字", "x "])
+def test_a_long_hostile_action_takes_no_more_time_than_its_length(env: WebShopEnv, unit: str) -> None:
+    env.reset(options={"task": LAMP})
+    begin = time.process_time()
+    env.step(unit * 50_000)
+    env.step(f"search[{unit * 50_000}]")
+    env.step(f"click[{unit * 50_000}]")
+    assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize("honoured", [False, True])
+def test_query_codes_are_counted_and_off_unless_asked_for(data: str, honoured: bool) -> None:
+    tries = ["search[<r>]", "search[<a> soft]", "search[<c> garden]", "search[<q> sofa]", "search[<R> x]"]
+    none = ["search[<r]", "search[lamp <r>]", "search[ <r>]", "<r>", "click[<r>]", "search[<b>]"]
+    env = WebShopEnv(data, query_codes=honoured)
+    steps = play(env, [*tries, *none])
+    assert [step[4]["coded_queries"] for step in steps] == [1, 2, 3, 4, 5] + [5] * 6
+    assert env.reset()[1]["coded_queries"] == 0
+    shown = [
+        {name for name in step[4]["available_actions"]["clickables"] if name.startswith("b0")} for step in steps[:5]
+    ]
+    # Off, they are words like others: "a" and "r" are in no product, "soft" neither, which only the attribute says.
+    assert shown[1] == ({"b0sofa0003"} if honoured else set())
+    assert len(shown[0]) == (4 if honoured else 0) and len(shown[2]) == (4 if honoured else 0)
+    assert shown[3] == {"b0sofa0003"}
+
+
+def test_the_same_seed_and_actions_give_the_same_episodes(data: str) -> None:
+    first = walk(WebShopEnv(data), 3)
+    assert walk(WebShopEnv(data), 3) == first != walk(WebShopEnv(data), 4)
+    used = WebShopEnv(data)
+    walk(used, 8)
+    assert walk(used, 3) == first
+
+
+def test_seeds_draw_goals_of_the_split_only(data: str) -> None:
+    for split in ("train", "dev", "test"):
+        env = WebShopEnv(data, split=split)
+        mine = {int(number) for number in env.goals.split(split)}
+        assert {env.reset(seed=seed)[1]["goal"] for seed in range(60)} == mine
+        assert [task.options["task"] for task in env.tasks()] == [env.goals[number].id for number in sorted(mine)]
+    # A goal that is named may be of any.
+    assert WebShopEnv(data, split="test").reset(options={"goal": 6})[1]["goal"] == 6
+
+
+def test_tasks_are_the_goals_of_a_split_in_order(data: str, env: WebShopEnv) -> None:
+    tasks = env_tasks("webshop", {"data": data}, "dev")
+    assert [task.id for task in tasks] == [env.goals[2].id, env.goals[3].id]
+    assert {(task.split, task.task_type, task.env_id) for task in tasks} == {("dev", "garden", WEBSHOP_ENV_ID)}
+    assert len(env_tasks("webshop", {"data": data, "split_by": "product"}, "test")) in (1, 2)
+
+
+def test_the_environments_of_a_process_share_one_shop(data: str, env: WebShopEnv) -> None:
+    assert WebShopEnv(data).shop is env.shop and WebShopEnv(data).goals is env.goals
+    assert WebShopEnv(data, query_codes=True).shop is not env.shop
+
+
+BAD_OPTIONS: list[tuple[Any, str]] = [
+    ({"goal": 7}, "There is no goal 7: they are numbered from 0 to 6"),
+    ({"goal": -1}, "There is no goal -1"),
+    ({"goal": 10**30}, "There is no goal 1000"),
+    ({"goal": True}, "The option goal is a number, found bool: True"),
+    ({"goal": 1.0}, "The option goal is a number, found float"),
+    ({"goal": "1"}, "The option goal is a number, found str: '1'"),
+    ({"task": 1}, "The option task is a goal's id, a text, found int: 1"),
+    ({"task": "B0LAMP0001-9"}, "B0LAMP0001 has 6 synthetic goals"),
+    ({"task": "B0NOWHERE9-0"}, "There is no goal 'B0NOWHERE9-0': the catalogue has no product"),
+    ({"task": LAMP, "goal": 1}, "give one of them"),
+    ({"gaol": 1}, "has no option 'gaol'. Did you mean 'goal'"),
+    ({1: 1}, "has no option 1"),
+    (["goal"], "The options of SkillTTRL/WebShop-v0 are a dict, found list"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_OPTIONS, ids=[str(options) for options, _ in BAD_OPTIONS])
+def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, options: Any, said: str) -> None:
+    play(env, BUY[:2])
+    with pytest.raises(EnvError) as error:
+        env.reset(options=options)
+    assert said in str(error.value)
+    assert env.step("click[buy now]")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"split": "tset"}, r"no split 'tset'\. Did you mean 'test'"),
+        ({"split": None}, "no split None"),
+        ({"split_by": "asin"}, "by goal or by product, found 'asin'"),
+        ({"goals": "human"}, r"There is no items_human_ins\.json"),
+        ({"goals": ["human"]}, r"no goals of a kind \['human'\]"),
+        ({"observation_mode": "txt"}, r"no observation mode 'txt'\. Did you mean 'text'"),
+        ({"observation_mode": None}, "no observation mode None"),
+        ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number of at least 1, found 2.5"),
+        ({"max_steps": True}, "max_steps must be a whole number of at least 1, found True"),
+        ({"reward": float("nan")}, "reward must be a finite number, found nan"),
+        ({"reward": "10"}, "reward must be a finite number, found '10'"),
+        ({"reward": 10**400}, "Cannot make SkillTTRL/WebShop-v0"),
+        ({"partial": 1}, "partial must be True or False, found 1"),
+        ({"query_codes": "no"}, "query_codes must be True or False, found 'no'"),
+        ({"show_attributes": None}, "show_attributes must be True or False, found None"),
+        ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
+        ({"nouns": 3}, "nouns must be a name, found 3"),
+        ({"data": 3}, "data must be a folder or 'generated', found 3"),
+        ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
+        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*render_mode=.human.")
+def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvError, match=said):
+        make_env("webshop", **{"data": data, **arguments})
+
+
+def test_a_tagger_that_is_not_there_and_a_split_without_goals_are_errors(data: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="noun tagger 'rul'"):
+        make_env("webshop", data=data, nouns="rul")
+    few = write_catalogue(tmp_path / "few", LAMPS[1:2], LAMPS_ABOUT)
+    with pytest.raises(
+        SplitError, match="The 1 synthetic goals of the catalogue leave none for the split 'train' by goal"
+    ):
+        make_env("webshop", data=few)
+    assert len(make_env("webshop", data=few, split="test").unwrapped.tasks()) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("action", [None, 1, b"search[lamp]", ["search[lamp]"]])
+def test_an_action_that_is_no_text_is_an_error(env: WebShopEnv, action: Any) -> None:
+    with pytest.raises(EnvError, match=r"step was called before reset"):
+        env.step("search[lamp]")
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match=f"An action of {WEBSHOP_ENV_ID} is a str, found {type(action).__name__}"):
+        env.step(action)
+    assert env.step("search[lamp]")[4]["available_actions"]["has_search_bar"] is False
+    env.close()
+    with pytest.raises(EnvError, match=r"step was called before reset"):
+        env.step("search[lamp]")
+
+
+@pytest.mark.parametrize("mode", ["text", "text_rich", "html", "url"])
+@pytest.mark.parametrize("steps", [None, 0, 2, 4, 5])
+def test_an_environment_pickles_and_copies_at_any_moment(data: str, steps: int | None, mode: str) -> None:
+    env = WebShopEnv(data, observation_mode=mode)
+    if steps is not None:
+        env.reset(seed=1, options={"task": LAMP})
+        for action in BUY[:steps]:
+            env.step(action)
+    written = pickle.dumps(env)
+    assert len(written) < 9_000
+    rest = BUY[steps:] if steps is not None else []
+    for other in (pickle.loads(written), copy.deepcopy(env)):
+        twin = pickle.loads(written)
+        if steps is None:
+            assert twin.reset(seed=1) == other.reset(seed=1)
+        played = [[each.step(action) for action in [*rest, "click[< prev]"]] for each in (twin, other)]
+        assert played[0] == played[1] and (not rest or played[0][-2][4]["won"])
+        assert [other.reset() for _ in range(5)] == [twin.reset() for _ in range(5)]  # the generator goes on as well
+        assert other.shop is env.shop
+
+
+GO_ON = "import pickle, sys; env = pickle.load(sys.stdin.buffer); print(env.step('click[buy now]')[1], env.render())"
+
+
+def test_an_episode_goes_on_in_another_process(data: str) -> None:
+    env = WebShopEnv(data, split="test", render_mode="ansi")  # the other process has upstream's sizes of splits
+    play(env, BUY[:-1])
+    done = subprocess.run([sys.executable, "-c", GO_ON], input=pickle.dumps(env), capture_output=True, timeout=60)
+    assert done.stdout.decode().startswith("1.0 > click[buy now]\nThank you for shopping with us!"), done.stderr
+
+
+def test_render_shows_the_last_action_and_its_page(data: str) -> None:
+    env = WebShopEnv(data, render_mode="ansi")
+    assert env.render() is None
+    start = env.reset(options={"task": LAMP})[0]
+    assert env.render() == start
+    page = env.step("search[lamp]")[0]
+    assert env.render() == f"> search[lamp]\n{page}" and WebShopEnv(data).render() is None
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_vectors_give_what_single_environments_give(data: str, asynchronous: bool) -> None:
+    vector = make_vec_env("webshop", 2, asynchronous=asynchronous, data=data, max_steps=6)
+    alone = [WebShopEnv(data, max_steps=6) for _ in range(2)]
+    seen, info = vector.reset(seed=5)
+    single = [env.reset(seed=5 + number) for number, env in enumerate(alone)]
+    assert list(seen) == [each[0] for each in single] and list(info["goal"]) == [each[1]["goal"] for each in single]
+    for action in ("search[lamp]", "click[b0lamp0002]", "click[features]", "click[< prev]", "click[buy now]"):
+        seen, rewards, terminated, truncated, info = vector.step([action, action])
+        steps = [env.step(action) for env in alone]
+        assert list(zip(seen, rewards, terminated, truncated, strict=True)) == [each[:4] for each in steps]
+        assert list(info["admissible_commands"]) == [each[4]["admissible_commands"] for each in steps]
+    assert all(terminated)
+    seen, *_ = vector.step(["", ""])
+    assert list(seen) == [env.reset()[0] for env in alone]
+    vector.close()
+
+
+def test_gymnasiums_own_functions_make_it(data: str) -> None:
+    assert gymnasium.make("SkillTTRL/WebShop-v0", data=data).reset(options={"task": LAMP})[1]["score"] == 0.0
+    for mode, kwargs in (("sync", {}), ("async", {"shared_memory": False})):
+        vector = gymnasium.make_vec(
+            WEBSHOP_ENV_ID, num_envs=2, vectorization_mode=mode, vector_kwargs=kwargs, data=data
+        )
+        seen, _ = vector.reset(seed=0, options={"task": LAMP})
+        assert len(set(seen)) == 1 and len(seen) == 2
+        vector.close()
+
+
+def test_threads_that_shop_at_once_do_not_meet(data: str) -> None:
+    seen: list[Any] = [None] * 4
+
+    def shop(place: int) -> None:
+        seen[place] = walk(WebShopEnv(data), 3, 150)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=shop, args=(place,)) for place in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen[0] is not None and all(each == seen[0] for each in seen)
+
+
+def test_preparing_tells_how_far_it_is_once(data: str, tmp_path: Path) -> None:
+    folder = write_catalogue(tmp_path / "prepared", LAMPS, LAMPS_ABOUT)
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        prepare_env("webshop", {"data": str(folder)}, lambda done, total: told.append((done, total)))
+    assert told and told[-1][0] == told[-1][1] and told.count(told[-1]) == 1
+
+
+def test_it_runs_with_no_data_at_all(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
+    env = WebShopEnv()
+    assert env.source == "generated, 1,000 products, synthetic goals by goal, nouns by rule"
+    _, info = env.reset(seed=0, options={"walkthrough": True})
+    assert [env.step(action)[2] for action in info["walkthrough"]][-1] and env.render() is None
+
+
+def test_64_environments_of_a_process_weigh_little_more_than_one(data: str, official_products: Path) -> None:
+    """`benchmarks/webshop_speed.py` measures it, and 64 processes as well."""
+    process = psutil.Process()
+    sizes = []
+    kept = []
+    for number in range(64):
+        kept.append(env := WebShopEnv(official_products, max_steps=50))
+        rng = random.Random(number)
+        _, info = env.reset(options={"goal": 1500 + number})
+        for step in range(50):
+            names = info["available_actions"]["clickables"]
+            action = (
+                f"click[{rng.choice(names)}]"
+                if step % 5
+                else f"search[{' '.join(rng.sample(info['task'].split(), 4))}]"
+            )
+            info = env.step(action)[4]
+        sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[0] < 30 * 2**20
+    assert all(env.shop is kept[0].shop for env in kept)
