@@ -451,7 +451,7 @@ def test_64_environments_of_a_process_weigh_little_more_than_one(data: str, offi
         rng = random.Random(number)
         _, info = env.reset(options={"goal": 1500 + number})
         for step in range(50):
-            names = info["available_actions"]["clickables"]
+            names = [*info["available_actions"]["clickables"], "nothing"]  # one buys, and clicks on
             action = (
                 f"click[{rng.choice(names)}]"
                 if step % 5
