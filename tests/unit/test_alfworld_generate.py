@@ -454,7 +454,8 @@ def test_the_command_says_a_mistake_in_one_line(
     assert command("maths", "-o", tmp_path) == EnvError.exit_code
     assert command("alfworld", "-o", tmp_path, "--split", "test") == EnvError.exit_code
     first, second = capsys.readouterr().err.strip().splitlines()
-    assert "Games can be made for alfworld, not for 'maths'" in first and "'test'. Known: train" in second
+    assert "Nothing can be generated for an environment 'maths'. Known: alfworld, webshop" in first
+    assert "'test'. Known: train" in second
 
 
 def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_path: Path) -> None:
