@@ -155,7 +155,12 @@ def summary_table(summary: Summary) -> Table:
     table.add_column("figure")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    names = {f"avg@{summary.samples}": "accuracy", f"maj@{summary.samples}": "majority", "greedy": "greedy"}
+    names = {
+        f"avg@{summary.samples}": "accuracy",
+        f"maj@{summary.samples}": "majority",
+        "greedy": "greedy",
+        "score": "score",
+    }
     for label, before, after in summary_rows(summary):
         key = names.get(label)
         table.add_row(

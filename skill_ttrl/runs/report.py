@@ -22,7 +22,7 @@ SKILL_USE = {
 }
 ASKED = "asked of models behind addresses"
 """Begins the line that says what they cost."""
-_UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"))
+_UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"), ("score", "score"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,9 @@ class Summary:
     majority_after: float | None = None
     greedy_before: float | None = None
     greedy_after: float | None = None
+    score_before: float | None = None
+    """Mean of how near to perfect the samples came, where the environment says so (`Evaluation.score`)."""
+    score_after: float | None = None
     pass_at_k_before: dict[str, float] = field(default_factory=dict)
     """Unbiased pass@k by k (as text)."""
     pass_at_k_after: dict[str, float] = field(default_factory=dict)

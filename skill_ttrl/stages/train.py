@@ -220,6 +220,8 @@ def summarise(run: Run) -> Summary:
         majority_after=after.majority if after else None,
         greedy_before=before.greedy if before else None,
         greedy_after=after.greedy if after else None,
+        score_before=before.score if before else None,
+        score_after=after.score if after else None,
         accuracy_bank_off=bank_off.accuracy if bank_off else None,
         bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
         bank_version=run.bench.bank.version if run.bench.bank else None,
@@ -250,7 +252,7 @@ def _intervals(
 ) -> dict[str, tuple[float, float]]:
     found = {}
     for name, evaluation in (("before", before), ("after", after)):
-        for figure in ("accuracy", "majority", "greedy"):
+        for figure in ("accuracy", "majority", "greedy", "score"):
             interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
             if interval is not None:
                 found[f"{figure}_{name}"] = interval

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import EvalConfig
+from skill_ttrl.runs.report import Summary, summary_rows
 from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
 from skill_ttrl.stages.bank import winning
 from skill_ttrl.stages.measure import evaluate_samples, is_correct
@@ -121,3 +122,12 @@ def test_a_reward_of_another_kind_never_sees_what_the_environment_says() -> None
     assert winning(voted) == [True, False, True]
     silent = Group(TASK, (Trajectory(TASK, (Step("o", "a", 0.5, True, False),), None, "terminated", reward=0.5),))
     assert winning(silent) == [True], "an environment that says nothing of winning: the best won, as ever"
+
+
+def test_a_runs_summary_has_the_score_where_there_is_one() -> None:
+    run: dict[str, Any] = {"name": "x", "seed": 0, "reward": "env", "transductive": False, "problems": 2, "samples": 1}
+    scored_run = Summary(
+        **run, temperature=0.6, accuracy_before=0.0, accuracy_after=0.5, score_before=0.3, score_after=0.7
+    )
+    assert summary_rows(scored_run) == [("avg@1", 0.0, 0.5), ("score", 0.3, 0.7)]
+    assert summary_rows(Summary(**run, temperature=0.6, accuracy_before=0.0)) == [("avg@1", 0.0, None)]
