@@ -41,11 +41,9 @@ from skill_ttrl.envs.webshop.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.maker import make_products
 from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.search import K1, B, SearchIndex, build_index, document_text
+from skill_ttrl.envs.webshop.search import K1, B, SearchIndex, build_index, document_text, lucene_lengths
 
 QUERIES = 500
-EXACT_LENGTHS = 24
-"""Below this Lucene's one byte keeps every length; of what is beyond it keeps four binary digits, so 40 is the last exact one."""
 
 
 def main() -> None:
@@ -157,27 +155,19 @@ def _timed(index: SearchIndex, query: str) -> float:
     return time.perf_counter() - begun
 
 
-def lucene_length(length: int) -> int:
-    """The number of words that Lucene remembers of a document with `length` (`SmallFloat.intToByte4` and back).
-
-    Above `EXACT_LENGTHS` four binary digits of what is beyond are kept: 39 stays 39, 100 becomes 96, 1,000 becomes 984.
-    """
-    beyond = length - EXACT_LENGTHS
-    lost = max(0, beyond.bit_length() - 4)
-    return length if beyond < 0 else EXACT_LENGTHS + (beyond >> lost << lost)
-
-
 def _beside_lucene(products: Sequence[Product], queries: Sequence[str]) -> dict[str, float]:
-    """How many lists differ from those of the official engine's arithmetic, with its lengths and with exact ones."""
+    """How many lists differ from those of the official engine's arithmetic, ours and those with exact lengths."""
     words = [Counter(analyse(document_text(product))) for product in products]
     lengths = [sum(own.values()) for own in words]
-    with tempfile.TemporaryDirectory() as made:
-        build_index(map(document_text, products), Path(made), names=[product.asin for product in products])
-        index = SearchIndex(Path(made))
-        ours = [index.search(query) for query in queries]
+    asins = [product.asin for product in products]
+    kept = lucene_lengths(np.asarray(lengths)).tolist()
+    theirs = _lucene(words, sum(lengths) / len(lengths), kept, asins, queries)
     figures: dict[str, float] = {"queries": len(queries)}
-    for name, kept in (("exact lengths", lengths), ("Lucene's lengths", [lucene_length(length) for length in lengths])):
-        theirs = _lucene(words, sum(lengths) / len(lengths), kept, [product.asin for product in products], queries)
+    for name, exact in (("ours", False), ("with exact lengths", True)):
+        with tempfile.TemporaryDirectory() as made:
+            build_index(map(document_text, products), Path(made), names=asins, exact_lengths=exact)
+            index = SearchIndex(Path(made))
+            ours = [index.search(query) for query in queries]
         figures[f"{name}: first 10 in another order or others"] = sum(
             a[:10] != b[:10] for a, b in zip(ours, theirs, strict=True)
         )

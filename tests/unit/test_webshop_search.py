@@ -19,11 +19,23 @@ from hypothesis import strategies as st
 from skill_ttrl.envs.webshop import search
 from skill_ttrl.envs.webshop.analysis import LONGEST_WORD, STOP_WORDS, analyse, split_words, stem
 from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
+from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text, lucene_lengths
 
 Build = Callable[..., SearchIndex]
 
 TINY = ["red shoes red", "blue shoes", "green hat green scarf"]
+# The lengths that Lucene's one byte can hold, up to 3,864 words: the table that its SmallFloat.byte4ToInt gives.
+REMEMBERED = [
+    *range(40),
+    *range(40, 56, 2),
+    *range(56, 88, 4),
+    *range(88, 152, 8),
+    *range(152, 280, 16),
+    *range(280, 536, 32),
+    *range(536, 1048, 64),
+    *range(1048, 2072, 128),
+    *range(2072, 4120, 256),
+]
 
 
 @pytest.fixture
@@ -31,12 +43,12 @@ def build(tmp_path: Path) -> Build:
     """A function that builds and opens an index of some texts."""
     made = 0
 
-    def build(texts: Sequence[str], names: Sequence[str] | None = None) -> SearchIndex:
+    def build(texts: Sequence[str], names: Sequence[str] | None = None, *, exact_lengths: bool = False) -> SearchIndex:
         nonlocal made
         made += 1
         folder = tmp_path / str(made)
         folder.mkdir()
-        build_index(iter(texts), folder, names=names)
+        build_index(iter(texts), folder, names=names, exact_lengths=exact_lengths)
         return SearchIndex(folder)
 
     return build
@@ -45,8 +57,9 @@ def build(tmp_path: Path) -> Build:
 def plain_searcher(texts: Sequence[str]) -> Callable[[str, int], list[int]]:
     """The search of a query by the formula alone: Python's dictionaries, exact sums."""
     words = [Counter(analyse(text)) for text in texts]
-    lengths = [sum(own.values()) for own in words]
-    average = sum(lengths) / len(texts) or 1.0
+    exact = [sum(own.values()) for own in words]
+    lengths = [max(kept for kept in REMEMBERED if kept <= length) for length in exact]
+    average = sum(exact) / len(texts) or 1.0
     held = Counter(word for own in words for word in own)
 
     def search(query: str, k: int) -> list[int]:
@@ -289,7 +302,7 @@ def test_progress_is_told_and_texts_are_read_one_at_a_time(monkeypatch: pytest.M
 
 def test_the_library_opens_the_index_and_has_the_same_scores_to_the_bit(build: Build, tmp_path: Path) -> None:
     texts = [*corpus(9, 150), *TINY]
-    index = build(texts)
+    index = build(texts, exact_lengths=True)
     theirs = bm25s.BM25(k1=0.9, b=0.4, method="lucene", backend="numpy", csc_backend="numpy")
     theirs.index([analyse(text) for text in texts], show_progress=False)
     opened = bm25s.BM25.load(tmp_path / "1", mmap=True, load_vocab=False)
@@ -298,6 +311,12 @@ def test_the_library_opens_the_index_and_has_the_same_scores_to_the_bit(build: B
         expected = theirs.get_scores([word])
         assert np.array_equal(index.scores(word).astype(np.float32), expected)
         assert np.array_equal(opened.get_scores_from_ids([index._number(word)]), expected)
+
+
+def test_lengths_are_remembered_as_by_lucene() -> None:
+    lengths = np.arange(1100)
+    assert lucene_lengths(lengths).tolist() == [max(kept for kept in REMEMBERED if kept <= each) for each in lengths]
+    assert lucene_lengths(np.asarray([329, 47, 100, 1000])).tolist() == [312, 46, 96, 984]
 
 
 def test_threads_may_search_in_one_index(build: Build) -> None:
