@@ -177,7 +177,7 @@ def test_what_makes_no_sense_changes_nothing(env: WebShopEnv) -> None:
         assert env.step(action)[:2] == (start, 0.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.one_of(
