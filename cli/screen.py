@@ -196,6 +196,12 @@ class Screen:
         self._say(f"Steps: {scene.limit} at most" if scene.limit is not None else "Steps: no limit")
         self._say("")
 
+    def indented(self, text: str) -> list[Text]:
+        """A text as lines that stand four characters in."""
+        whole = Text(visible(text))
+        lines = whole.wrap(self._console, self.width - 4) if self._console.is_terminal else [whole]
+        return [Text.assemble("    ", line) for line in lines]
+
     def _say(self, text: str, style: str = "") -> None:
         """Text of an environment or a model: nothing in it is markup, and nothing acts on the terminal."""
         self.say(Text(visible(text), style))

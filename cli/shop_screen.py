@@ -172,7 +172,7 @@ class ShopScreen(Screen):
             lines.append(
                 Text.assemble(_number(asin, numbers), (visible(asin), "bold"), visible(f"  {' '.join(about[1:])}"))
             )
-            lines += [Text(f"    {visible(text)}") for text in about[:1]]
+            lines += [line for title in about[:1] for line in self.indented(title)]
         lines += [Text(visible(text)) for text in page.texts]
         for name, values in page.options.items():
             lines += [Text(""), Text(visible(f"{name}:"), "bold"), *self._values(name, values, numbers)]

@@ -92,6 +92,13 @@ def test_the_oracle_reaches_what_can_be_reached_and_progress_tells_score_and_suc
     assert found.json["overall"]["score"] == 1 and "goals by product" in found.json["source"]
 
 
+def test_without_an_agent_the_expert_is_measured_and_the_rule_agent_by_its_name() -> None:
+    expert = command("evaluate", "--env", "webshop", "--limit", 20, "--json").json
+    rule = command("evaluate", "--env", "webshop", "--agent", "rule", "--limit", 20, "--json").json
+    assert expert["agent"] == "expert" and rule["agent"] == "rule"
+    assert expert["overall"]["score"] > rule["overall"]["score"] > rule["overall"]["success"]
+
+
 def test_what_is_collected_is_reported_with_its_score(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     words = ("collect", "--env", "webshop", "--agent", "random", "--split", "dev", "--types", "garden")
@@ -222,8 +229,9 @@ def test_other_observations_are_shown_as_they_are(mode: str) -> None:
     assert ("[button] Next > [button_]" in out) if mode == "text_rich" else ("search_results" in out)
 
 
-def test_somebody_else_is_watched() -> None:
-    code, out, _ = shopping("--agent", "random", "--seed", 3, "--set", "env.kwargs.max_steps=2")
+@pytest.mark.parametrize("agent", ["random", "rule", "expert"])
+def test_somebody_else_is_watched(agent: str) -> None:
+    code, out, _ = shopping("--agent", agent, "--seed", 3, "--set", "env.kwargs.max_steps=2")
     assert code == 0 and "[2/2] > " in out and "Not won after 2 steps" in out
 
 
