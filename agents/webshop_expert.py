@@ -49,7 +49,7 @@ STEP = 1.0
 """How much likelier an offer must be, as the logarithm of its odds, to be opened first if that costs a step more."""
 AHEAD = -1.0
 """Logarithm of the odds of the next page's best offer, beside one that stands first there and has the best title so far."""
-FITS, UNSEEN = 0.3, 0.1
+FITS, UNSEEN = 0.5, 0.1
 """What it adds to a product's worth that it has exactly the wanted options and a fitting price, and takes from it not to be opened."""
 FOUND, MISSED, UNREAD = 0.95, 0.15, 0.5
 """Chances that a product has an attribute: whose words are in its title or features; are not; are not in the title, all that was
@@ -64,23 +64,17 @@ class Signs(NamedTuple):
 
     place: float
     """Logarithm of its place among all results, from 1."""
-    outside: float
-    """1: its price is none that goes with the ceiling; else 0."""
-    fitting: float
-    """Logarithm of how well it goes with it (`in_window`), plus 0.1."""
+    price: float
+    """Logarithm of how well its price goes with the ceiling (`in_window`), plus 0.01."""
     thing: float
     """Of the words of the wanted thing, the share in its title."""
-    kind: float
-    """Of the last two words of the kind, the share in its title."""
     attributes: float
     """Of the words of the attributes, the share in its title; 0 without attributes."""
-    values: float
-    """Of the words of the option values, the share in its title; 0 without options."""
     other_sex: float
     """1: women's things are wanted and only men's are in the title, or the other way round; else 0."""
 
 
-WEIGHTS = Signs(-1.6, -5.4, 1.1, 0.8, 1.2, 2.2, 0.0, -3.2)
+WEIGHTS = Signs(-1.6, 1.5, 2.0, 1.4, -3.4)
 """By which `odds` adds the signs up: those of a choice among the results that makes the described product likeliest."""
 
 
@@ -143,18 +137,13 @@ def in_window(low: float, high: float, below: float | None) -> float:
 
 def signs(wish: Wish, offer: Offer, rank: int) -> Signs:
     """What a page of results shows of an offer; `rank` is its place among all results, from 0."""
-    fitting = in_window(offer.low, offer.high, wish.below)
     said, thing = set(words(offer.title)), words(wish.thing)
     attributes = [word for attribute in wish.attributes for word in words(attribute)]
-    values = [word for _, value in wish.options for word in words(value)]
     return Signs(
         place=math.log(rank + 1),
-        outside=float(fitting == 0),
-        fitting=math.log(fitting + 0.1),
+        price=math.log(in_window(offer.low, offer.high, wish.below) + 0.01),
         thing=share(thing, said),
-        kind=share(words(wish.kind)[-2:], said),
         attributes=share(attributes, said) if attributes else 0.0,
-        values=share(values, said) if values else 0.0,
         other_sex=float(any(wanted in thing and other in said and wanted not in said for wanted, other in _SEXES)),
     )
 
@@ -162,7 +151,7 @@ def signs(wish: Wish, offer: Offer, rank: int) -> Signs:
 def odds(seen: Signs) -> tuple[float, float]:
     """Logarithm of the odds that an offer is the product that was described, and the part of it that is the title's."""
     weighed = [weight * sign for weight, sign in zip(WEIGHTS, seen, strict=True)]
-    return sum(weighed), sum(weighed[3:])
+    return sum(weighed), sum(weighed[2:])
 
 
 def choose(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], float, bool]:
@@ -297,8 +286,9 @@ class WebShopExpert:
 
     def _note(self, offers: Sequence[Offer]) -> None:
         for rank, offer in enumerate(offers, RESULTS_A_PAGE * (self._page - 1)):
-            seen = signs(self._wish, offer, rank)
-            candidate = Candidate(offer, self._page, *odds(seen), not seen.outside, set(words(offer.title)))
+            seen = odds(signs(self._wish, offer, rank))
+            priced = in_window(offer.low, offer.high, self._wish.below) > 0
+            candidate = Candidate(offer, self._page, *seen, priced, set(words(offer.title)))
             self._seen.setdefault(offer.asin, candidate)
 
     def _best(self) -> Candidate:

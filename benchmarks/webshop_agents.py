@@ -206,7 +206,7 @@ def worth(data: str) -> None:
         "offers in the order of the results": patch.object(
             webshop_expert, "WEIGHTS", Signs(-1.0, *[0.0] * (len(Signs._fields) - 1))
         ),
-        "features are not read": patch.object(webshop_expert, "missing", lambda wish, candidate: 0),
+        "attributes are not looked for": patch.object(webshop_expert, "missing", lambda wish, candidate: 0),
         "words of the instruction searched once": patch.object(
             webshop_expert, "query", lambda wish: webshop_expert.search(wish.text)
         ),
