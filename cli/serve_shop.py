@@ -37,7 +37,7 @@ Nouns = Annotated[str, typer.Option(help="What the reward takes for nouns: `auto
 Attributes = Annotated[
     bool, typer.Option("--show-attributes", help="Products show the attributes that the reward looks at.")
 ]
-Codes = Annotated[bool, typer.Option("--query-codes", help="Honour upstream's searches <r>, <a>, <c> and <q>.")]
+Codes = Annotated[bool, typer.Option("--query-codes", help="Honour upstream's searches `<r>`, `<a>`, `<c>` and `<q>`.")]
 Images = Annotated[
     bool, typer.Option("--images", help="Show the catalogue's pictures; the browser fetches them elsewhere.")
 ]

@@ -105,7 +105,11 @@ class WebShopEnv(TextEnv):
         if is_server(data):
             self._data = str(data)
             self.goals = ServerGoals(self._data, server_goals)
-            self._visit = LiveVisit(self._data, observation_mode)
+            if (goals, nouns, show_attributes) != ("auto", "auto", False):
+                raise EnvError(
+                    "A running server has its own goals, nouns and attributes: give it them when it is started."
+                )
+            self._visit = LiveVisit(self._data, observation_mode, query_codes=query_codes)
             self.source = f"server {data}"
         else:
             self._data = self._enter(data)

@@ -55,10 +55,14 @@ class LiveClient:
         EnvError: it is no address of a server.
     """
 
+    _client: httpx.Client | None = None
+
     def __init__(self, address: str, timeout: float, tries: int, pause: float) -> None:
         self.address = checked_address(address)
         self.timeout, self.tries, self.pause = timeout, tries, pause
-        self._client: httpx.Client | None = None
+
+    def __del__(self) -> None:
+        self.close()  # who drops an environment without `close` leaves no connection open
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}

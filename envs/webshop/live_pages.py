@@ -7,7 +7,7 @@ have changed since on some branches) is refused at once: an agent would see othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +71,13 @@ def read_page(html: str) -> LivePage:
     if soup.find(id="reward") is not None:
         return LivePage("done", (), "", score=read_score(soup), parts=read_parts(soup))
     instruction = _instruction(soup)
-    texts = tuple(_text(soup, string) for string in soup.find_all(string=True) if _is_seen(string))
+    radios = soup.select('input[type="radio"]')
+    options = {str(radio.get("id")): str(radio.get("name") or "") for radio in radios}
+    texts = tuple(_text(string, options) for string in soup.find_all(string=True) if _is_seen(string))
     buttons = {text.text for text in texts if text.kind == "button"}
     if unknown := buttons - _BUTTONS:
         raise NotThePage(f"it has a button {min(unknown)[:40]!r}, which no page of the official site as published has")
-    return LivePage(_place(soup, buttons), texts, instruction, _targets(soup))
+    return LivePage(_place(soup, buttons), texts, instruction, _targets(soup, radios))
 
 
 def read_score(soup: BeautifulSoup) -> float:
@@ -143,19 +145,18 @@ def _is_seen(string: Any) -> bool:
     return string.parent.name not in _UNSEEN and not isinstance(string, Comment) and string != "\n"
 
 
-def _text(soup: BeautifulSoup, string: Any) -> Text:
+def _text(string: Any, options: Mapping[str, str]) -> Text:
     parent = string.parent
     if parent.name == "button":
         return Text(str(string), "button")
     if parent.name == "label":
-        radio = soup.find("input", id=parent.get("for"))
-        return Text(str(string), "option", str(radio.get("name") or "") if isinstance(radio, Tag) else "")
+        return Text(str(string), "option", options.get(str(parent.get("for")), ""))
     if parent.get("class") == ["product-link"]:
         return Text(str(string), "product")
     return Text(str(string))
 
 
-def _targets(soup: BeautifulSoup) -> dict[tuple[str, str], Target]:
+def _targets(soup: BeautifulSoup, radios: Iterable[Tag]) -> dict[tuple[str, str], Target]:
     found: dict[tuple[str, str], Target] = {}
     for button in soup.find_all("button"):
         form = button.find_parent("form")
@@ -166,7 +167,7 @@ def _targets(soup: BeautifulSoup) -> dict[tuple[str, str], Target]:
     for link in soup.find_all(class_="product-link"):
         if link.get("href"):
             found["product", link.get_text().lower()] = Target("GET", str(link["href"]))
-    for radio in soup.select('input[type="radio"]'):
+    for radio in radios:
         if radio.get("data-url"):
             found["option", str(radio.get("value"))] = Target("GET", str(radio["data-url"]))
     return found
