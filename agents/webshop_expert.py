@@ -158,10 +158,11 @@ def choose(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tuple[str,
     """Which values of a product to click.
 
     Returns:
-        The values; which part of the wanted options they fulfil, in [0, 1]; and whether the product has exactly these options.
+        The values; which part of the wanted options they fulfil, in [0, 1]; and whether the product has exactly these options,
+        which free text does not tell.
     """
     if not wish.options:
-        return _choose_said(wish, options)
+        return ((), 1.0, not options) if wish.made else _choose_said(wish, options)
     chosen: dict[str, str] = {}
     exact = 0
     for name, value in wish.options:
@@ -191,7 +192,8 @@ def _choose_said(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tupl
     text = words(wish.text)
     said = [[value for value in listed if says(text, value)] for listed in options.values()]
     chosen = tuple(max(values, key=len) for values in said if values)
-    return chosen, len(chosen) / len(options) if options else 1.0, len(chosen) == len(options)
+    # Free text need not name every option, so that nothing speaks against a product with more of them.
+    return chosen, len(chosen) / len(options) if options else 1.0, True
 
 
 def missing(wish: Wish, candidate: Candidate) -> int:
@@ -232,7 +234,7 @@ class WebShopExpert:
         self._wish = read_wish(task)
         self._left = self.steps
         self._seen: dict[str, Candidate] = {}
-        self._page = 0
+        self._page = self._last = 0
         self._at: Candidate | None = None
         self._decided = False
         self._plan: list[str] = []
@@ -251,17 +253,18 @@ class WebShopExpert:
             self._at.read = True
             action = click(PREVIOUS)
         else:
-            self._page = 1
-            action = query(self._wish)
+            action = self._search(query(self._wish))
         self._left -= 1
         return action
 
     def _browse(self, observation: str, clicks: Sequence[str]) -> str:
         """On a page of results: opens an offer, or goes to another page."""
-        if not any(each.page == self._page for each in self._seen.values()):
-            self._note(read_offers(observation, clicks))
+        if self._page > self._last:
+            offers = read_offers(observation, clicks)
+            self._note(offers)
+            self._last = self._page if offers else PAGES  # after an empty page there is none to look for
         if not self._seen:
-            return search(self._wish.kind)
+            return self._search(search(self._wish.kind))
         best = self._best()
         # To look at something, all but a step of the way is to be gone there and back, and then the best must still be bought.
         looks = [
@@ -270,10 +273,9 @@ class WebShopExpert:
             if not each.opened and each.priced and self._left >= 2 + 2 * abs(each.page - self._page) + self._cost(best)
         ]
         likeliest, look = max(looks, key=lambda look: look[0], default=(-math.inf, None))
-        last = max(each.page for each in self._seen.values())
-        ahead = last + 1 - self._page
-        if last < PAGES and self._left >= 2 + 2 * ahead + self._cost(best):
-            place = math.log(RESULTS_A_PAGE * last + 1)
+        ahead = self._last + 1 - self._page
+        if self._last < PAGES and self._left >= 2 + 2 * ahead + self._cost(best):
+            place = math.log(RESULTS_A_PAGE * self._last + 1)
             promise = max(each.alike for each in self._seen.values()) + WEIGHTS.place * place + AHEAD
             if promise - STEP * ahead > likeliest:
                 return self._turn(1)
@@ -283,6 +285,10 @@ class WebShopExpert:
         self._decided = look is None
         self._at = wanted
         return click(wanted.offer.asin)
+
+    def _search(self, action: str) -> str:
+        self._page, self._last = 1, 0
+        return action
 
     def _note(self, offers: Sequence[Offer]) -> None:
         for rank, offer in enumerate(offers, RESULTS_A_PAGE * (self._page - 1)):
@@ -307,6 +313,9 @@ class WebShopExpert:
         """On a product's page: buys it, reads on, or goes back."""
         at.chosen, at.part, at.fits = choose(self._wish, options)
         at.opened = True
+        if not self._wish.made:  # what free text says of an option was taken for an attribute
+            at.said |= {word for name, listed in options.items() if {*listed} & {*at.chosen} for word in words(name)}
+            at.said |= {word for value in at.chosen for word in words(value)}
         best, promising, missed = self._best(), at.fits and at.priced, missing(self._wish, at)
         back = 1 + self._cost(best)
         if not self._decided:

@@ -21,6 +21,11 @@ _PRICE = re.compile(
 )
 _NO_QUERY = re.compile(r"[\[\]<>\s]+")
 _PAIRS = re.compile(r", and (?=[^:]{1,60}: )")
+_MADE = re.compile(r"find me (?!(?:an?|the|some|any|my) )")
+"""Made instructions begin so, and people's only by chance: they write articles."""
+_ENDS = re.compile(r" (?:with|for|that|which) ")
+_FREE_ENDS = re.compile(r",? (?:with|for|that|which|in) ")
+"""Where the thing ends, in made instructions and in free text."""
 _LINE = re.compile(r"\s*\[(?:clicked )?button\] (.*?) \[(?:clicked )?button_\]\s*", re.DOTALL)
 _TAG = re.compile(r"\$(\d[\d,]*(?:\.\d+)?)")
 _WORD = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
@@ -41,6 +46,8 @@ class Wish:
 
     text: str
     """In small letters, without the price."""
+    made: bool
+    """It was made of a product, and names all of its options; else it is free text."""
     thing: str
     """What is wanted and how it is: all but its options and what follows "with" and "for"."""
     kind: str
@@ -48,7 +55,7 @@ class Wish:
     attributes: tuple[str, ...]
     """What it is to be and to have: pairs of words before `kind`, and what follows "with" and "for", part by part. Free text has only these."""
     options: tuple[tuple[str, str], ...]
-    """(name, value) of each option that is named; none in free text, where values are looked for in `text`."""
+    """(name, value) of each option that is named as such."""
     below: float | None
     """US dollars that the price must not exceed; None: not said."""
 
@@ -78,11 +85,11 @@ def read_wish(instruction: str) -> Wish:
         asked = text[:start]
         pairs = (pair.partition(": ") for pair in _PAIRS.split(text[start + 6 :]))
         options = tuple((name, value) for name, _, value in pairs)
-    asked = _ASKING.sub("", asked).strip()
-    thing, *rest = re.split(r" (?:with|for|that|which) ", asked)
-    after = [part.strip() for each in rest for part in re.split(r", | and ", each) if part.strip()]
-    kind, before = _split_thing(thing) if text.startswith("find me ") else (thing, [])
-    return Wish(text, thing, kind, (*before, *after), options, below)
+    made = bool(_MADE.match(text))
+    thing, *rest = (_ENDS if made else _FREE_ENDS).split(_ASKING.sub("", asked).strip())
+    after = [part for each in rest for part in re.split(r", | and ", each.strip(" .,")) if part]
+    kind, before = _split_thing(thing) if made else (thing, [])
+    return Wish(text, made, thing, kind, (*before, *after), options, below)
 
 
 def _split_thing(thing: str) -> tuple[str, list[str]]:
