@@ -186,7 +186,7 @@ def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: f
     for meta in cache.glob("*/" + _META):
         if meta.parent == but:
             continue
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # what is no store of ours stays
             about = json.loads(meta.read_bytes())
             if time.time() - meta.stat().st_mtime > days * 86_400 or unused(about):
                 shutil.rmtree(meta.parent, ignore_errors=True)

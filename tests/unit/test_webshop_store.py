@@ -133,13 +133,17 @@ def test_stores_of_files_that_are_gone_and_unused_ones_are_removed(cache: Path, 
     unused = open_catalogue(write_catalogue(tmp_path / "unused", LAMPS, LAMPS_ABOUT)).store.folder
     used = open_catalogue(write_catalogue(tmp_path / "used", LAMPS, LAMPS_ABOUT)).store.folder
     shutil.rmtree(tmp_path / "gone")
+    for number, foreign in enumerate(("[]", "{}", '{"files": 3}', "?")):
+        (cache / f"foreign{number}").mkdir()
+        (cache / f"foreign{number}" / "catalogue.json").write_text(foreign)
     for folder in (unused, used):
         long_ago = time.time() - 31 * 86_400
         os.utime(folder / "catalogue.json", (long_ago, long_ago))
     forget()
     open_catalogue(tmp_path / "used")
     new = open_catalogue(data).store.folder
-    assert sorted([used.name, new.name]) == stores(cache) and not gone.exists()
+    assert sorted([used.name, new.name, *(f"foreign{number}" for number in range(4))]) == stores(cache)
+    assert not gone.exists() and not unused.exists()
 
 
 def test_what_other_code_has_written_is_written_anew(cache: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
