@@ -78,20 +78,24 @@ def serve(
     shop = shared_shop(catalogue.store, nouns, query_codes, show_attributes)
     source = f"{catalogue.source}, {listed.kind} goals, nouns by {shop.nouns.name}"
     with SiteServer(Site(shop, listed, source, images=images), host, port) as server:
-        if as_json:
-            print(json.dumps({"address": server.address, "source": source, "goals": len(listed)}))
-        else:
-            _say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
-        sys.stdout.flush()
-        if open_browser:
-            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
-        signal.signal(signal.SIGTERM, _leave)
-        signal.signal(signal.SIGINT, _leave)
-        server.serve_forever()
+        try:
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signum, _leave)
+            if as_json:
+                print(json.dumps({"address": server.address, "source": source, "goals": len(listed)}))
+            else:
+                _say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
+            sys.stdout.flush()
+            if open_browser:
+                threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+            server.serve_forever()
+        except Interrupted as leaving:
+            Console(stderr=True).print(str(leaving))
+            raise typer.Exit(leaving.exit_code) from None
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted("the shop is closed.", signum)
+    raise Interrupted("The shop is closed.", signum)
 
 
 def _is_own(host: str) -> bool:
