@@ -83,7 +83,7 @@ def receipt_page(shop: Shop, goal: Goal, session: str, state: State) -> str:
 <h2>What you bought</h2>
 <p><strong>{escape(product.title)}</strong><br>
 {escape(product.asin)}{_chosen(state.options)}, ${shop.price(product.asin):,.2f}</p>
-<h2>What it was described after</h2>
+<h2>What the goal was made from</h2>
 <p>{escape(goal.title)}<br>
 {escape(goal.asin)}</p>
 <p class="again"><a class="btn btn-success" href="/?goal=random">Another goal</a>

@@ -62,7 +62,13 @@ def follow(browser: Any, element: Any) -> None:
     """Click, and wait until another page is there."""
     before = one(browser, "html")
     element.click()
+    arrived(browser, before)
+
+
+def arrived(browser: Any, before: Any) -> None:
+    """Wait until another page than that of the element `before` is there as a whole."""
     WebDriverWait(browser, 20).until(staleness_of(before))
+    WebDriverWait(browser, 20).until(lambda _: browser.execute_script("return document.readyState") == "complete")
 
 
 def press(browser: Any, text: str) -> None:
@@ -126,7 +132,7 @@ def test_a_program_that_presses_the_radio_button_chooses_too(
     value = radio.get_attribute("value")
     before = one(browser, "html")
     browser.execute_script("arguments[0].click()", radio)
-    WebDriverWait(browser, 20).until(staleness_of(before))
+    arrived(browser, before)
     assert chosen(browser) == [value]
 
 
