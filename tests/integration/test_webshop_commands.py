@@ -21,6 +21,7 @@ from tests.integration.test_cli_commands import skillttrl as command
 from tests.integration.test_openai_backend import at
 from tests.integration.test_play_command import Terminal
 from tests.integration.test_play_command import skillttrl as play_command
+from tests.preloaded import run_script
 
 PLAY = ("envs", "play", "webshop", "--data", "generated")
 SOURCE = "generated, 1,000 products, synthetic goals by goal, nouns by rule"
@@ -253,3 +254,9 @@ def test_at_a_terminal_tab_completes_what_can_be_clicked(tmp_path: Path) -> None
         assert terminal.leave("\x04") == 0 and "Left after 4 steps" in terminal.shown
     finally:
         terminal.close()
+
+
+def test_the_example_shops_with_nothing_but_the_package() -> None:
+    done = run_script(Path(__file__).parents[2] / "examples" / "shop_webshop.py", "7")
+    assert done.returncode == 0 and done.stdout.startswith(f"{SOURCE}\nFind me "), done
+    assert "\n> search[" in done.stdout and "\nscore " in done.stdout and "\nr_type 1.0" in done.stdout
