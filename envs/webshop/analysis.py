@@ -25,8 +25,7 @@ import re
 import threading
 import unicodedata
 from functools import lru_cache
-
-import Stemmer
+from typing import Any
 
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was "
@@ -143,7 +142,7 @@ def stem(word: str) -> str:
     elif doubled := _DOUBLED.fullmatch(word):
         word = doubled[1]
     with _STEMMING:
-        return str(_STEMMER.stemWord(word))
+        return str(_stemmer().stemWord(word))
 
 
 def analyse(text: str) -> list[str]:
@@ -151,5 +150,11 @@ def analyse(text: str) -> list[str]:
     return [found for word in split_words(text) if (found := normalise(word))]
 
 
-_STEMMER = Stemmer.Stemmer("porter")
+@lru_cache(1)
+def _stemmer() -> Any:
+    import Stemmer  # here: who lists the environments needs none
+
+    return Stemmer.Stemmer("porter")
+
+
 _STEMMING = threading.Lock()  # the library's stemmer serves one thread at a time

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rapidfuzz.fuzz import token_set_ratio
-
 from skill_ttrl.envs.webshop.colours import COLOURS, normalise_colour
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.nouns import Nouns
@@ -167,6 +165,8 @@ def _pair_text(name: str, value: str) -> str:
 @lru_cache(maxsize=65_536)
 def alike(one: str, other: str) -> bool:
     """Whether thefuzz's `token_set_ratio` of two texts, a whole number from 0 to 100, is above 85."""
+    from rapidfuzz.fuzz import token_set_ratio  # here: who lists the environments needs none
+
     one, other = plain_words(one), plain_words(other)
     return bool(one and other) and round(token_set_ratio(one, other)) > ALIKE
 
