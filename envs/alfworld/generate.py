@@ -6,25 +6,19 @@ package's `AlfredTWEnv` asks for.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import platformdirs
 
 from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, SPLITS, TASK_TYPES
 from skill_ttrl.envs.alfworld.maker import GENERATOR, Generated, generated
 from skill_ttrl.envs.alfworld.ontology import read_ontology
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.runs.cache import cache_folder, made_whole, remove_unfinished, waiting_for
 from skill_ttrl.runs.files import acquire_lock, release_lock, write_atomic
 
 SCHEMA = 1
@@ -32,7 +26,6 @@ SEED = 0
 COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
 """Games of each split that are made where no official ones are given."""
 MAX_GAMES = 1_000_000
-_BESIDE = ".making-"
 
 
 def ensure_generated(split: str, progress: Progress | None = None) -> Path:
@@ -52,13 +45,13 @@ def ensure_generated(split: str, progress: Progress | None = None) -> Path:
         EnvError: there is no such split, the package alfworld is not installed, or the cache cannot be written.
     """
     _check_split(split)
-    cache = Path(platformdirs.user_cache_dir("skill-ttrl")) / "alfworld"
+    cache = cache_folder("alfworld")
     root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}"
     if (root / GENERATED_FILE).is_file():
         return root
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _only_one(cache):
+        with waiting_for(cache / ".lock"):
             if not (root / GENERATED_FILE).is_file():
                 _make_whole(root, progress)
     except OSError as error:
@@ -174,7 +167,7 @@ def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progr
     wanted = record["splits"][split]
     target = root / JSON_FOLDER / split
     target.mkdir(parents=True, exist_ok=True)
-    _sweep(root)
+    remove_unfinished(root)
     _write_record(root, record)
     written = 0
     series = islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
@@ -191,16 +184,10 @@ def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progr
 
 def _write(root: Path, folder: Path, made: Generated) -> None:
     """A game and what is beside it, in one step: a folder that is there is whole."""
-    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=root))
-    try:
+    with made_whole(folder, within=root) as beside:
         for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
             (beside / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        beside.chmod(0o755)
         folder.parent.mkdir(exist_ok=True)
-        beside.rename(folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _write_record(root: Path, record: Mapping[str, Any]) -> None:
@@ -209,43 +196,18 @@ def _write_record(root: Path, record: Mapping[str, Any]) -> None:
 
 def _make_whole(root: Path, progress: Progress | None) -> None:
     """All splits beside `root`, then in its place in one step."""
-    _sweep(root.parent)
-    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=root.parent))
+    remove_unfinished(root.parent)
     total, before = sum(COUNTS.values()), Counter[str]()
-    try:
+    with made_whole(root) as beside:
         for split, count in COUNTS.items():
             done = before.total()
             record = _open_record(beside, split, {"games": count, "seed": SEED, "task_types": list(TASK_TYPES)})
             _write_split(beside, split, record, _shifted(progress, done, total))
             before[split] = count
-        beside.chmod(0o755)
-        if root.exists():  # without its record: a part of it was taken away
-            shutil.rmtree(root)
-        beside.rename(root)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
     return None if progress is None else lambda number, _: progress(done + number, total)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a killed process left."""
-    for left in folder.glob(f"{_BESIDE}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _only_one(cache: Path) -> Iterator[None]:
-    """One process at a time; the others wait until it is done. A lock is given back when its process dies."""
-    descriptor = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _check_split(split: str) -> None:

@@ -12,7 +12,7 @@ A process asks again after `RECHECK_SECONDS` at the earliest: 256 environments a
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import functools
 import hashlib
 import json
@@ -21,16 +21,15 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import platformdirs
-
 from skill_ttrl.envs.alfworld.game import GAME_FILE
 from skill_ttrl.envs.alfworld.survey import Progress, look_at_all
 from skill_ttrl.errors import EnvError
+from skill_ttrl.runs.cache import cache_folder, digest_of, waiting_for
 from skill_ttrl.runs.files import write_atomic
 
 RECHECK_SECONDS = 5.0
@@ -98,7 +97,7 @@ def index_file(folder: Path) -> Path:
     """Where the index of a split's folder is kept."""
     place = os.path.realpath(folder)
     key = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
-    return platformdirs.user_cache_path("skill-ttrl") / "alfworld" / "index" / f"{os.path.basename(place)}-{key}.json"
+    return cache_folder("alfworld") / "index" / f"{os.path.basename(place)}-{key}.json"
 
 
 def _from_cache(name: str, progress: Progress | None) -> Index:
@@ -180,8 +179,7 @@ def _changed(name: str, index: Index) -> bool:
 @functools.cache
 def _reader() -> str:
     """A hash of the modules that read the games."""
-    text = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in _READERS)
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return digest_of(Path(__file__).with_name(f"{name}.py") for name in _READERS)
 
 
 def _dump(name: str, index: Index) -> bytes:
@@ -213,19 +211,17 @@ _ROW = (int, int, str, str, str)
 @contextmanager
 def _alone(path: Path) -> Iterator[bool]:
     """Hold the lock beside an index, waiting for it; gives False where the cache cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        _warn_unwritable(path, error)
-        yield False
-        return
-    try:
-        with suppress(OSError):  # a file system without locks: two processes do the work twice, and both correctly
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        yield True
-    finally:
-        os.close(descriptor)
+    with ExitStack() as held:
+        writable = True
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(waiting_for(path.with_suffix(".lock")))
+        except OSError as error:
+            # On a file system without locks two processes do the work twice, and both correctly.
+            writable = error.errno in (errno.ENOLCK, errno.ENOTSUP)
+            if not writable:
+                _warn_unwritable(path, error)
+        yield writable
 
 
 def _forget_gone(cache: Path) -> None:

@@ -20,6 +20,7 @@ from skill_ttrl.envs.webshop.goals import KINDS, GoalList, SyntheticGoals
 from skill_ttrl.envs.webshop.product import Product, read_product
 from skill_ttrl.envs.webshop.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.runs.cache import digest_of
 
 Progress = Callable[[int, int], None]
 """Told of (things done, things in all)."""
@@ -174,7 +175,7 @@ def _generated_key() -> str:
 @functools.cache
 def _writers() -> str:
     here = Path(__file__).parent
-    return _digest(b"".join((here / f"{name}.py").read_bytes() for name in _WRITERS if (here / f"{name}.py").is_file()))
+    return digest_of(here / f"{name}.py" for name in _WRITERS)
 
 
 def _digest(data: bytes) -> str:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.webshop.catalogue import GENERATED_FILE
+from skill_ttrl.envs.webshop.catalogue import GENERATED_FILE, Progress
 from skill_ttrl.envs.webshop.files import ABOUT, HUMAN, PRODUCTS
 from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS, GENERATOR, MAX_PRODUCTS, SEED, make_products
 from skill_ttrl.errors import EnvError
+from skill_ttrl.runs.cache import remove_unfinished, unfinished
 from skill_ttrl.runs.files import acquire_lock, fsync, release_lock, write_atomic
 
 SCHEMA = 1
-Progress = Callable[[int, int], None]
-"""Told of (products written, products in all)."""
 TELL_EVERY = 1_000
-_BESIDE = ".making-"
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -39,7 +34,7 @@ def write_catalogue(
         folder: made where it is not there; `data` takes it. Other files may lie in it.
         count: products, from 1 to `MAX_PRODUCTS`. A smaller catalogue of a seed is the beginning of a larger one.
         seed: of everything that is drawn, 0 or above.
-        progress: told after every thousand products.
+        progress: told after every thousand products of (products written, products in all).
 
     Returns:
         How many products were written: `count`, or 0 where they were there already.
@@ -91,18 +86,14 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
 
 
 def _write(folder: Path, wanted: dict[str, Any], progress: Progress | None) -> int:
-    for left in folder.glob(f"{_BESIDE}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=folder))
-    try:
+    remove_unfinished(folder)
+    with unfinished(folder) as beside:
         _write_files(beside, wanted["products"], wanted["seed"], progress)
         # The record first: files without one would be taken for official ones. The file of products last: a catalogue is
         # found by it, and where it is, the other is too.
         write_atomic(folder / GENERATED_FILE, (json.dumps(wanted, indent=1) + "\n").encode())
         for name in (ABOUT, PRODUCTS):
             os.replace(beside / f"{name}.json", folder / f"{name}.json")
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     fsync(folder)
     return int(wanted["products"])
 

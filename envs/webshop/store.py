@@ -6,24 +6,22 @@ index and the order of the goals are files in the user's cache, whose pages all 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
 from skill_ttrl.errors import EnvError
+from skill_ttrl.runs.cache import cache_folder, made_whole, remove_unfinished, waiting_for
 from skill_ttrl.runs.files import fsync, write_atomic
 
 KEPT_PRODUCTS = 2048
@@ -31,7 +29,6 @@ KEPT_PRODUCTS = 2048
 _META = "catalogue.json"
 _SIZES = "sizes.json"
 """File → bytes of a whole store, written last."""
-_BESIDE = ".making-"
 _TRIES = 5
 
 
@@ -150,13 +147,13 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
     Raises:
         EnvError: the cache cannot be written.
     """
-    cache = platformdirs.user_cache_path("skill-ttrl") / "webshop"
+    cache = cache_folder("webshop")
     folder = cache / key
     for _ in range(_TRIES):
         if not _is_whole(folder):
             try:
                 cache.mkdir(parents=True, exist_ok=True)
-                with _only_one(cache):
+                with waiting_for(cache / ".lock"):
                     if not _is_whole(folder):
                         _make_whole(folder, make)
             except OSError as error:
@@ -201,31 +198,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    for left in folder.parent.glob(f"{_BESIDE}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    beside = Path(tempfile.mkdtemp(prefix=_BESIDE, dir=folder.parent))
-    try:
+    remove_unfinished(folder.parent)
+    with made_whole(folder) as beside:
         make(beside)
         files = [path for path in beside.rglob("*") if path.is_file()]
         for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
             fsync(path)
         sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
         write_atomic(beside / _SIZES, json.dumps(sizes).encode())
-        beside.chmod(0o755)
-        if folder.exists():  # a part of it was taken away
-            shutil.rmtree(folder)
-        beside.rename(folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def _only_one(cache: Path) -> Iterator[None]:
-    """One process at a time; the others wait until it is done. A lock is given back when its process dies."""
-    descriptor = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
