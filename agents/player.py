@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.agents.webshop_reading import SEARCH_SLOT, search
+from skill_ttrl.agents.webshop_reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 
@@ -91,14 +91,7 @@ class RandomPlayer:
             EnvError: there are no admissible actions, or a search is chosen and there is no `info["task"]`.
         """
         action = self._rng.choice(_listed(info, "admissible_commands"))
-        if action != SEARCH_SLOT:
-            return action
-        task = info.get("task")
-        if not isinstance(task, str):
-            raise EnvError(
-                "This agent needs info['task'], whose words it searches for, which the environment does not give."
-            )
-        return search(task)
+        return search(read_task(info)) if action == SEARCH_SLOT else action
 
 
 @PLAYERS.register("walkthrough")

@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+from skill_ttrl.errors import EnvError
 
 SEARCH_SLOT = "search[<your query>]"
 BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
@@ -70,6 +73,18 @@ class Offer:
     low: float
     """US dollars, with `high` the range of its price."""
     high: float
+
+
+def read_task(info: Mapping[str, Any]) -> str:
+    """The instruction of an episode.
+
+    Raises:
+        EnvError: there is no `info["task"]`.
+    """
+    task = info.get("task")
+    if not isinstance(task, str):
+        raise EnvError("This agent needs info['task'], the instruction, which the environment does not give.")
+    return task
 
 
 def read_wish(instruction: str) -> Wish:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.agents.webshop_reading import BUTTONS, BUY, read_clicks, search
-from skill_ttrl.errors import EnvError
+from skill_ttrl.agents.webshop_reading import BUTTONS, BUY, read_clicks, read_task, search
 
 
 class WebShopRule:
@@ -22,10 +21,7 @@ class WebShopRule:
         Raises:
             EnvError: there is no `info["task"]`.
         """
-        task = info.get("task")
-        if not isinstance(task, str):
-            raise EnvError("This agent needs info['task'], the instruction, which the environment does not give.")
-        self._search = search(task)
+        self._search = search(read_task(info))
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`; without results it searches again."""

@@ -2,7 +2,7 @@
 
     python benchmarks/webshop_agents.py scores         # random, rule, expert and oracle on the test goals, with intervals
     python benchmarks/webshop_agents.py ceiling        # over all goals: how many can be fulfilled, and why the others cannot
-    python benchmarks/webshop_agents.py weights        # the weights of agents/webshop_expert.py, fitted on `train` by product
+    python benchmarks/webshop_agents.py weights        # the weights of agents/webshop_weighing.py, fitted on `train` by product
     python benchmarks/webshop_agents.py misses         # why the expert's purchases on `dev` are below the oracle's
     python benchmarks/webshop_agents.py worth          # the expert on `dev` without one or another part of what it does
 
@@ -23,10 +23,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from skill_ttrl.agents import webshop_expert
+from skill_ttrl.agents import webshop_expert, webshop_weighing
 from skill_ttrl.agents.player import make_player
-from skill_ttrl.agents.webshop_expert import STEPS, Signs, WebShopExpert, query, signs
+from skill_ttrl.agents.webshop_expert import STEPS, WebShopExpert, query
 from skill_ttrl.agents.webshop_reading import Offer, read_wish
+from skill_ttrl.agents.webshop_weighing import Signs, signs
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
@@ -202,11 +203,11 @@ def worth(data: str) -> None:
 
     parts: dict[str, AbstractContextManager[Any]] = {
         "as it is": nullcontext(),
-        "any price below the ceiling fits": patch.object(webshop_expert, "in_window", without_prices),
+        "any price below the ceiling fits": patch.object(webshop_weighing, "in_window", without_prices),
         "offers in the order of the results": patch.object(
-            webshop_expert, "WEIGHTS", Signs(-1.0, *[0.0] * (len(Signs._fields) - 1))
+            webshop_weighing, "WEIGHTS", Signs(-1.0, *[0.0] * (len(Signs._fields) - 1))
         ),
-        "attributes are not looked for": patch.object(webshop_expert, "missing", lambda wish, candidate: 0),
+        "attributes are not looked for": patch.object(webshop_weighing, "missing", lambda wish, candidate: 0),
         "words of the instruction searched once": patch.object(
             webshop_expert, "query", lambda wish: webshop_expert.search(wish.text)
         ),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.player import make_player, player_names
-from skill_ttrl.agents.webshop_expert import STEPS, WEIGHTS, WebShopExpert, choose, in_window, query
+from skill_ttrl.agents.webshop_expert import STEPS, WebShopExpert, query
 from skill_ttrl.agents.webshop_reading import (
     SEARCH_SLOT,
     read_clicks,
@@ -25,6 +25,7 @@ from skill_ttrl.agents.webshop_reading import (
     words,
 )
 from skill_ttrl.agents.webshop_rule import WebShopRule
+from skill_ttrl.agents.webshop_weighing import WEIGHTS, choose, in_window
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.pages import SEARCH_SLOT as SLOT_OF_THE_SITE
