@@ -32,7 +32,9 @@ Host = Annotated[str, typer.Option(help="Address to listen on; any but this mach
 Public = Annotated[
     bool, typer.Option("--public", help="Let other machines in: everybody who reaches the port can shop.")
 ]
-Goals = Annotated[str, typer.Option(help="`synthetic`, `human`, or `auto`: human ones where there is a file of them.")]
+Goals = Annotated[
+    str, typer.Option(help="`synthetic`, `human`, or `auto`: human ones where there are enough for every split.")
+]
 Nouns = Annotated[str, typer.Option(help="What the reward takes for nouns: `auto`, `rule`, `spacy` or `module:attr`.")]
 Attributes = Annotated[
     bool, typer.Option("--show-attributes", help="Products show the attributes that the reward looks at.")

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.envs.webshop.files import VARIABLE, Files, find_files, read_human, read_products
-from skill_ttrl.envs.webshop.goals import KINDS, GoalList, SyntheticGoals
+from skill_ttrl.envs.webshop.files import VARIABLE, Files, HumanInstruction, find_files, read_human, read_products
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
 from skill_ttrl.envs.webshop.product import Product, read_product
 from skill_ttrl.envs.webshop.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.errors import EnvError, did_you_mean
@@ -58,7 +58,9 @@ class Catalogue:
         """The goals of a kind in their fixed order.
 
         Args:
-            kind: `synthetic`, `human`, or `auto`: human ones where the file of them is there.
+            kind: `synthetic`, `human`, or `auto`: human ones where there are enough of them for every split, or no others. The
+                official file of them is of the full catalogue, and `setup.sh` puts it beside the 1,000 products as well, few of
+                which have one.
 
         Raises:
             EnvError: there are none, or no such kind.
@@ -69,7 +71,14 @@ class Catalogue:
         if kind == "human" and not human:
             where = self.files.products.parent if self.files is not None else "the generated catalogue"
             raise EnvError(f"There is no items_human_ins.json in {where}, so no human goals; there are synthetic ones.")
-        return self._human if kind == "human" or (kind == "auto" and human) else self._synthetic
+        if kind == "auto":
+            kind = "human" if human and self._has_human_ones_for_every_split else "synthetic"
+        return self._human if kind == "human" else self._synthetic
+
+    @cached_property
+    def _has_human_ones_for_every_split(self) -> bool:
+        count = sum(len(each) for asin, each in self._written.items() if self.store.number_of(asin) is not None)
+        return count > TEST_GOALS + DEV_GOALS or not len(self.store.array("goal_counts"))
 
     @cached_property
     def _synthetic(self) -> GoalList:
@@ -77,8 +86,12 @@ class Catalogue:
 
     @cached_property
     def _human(self) -> GoalList:
+        return GoalList(self.store, "human", self._written)
+
+    @cached_property
+    def _written(self) -> dict[str, tuple[HumanInstruction, ...]]:
         assert self.files is not None and self.files.human is not None
-        return GoalList(self.store, "human", read_human(self.files.human))
+        return read_human(self.files.human)
 
 
 def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Catalogue:
@@ -99,9 +112,10 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
     if asked == GENERATED:
-        return _opening(_generated_key(), None, progress)
+        return _opening(_generated_key(), None, [], progress)
     files = find_files(asked, said)
-    return _opening(_files_key(files), files, progress)
+    states = [_state(path) for path in files.paths()]
+    return _opening(_files_key(files, states), files, states, progress)
 
 
 def forget() -> None:
@@ -110,10 +124,10 @@ def forget() -> None:
         _opened.clear()
 
 
-def _opening(key: str, files: Files | None, progress: Progress | None) -> Catalogue:
+def _opening(key: str, files: Files | None, states: list[list[Any]], progress: Progress | None) -> Catalogue:
     with _lock:
         if key not in _opened:
-            about = {"files": [] if files is None else _state_of(files)}
+            about = {"files": states}
             store = open_store(key, lambda folder: _make(folder, files, about, progress))
             _opened[key] = Catalogue(store, files)
         return _opened[key]
@@ -124,6 +138,10 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Pr
     goals = SyntheticGoals()
     products = _made(tell) if files is None else _from_files(files, tell)
     write_store(folder, goals.watch(products), about)
+    if files is not None and _is_replaced(about):  # the store's name is of the files as they were before
+        raise EnvError(
+            f"The files of {files.products} have changed while they were read. Open them again when they are whole."
+        )
     for name, array in goals.arrays().items():
         np.save(folder / f"{name}.npy", array)
     forget_stores(folder.parent, _is_replaced, DAYS_UNUSED, but=folder)
@@ -153,12 +171,8 @@ def _is_replaced(about: dict[str, Any]) -> bool:
     return any(not os.path.exists(path) or _state(Path(path)) != [path, *rest] for path, *rest in about["files"])
 
 
-def _files_key(files: Files) -> str:
-    return f"{files.products.stem}-{_digest(json.dumps([_state_of(files), _writers()]).encode())}"
-
-
-def _state_of(files: Files) -> list[list[Any]]:
-    return [_state(path) for path in files.paths()]
+def _files_key(files: Files, states: list[list[Any]]) -> str:
+    return f"{files.products.stem}-{_digest(json.dumps([states, _writers()]).encode())}"
 
 
 def _state(path: Path) -> list[Any]:

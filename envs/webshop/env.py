@@ -46,7 +46,7 @@ class WebShopEnv(TextEnv):
             `generated`.
         split: `train`, `dev` or `test`, of which seeds draw.
         split_by: `goal`: upstream's ranges; `product`: no product on two sides. See `goals.GoalList.split`.
-        goals: `synthetic`, `human`, or `auto`: human ones where the file of them is there.
+        goals: `synthetic`, `human`, or `auto`: human ones where there are enough for every split; see `Catalogue.goals`.
         observation_mode: `text`, `text_rich`, `html` or `url`, as upstream's.
         max_steps: steps of an episode.
         reward: of a perfect purchase; others are its fractions.

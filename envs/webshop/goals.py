@@ -39,6 +39,10 @@ TEST_GOALS, DEV_GOALS = 500, 1000
 TEST_SHARE, DEV_SHARE = 0.2, 0.2
 """Of the products that have goals, where the splits are by product."""
 KEPT_GOALS = 4096
+MOST_GOALS = 50_000_000
+"""Synthetic ones of a catalogue, for to shuffle more takes minutes and gigabytes. The official 1,000 products have 6,910. Options of
+one odd product are enough to be above, which is to be no reason to refuse a catalogue that people wrote goals for.
+"""
 _PRICE_STEPS = [10.0 * step for step in range(1, 100)]
 _OTHER_NAMES = {"validation": "dev", "valid": "dev", "val": "dev", "eval": "dev"}
 
@@ -71,6 +75,13 @@ class GoalList(Sequence[Goal]):
             counts = np.asarray([len(written) for _, written in placed], dtype=np.int64)
             self._weights = np.ones(len(placed))
         self._ends = np.cumsum(counts)
+        if kind == "synthetic" and len(self) > MOST_GOALS:
+            most = int(counts.argmax())
+            raise EnvError(
+                f"The products of the catalogue have more than {MOST_GOALS:,} synthetic goals, one for each combination of a "
+                f"product's options; {store[int(self._products[most])].asin} has most of them. Take human goals, or leave out such "
+                "a product's instruction."
+            )
         if not len(self):
             raise EnvError(f"No product of the catalogue has a {kind} goal.")
         self._built = lru_cache(maxsize=KEPT_GOALS)(self._build)
@@ -96,7 +107,7 @@ class GoalList(Sequence[Goal]):
         place = None if product is None else int(np.searchsorted(self._products, product))
         if place is not None and place < len(self._products) and self._products[place] == product:
             start, end = self._range(place)
-            constructed = next((each for each in range(start, end) if self._name(place, each) == which), None)
+            constructed = self._constructed(place, which)
             if constructed is not None:
                 return int(self._places[constructed])
             raise EnvError(
@@ -136,8 +147,9 @@ class GoalList(Sequence[Goal]):
             mine = self._sides[np.searchsorted(self._ends, self._order, side="right")] == SPLITS.index(name)
             found = numbers[mine][: {"test": TEST_GOALS, "dev": DEV_GOALS}.get(name)]
         if not len(found):
+            other = " There may be more synthetic ones: goals=synthetic." if self.kind == "human" else ""
             raise SplitError(
-                f"The {len(self)} {self.kind} goals of the catalogue leave none for the split {name!r} by {by}."
+                f"The {len(self)} {self.kind} goals of the catalogue leave none for the split {name!r} by {by}.{other}"
             )
         found.flags.writeable = False  # all environments of the process have this array
         return self._splits.setdefault((name, by), found)
@@ -192,6 +204,14 @@ class GoalList(Sequence[Goal]):
         if self.kind == "human":
             return f"h{self._human[constructed].number}"
         return str(constructed - self._range(place)[0])
+
+    def _constructed(self, place: int, which: str) -> int | None:
+        start, end = self._range(place)
+        if self.kind == "human":
+            return next((each for each in range(start, end) if self._name(place, each) == which), None)
+        # A product's options may have millions of combinations.
+        number = int(which) if which.isascii() and which.isdigit() and len(which) < 12 else -1
+        return start + number if 0 <= number < end - start and str(number) == which else None
 
     def _build(self, constructed: int) -> Goal:
         place = int(np.searchsorted(self._ends, constructed, side="right"))
@@ -267,7 +287,7 @@ class SyntheticGoals:
             combinations = math.prod(len(values) for values in product.options.values())
             if product.instruction is not None and combinations:
                 self._numbers.append(number)
-                self._counts.append(combinations)
+                self._counts.append(min(combinations, MOST_GOALS + 1))
                 self._attributes.append(product.instruction_attributes)
             yield product
 
@@ -280,7 +300,8 @@ class SyntheticGoals:
             for attribute in attributes:
                 together[attribute] += count
         weights = [sum(1 / together[each] for each in attributes) / len(attributes) for attributes in self._attributes]
-        order = shuffled(sum(self._counts))
+        total = sum(self._counts)
+        order = shuffled(total if total <= MOST_GOALS else 0)
         return {
             "goal_products": np.asarray(self._numbers, dtype=np.int32),
             "goal_counts": np.asarray(self._counts, dtype=np.int64),

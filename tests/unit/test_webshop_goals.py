@@ -22,7 +22,7 @@ from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.goals import GoalList, ceiling, combination, price_of, shuffled
 from skill_ttrl.envs.webshop.product import read_product
 from skill_ttrl.errors import EnvError, SplitError
-from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue
+from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue, written
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,33 @@ def test_what_people_wrote_is_a_goal_each(lamps: Catalogue) -> None:
         "B0LAMP0002-h0": ("A tall lamp", ("tall",), ()),
         "B0LAMP0002-h2": ("Steel, please", ("steel",), ("red",)),
     }  # fmt: skip
-    assert lamps.goals("auto") is lamps.goals("human")
+
+
+def test_human_goals_are_taken_where_they_are_enough_for_every_split_or_the_only_ones(
+    cache: Path, lamps: Catalogue, tmp_path: Path
+) -> None:
+    """`setup.sh -d small` puts what people wrote for the full catalogue beside 1,000 products, few of which it is about."""
+    assert lamps.goals("auto") is lamps.goals("synthetic")
+    with pytest.raises(SplitError, match=r"The 3 human goals .* the split 'train' by goal.*goals=synthetic"):
+        lamps.goals("human").split("train")
+    only = open_catalogue(write_catalogue(tmp_path / "only", LAMPS, {}, LAMPS_HUMAN))
+    assert only.goals() is only.goals("human")
+    for count, kind in ((1500, "synthetic"), (1501, "human")):
+        human = {"B0LAMP0001": [written("a lamp", "dimmable")] * count, "B0OTHER": [written("a cup", "blue")] * 9}
+        assert open_catalogue(write_catalogue(tmp_path / kind, LAMPS, LAMPS_ABOUT, human)).goals().kind == kind
+
+
+def test_options_of_millions_of_combinations_do_not_take_the_machine(cache: Path, tmp_path: Path) -> None:
+    """Three options of 2,000 values each are 8,000,000,000 goals; upstream would write each of them down."""
+    values = {name: [f"{name}{number}" for number in range(2000)] for name in ("a", "b", "c")}
+    huge = product("B0HUGE0001", customization_options=options(**values))
+    about = {"B0HUGE0001": wanted(), "B0LAMP0002": wanted()}
+    found = open_catalogue(write_catalogue(tmp_path, [*LAMPS[1:2], huge], about, {"B0HUGE0001": [written("x", "y")]}))
+    with pytest.raises(
+        EnvError, match=r"more than 50,000,000 synthetic goals, .* B0HUGE0001 has most of them\. Take human"
+    ):
+        found.goals("synthetic")
+    assert [goal.id for goal in found.goals("human")] == ["B0HUGE0001-h0"]
 
 
 def test_without_the_file_there_are_no_human_goals_and_auto_means_synthetic(cache: Path, tmp_path: Path) -> None:
