@@ -50,6 +50,8 @@ class Store(Sequence[Product]):
         # All at once: what is mapped stays, even when another process removes the folder. As plain arrays: each look into a
         # `memmap` costs microseconds more.
         self._arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")}
+        if missing := {"ends", "asins", "numbers"} - self._arrays.keys():
+            raise FileNotFoundError(f"{folder} has no {min(missing)}.npy")
         self._ends, self._asins = self._arrays["ends"], self._arrays["asins"]
         self._longest = self._asins.dtype.itemsize // np.dtype("U1").itemsize
         self.search_index = SearchIndex(folder / "index")
@@ -164,6 +166,10 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
         try:
             store = Store(folder)
         except FileNotFoundError:  # another process has removed it just now
+            continue
+        if not _is_whole(
+            folder
+        ):  # or was at it: an array that was looked for too late is not among those that are mapped
             continue
         with suppress(OSError):  # a cache that may only be read
             os.utime(folder / _META)

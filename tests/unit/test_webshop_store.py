@@ -208,6 +208,41 @@ def test_a_store_that_another_process_removes_just_then_is_made_again(
             open_catalogue(data)
 
 
+@pytest.mark.parametrize("name", ["ends.npy", "asins.npy", "numbers.npy", "goal_order.npy", "goal_products.npy"])
+def test_a_store_of_which_only_a_part_was_still_there_is_opened_again(
+    cache: Path, data: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its files go one after the other: an array that is gone when they are listed is missed by nobody who lists them."""
+    opened: list[Path] = []
+
+    def half_removed(folder: Path) -> Store:
+        opened.append(folder)
+        if len(opened) == 1:
+            (folder / name).unlink()
+        return Store(folder)
+
+    monkeypatch.setattr(store_module, "Store", half_removed)
+    goals = open_catalogue(data).goals("synthetic")
+    assert len(goals) == 7 and goals[goals.find("B0LAMP0002-0")].asin == "B0LAMP0002" and len(opened) == 2
+
+
+def test_files_that_change_while_they_are_read_make_no_store(
+    cache: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stand under the name of what they were before, and be found there by who puts that back."""
+    write = store_module.write_store
+
+    def changed(folder: Path, products: Iterator[Product], about: dict[str, Any]) -> None:
+        write_catalogue(data, [product("B0NEWONE01")], {"B0NEWONE01": wanted()})
+        write(folder, products, about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogue_module, "write_store", changed)
+        with pytest.raises(EnvError, match=r"data/items_shuffle\.json have changed while they were read"):
+            open_catalogue(data)
+    assert stores(cache) == [] and [each.asin for each in open_catalogue(data).store] == ["B0NEWONE01"]
+
+
 @pytest.mark.parametrize("blocked", ["a file in its place", "a file as its parent"])
 def test_a_cache_that_cannot_be_written_is_an_error_that_says_where(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, blocked: str
