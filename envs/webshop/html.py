@@ -11,7 +11,6 @@ The official pages choose an option by a script. Here a link lies over each opti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -28,6 +27,7 @@ from skill_ttrl.envs.webshop.pages import (
     RESULTS_A_PAGE,
     SEARCH,
     SUB_PAGES,
+    options_text,
 )
 from skill_ttrl.envs.webshop.product import NO_RATING, Product
 from skill_ttrl.envs.webshop.shop import Shop, State
@@ -91,13 +91,6 @@ def official_receipt(asin: str, options: Mapping[str, str], total: float, known:
         total: the reward.
         known: id of an element → what stands in it; the official simulator fills in none.
     """
-    chosen = (
-        json.dumps(dict(options), sort_keys=True)
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("'", "\\u0027")
-    )
 
     def line(name: str, label: str, otherwise: str = "None") -> str:
         return f'<h4 id="{name}">{label}<pre>{escape(known.get(name, otherwise))}</pre></h4>'
@@ -119,7 +112,7 @@ def official_receipt(asin: str, options: Mapping[str, str], total: float, known:
 <div class="hidden-details">
 <h2>Purchased</h2>
 <h4 id="asin">asin<pre>{escape(asin)}</pre></h4>
-<h4 id="options">options<pre>{escape(chosen)}</pre></h4>
+<h4 id="options">options<pre>{escape(options_text(options))}</pre></h4>
 {_lines(line(*each) for each in bought)}
 {line("purchased-pc", "product category")}
 <h2>Target</h2>

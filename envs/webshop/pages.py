@@ -83,14 +83,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> Page:
     """After a purchase. What upstream's simulator does not fill in stands there as it does there: "None", or nothing."""
-    chosen = (
-        json.dumps(dict(options), sort_keys=True)
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("'", "\\u0027")
-    )
-    bought = ("asin", asin, "options", chosen, "attrs", "None", "category", "None", "query", "None")
+    bought = ("asin", asin, "options", options_text(options), "attrs", "None", "category", "None", "query", "None")
     wanted = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
     said = (
         *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
@@ -99,6 +92,14 @@ def done_page(asin: str, options: Mapping[str, str], reward: float) -> Page:
         *("Reward", "Your score (min 0.0, max 1.0)", str(reward), "Reward Details ", "None"),
     )
     return tuple(Text(text) for text in said)
+
+
+def options_text(options: Mapping[str, str]) -> str:
+    """Chosen options as the page after a purchase has them: JSON, by Flask's filter `tojson`."""
+    text = json.dumps(dict(options), sort_keys=True)
+    for sign in "<>&'":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
 
 
 def as_text(page: Page) -> str:

@@ -31,7 +31,7 @@ import mmap
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from skill_ttrl.envs.webshop.product import Product
 
 K1, B = 0.9, 0.4
 RESULTS = 50
+"""Products that a search gives at most."""
 CHUNK = 16_384
 """Documents whose words are counted at once when an index is built: some 50 MB."""
 REMEMBERED_WORDS = 1 << 16
@@ -80,7 +81,6 @@ class _Chunk:
 def build_index(
     documents: Iterable[str],
     folder: Path,
-    progress: Callable[[int], None] = lambda done: None,
     names: Sequence[str] | None = None,
     *,
     exact_lengths: bool = False,
@@ -92,7 +92,6 @@ def build_index(
     Args:
         documents: number 0, 1, …
         folder: exists and is empty.
-        progress: told now and then how many documents are read.
         names: of the documents, which decide between equal scores, the smaller first; looked at after the last document. The
             official engine's are the ASINs. None: the numbers decide.
         exact_lengths: count every word of a document, as the formula says and the library bm25s does, and Lucene does not.
@@ -102,7 +101,7 @@ def build_index(
     """
     numbers: dict[str, int] = {}
     lengths = array("i")
-    chunks = list(_count(documents, numbers, lengths, progress))
+    chunks = list(_count(documents, numbers, lengths))
     words = [word.encode() for word in numbers]
     order = sorted(range(len(words)), key=words.__getitem__)
     sorted_words = [words[old] for old in order]
@@ -143,16 +142,13 @@ def lucene_lengths(lengths_D: Any) -> Any:
     return np.where(lengths_D < EXACT_LENGTHS, lengths_D, EXACT_LENGTHS + (beyond_D >> lost_D << lost_D))
 
 
-def _count(
-    documents: Iterable[str], numbers: dict[str, int], lengths: array[int], progress: Callable[[int], None]
-) -> Iterator[_Chunk]:
+def _count(documents: Iterable[str], numbers: dict[str, int], lengths: array[int]) -> Iterator[_Chunk]:
     """Count the words of documents, `CHUNK` at a time.
 
     Args:
         documents: texts.
         numbers: word → number, filled in the order of first occurrence.
         lengths: how many words each document has, filled.
-        progress: told after each chunk how many documents are read.
     """
     known: dict[str, int] = {}  # of words as they are written; -1: a stop word
     ids = array("i")
@@ -170,10 +166,8 @@ def _count(
         if len(lengths) - first == CHUNK:
             yield _counted(first, ids, lengths)
             first, ids = len(lengths), array("i")
-            progress(first)
     if len(lengths) > first:
         yield _counted(first, ids, lengths)
-        progress(len(lengths))
 
 
 def _counted(first: int, ids: array[int], lengths: array[int]) -> _Chunk:

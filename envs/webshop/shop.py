@@ -37,11 +37,10 @@ from skill_ttrl.envs.webshop.pages import (
 )
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import PurchaseReward, purchase_reward
+from skill_ttrl.envs.webshop.search import RESULTS
 from skill_ttrl.envs.webshop.store import Store
 from skill_ttrl.types import derive_seed
 
-RESULTS = 50
-"""Products that a search gives at most."""
 QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")
 """First words with which upstream's search gives random products, or those with an attribute, a category or a query."""
 BASE_URL = "http://127.0.0.1:3000"
@@ -202,7 +201,7 @@ def follow(state: State, page: Page, action: str) -> State:
     clicked = clickables(page).get(argument)
     if clicked is None:
         return state
-    if argument == BUY.lower():
+    if argument == BUY.lower() and state.asin:
         return replace(state, place="done")
     if argument == BACK.lower():
         return State()
@@ -213,8 +212,9 @@ def follow(state: State, page: Page, action: str) -> State:
             return replace(state, place="item", sub="")
         return _results(state, state.keywords, state.page - (state.place == "results"))
     # An option named like a page leads to that page, as upstream: it looks at the name alone.
+    # But nothing is bought or read of before a product is open, whatever an ASIN is like; upstream fails there.
     wanted = next((sub for sub in SUB_PAGES if sub.lower() == argument), None)
-    if wanted is not None:
+    if wanted is not None and state.asin:
         return replace(state, place="sub", sub=wanted)
     if clicked.kind == "product":
         return replace(state, place="item", asin=clicked.text, seen=state.seen | {clicked.text})

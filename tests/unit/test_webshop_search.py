@@ -293,13 +293,6 @@ def test_an_index_built_in_small_pieces_is_the_same(
     assert whole == pieces
 
 
-def test_progress_is_told_and_texts_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(search, "CHUNK", 10)
-    told: list[int] = []
-    build_index((f"text {number}" for number in range(25)), tmp_path, told.append)
-    assert told == [10, 20, 25]
-
-
 def test_the_library_opens_the_index_and_has_the_same_scores_to_the_bit(build: Build, tmp_path: Path) -> None:
     texts = [*corpus(9, 150), *TINY]
     index = build(texts, exact_lengths=True)
