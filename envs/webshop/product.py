@@ -80,6 +80,8 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
     if not isinstance(fields, Mapping):
         raise EnvError(f"a product is a JSON object, found {type(fields).__name__}")
     asin = _text(fields, "asin")
+    if "\0" in asin:  # the store's list of them, fixed in width, cannot tell one at the end
+        raise EnvError(f"asin is a text without NUL, found {asin[:20]!r}")
     about = {} if about is None else about
     if not isinstance(about, Mapping):
         raise EnvError(f"what is known of {asin[:20]} is a JSON object, found {type(about).__name__}")

@@ -8,13 +8,23 @@ contains "tan", so that choosing it counts as that colour).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.envs.webshop.colours import normalise_colour
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.goals import price_of
-from skill_ttrl.envs.webshop.pages import BACK, BUY, NEXT, PREVIOUS, RESULTS_A_PAGE, SUB_PAGES, clickables, item_page
+from skill_ttrl.envs.webshop.pages import (
+    BACK,
+    BUY,
+    NEXT,
+    PREVIOUS,
+    RESULTS_A_PAGE,
+    SUB_PAGES,
+    clickables,
+    item_page,
+    results_page,
+)
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import (
     PurchaseReward,
@@ -24,7 +34,7 @@ from skill_ttrl.envs.webshop.reward import (
     option_texts,
     purchase_reward,
 )
-from skill_ttrl.envs.webshop.shop import QUERY_CODES, Shop, parse_action
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Shop, State, follow, parse_action
 
 SCANNED = 10_000
 """Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1. Of a larger one
@@ -102,8 +112,6 @@ def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
 
     The shortest way of those that begin with the words of its title, with and without its options and its first texts.
     """
-    if parse_action(click(product.asin)) != ("click", product.asin.lower()):
-        return None
     number = shop.store.number_of(product.asin)
     best: tuple[str, ...] | None = None
     for query in dict.fromkeys(_queries(product)):
@@ -114,11 +122,20 @@ def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
         found = shop.search(tuple(parsed[1].split(" ")))
         if number in found:
             pages = found.index(number) // RESULTS_A_PAGE
+            if not _opens(shop, product, found[pages * RESULTS_A_PAGE : (pages + 1) * RESULTS_A_PAGE], pages + 1):
+                continue
             way = (f"search[{query}]", *[click(NEXT)] * pages, click(product.asin))
             best = way if best is None or len(way) < len(best) else best
             if not pages:
                 break
     return best
+
+
+def _opens(shop: Shop, product: Product, numbers: Sequence[int], page: int) -> bool:
+    """Whether a click on the product's ASIN opens it, on a page of results: not if it reads as a button, or as another's there."""
+    shown = results_page("", [shop.store[number] for number in numbers], page, len(numbers))
+    after = follow(State("results", page=page), shown, click(product.asin))
+    return after.place == "item" and after.asin == product.asin
 
 
 def _queries(product: Product) -> Iterator[str]:

@@ -69,6 +69,7 @@ def test_prices_are_what_stands_behind_dollar_signs(prices: list[Any]) -> None:
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"asin": None}, "asin is a text, found nothing"),
     ({"asin": 7}, "asin is a text, found int"),
+    ({"asin": "B0LAMP\0"}, r"asin is a text without NUL, found 'B0LAMP\x00'"),
     ({"name": None}, "B0LAMP0001: name is a text, found nothing"),
     ({"name": ["Lamp"]}, "B0LAMP0001: name is a text, found list"),
     ({"full_description": 3.5}, "B0LAMP0001: full_description is a text, found float"),

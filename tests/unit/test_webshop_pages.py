@@ -124,6 +124,14 @@ def test_an_option_named_like_a_button_hides_it_and_leads_where_the_button_leads
     assert go(shop, goal, "click[x]y]", start=state)[0].options == {"finish": "x]y"}
 
 
+@pytest.mark.parametrize("asin", ["Features", "Buy Now", "Next >", "Search"])
+def test_an_asin_that_reads_like_a_button_buys_nothing_and_breaks_nothing(tmp_path: Path, asin: str) -> None:
+    found = open_catalogue(write_catalogue(tmp_path, [product(asin)], {asin: wanted()}))
+    shop, goal = shared_shop(found.store, "rule", False, False), found.goals()[0]
+    state, _ = go(shop, goal, "search[lamp]", f"click[{asin.lower()}]")
+    assert (state.place, state.asin) == (("item", asin) if asin in ("Features", "Buy Now") else ("results", ""))
+
+
 def test_options_last_until_the_results_are_seen_again(shop: Shop, goal: Goal) -> None:
     chosen, _ = go(shop, goal, "search[odd]", "click[b0odd00001]", "click[red]")
     assert go(shop, goal, "click[features]", "click[< prev]", start=chosen)[0] == chosen

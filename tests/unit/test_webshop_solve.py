@@ -15,6 +15,8 @@ from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.pages import SEARCH_SLOT, clickables
 from skill_ttrl.envs.webshop.shop import Shop, State
 from skill_ttrl.envs.webshop.solve import best_purchase, choose_options, own_purchase, solve
+from tests.webshop_files import product as catalogue_product
+from tests.webshop_files import wanted, write_catalogue
 
 EPISODES = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
@@ -138,3 +140,16 @@ def test_in_a_large_catalogue_others_are_looked_for_by_searches(monkeypatch: pyt
     assert found is not None
     assert own is not None
     assert (found.asin, found.reward.total, own.reward.total) == ("B0MUG00002", 1.0, 0.5)
+
+
+@pytest.mark.parametrize("asin", ["B0TWIN0001", "Next >", "a[b]", ""])
+def test_a_product_that_no_click_opens_is_not_claimed(tmp_path: Path, asin: str) -> None:
+    """Clicks are compared in small letters: of two ASINs that differ in them alone the later one on the page is opened."""
+    about = {asin: wanted("Find me a lamp", "oak")}
+    data = write_catalogue(tmp_path, [catalogue_product(asin), catalogue_product("b0twin0001")], about)
+    env = WebShopEnv(data=data, split="test")
+    goal: Goal = env.goals[0]
+    assert own_purchase(shop_of(env), goal) is None
+    found = best_purchase(shop_of(env), goal)
+    assert found is not None and found.asin == "b0twin0001"
+    assert walk(env, goal, found.actions) == found.reward.total == 1.0
