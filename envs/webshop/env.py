@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.envs.webshop.catalogue import GENERATED, Progress, open_catalogue
+from skill_ttrl.envs.webshop.catalogue import GENERATED, Progress, open_catalogue, progress_unit
 from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import admissible
@@ -112,6 +113,10 @@ class WebShopEnv(TextEnv):
             self._visit = LiveVisit(self._data, observation_mode, query_codes=query_codes)
             self.source = f"server {data}"
         else:
+            if server_goals is not None:
+                raise EnvError(
+                    f"server_goals is of a running server (data='http://HOST:PORT'), found {server_goals!r:.60} and none."
+                )
             self._data = self._enter(data)
         self.max_steps, self.reward, self.partial = max_steps, float(reward), partial
         self.render_mode = render_mode
@@ -152,11 +157,21 @@ class WebShopEnv(TextEnv):
     def prepare(cls, progress: Progress, data: str | os.PathLike[str] | None = None, **others: Any) -> None:
         """Read or make the catalogue, which takes seconds to minutes the first time; see `skill_ttrl.envs.prepare_env`.
 
+        A running server is asked for a page: one that is not there is told now, and not by every episode.
+
         Raises:
             EnvError: see the environment.
         """
-        if not is_server(data):
+        if is_server(data):
+            with closing(LiveVisit(str(data))) as visit:
+                visit.start(0)
+        else:
             open_catalogue(data, progress)
+
+    @classmethod
+    def prepare_unit(cls, data: str | os.PathLike[str] | None = None, **others: Any) -> str:
+        """What `prepare` counts; see `skill_ttrl.envs.prepare_unit`."""
+        return progress_unit(data)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """The goals of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
@@ -257,10 +272,7 @@ class WebShopEnv(TextEnv):
             if not 0 <= number < len(self.goals):
                 raise EnvError(f"There is no goal {number}: they are numbered from 0 to {len(self.goals) - 1:,}.")
             return int(number)
-        chance = float(self.np_random.random())
-        if isinstance(self.goals, GoalList):
-            return self.goals.draw(self.split, self.split_by, chance)
-        return int(self._numbers[int(chance * len(self._numbers))])  # a server does not tell weights
+        return self.goals.draw(float(self.np_random.random()), self.split, self.split_by)
 
     def _walkthrough(self, number: int) -> list[str]:
         if self.shop is None or not isinstance(self.goals, GoalList):

@@ -86,7 +86,7 @@ class GoalList(Sequence[Goal]):
             raise EnvError(f"No product of the catalogue has a {kind} goal.")
         self._built = lru_cache(maxsize=KEPT_GOALS)(self._build)
         self._splits: dict[tuple[str, str], np.ndarray[Any, np.dtype[np.int64]]] = {}
-        self._sums: dict[tuple[str, str], np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._sums: dict[tuple[str | None, str], np.ndarray[Any, np.dtype[np.float64]]] = {}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -160,18 +160,18 @@ class GoalList(Sequence[Goal]):
         weights: np.ndarray[Any, np.dtype[np.float64]] = self._weights[places]
         return weights
 
-    def draw(self, name: str, by: str, chance: float) -> int:
-        """The number of a goal of a split, drawn by upstream's weights.
+    def draw(self, chance: float, split: str | None = None, by: str = "goal") -> int:
+        """The number of a goal, drawn by upstream's weights.
 
         Args:
-            name: of the split.
-            by: how it is split.
             chance: uniform in [0, 1).
+            split: of which it is; None: of all.
+            by: how it is split; see `split`.
         """
-        numbers = self.split(name, by)
-        sums = self._sums.get((name, by))
+        numbers = np.arange(len(self)) if split is None else self.split(split, by)
+        sums = self._sums.get((split, by))
         if sums is None:
-            sums = self._sums.setdefault((name, by), self.weights(numbers).cumsum())
+            sums = self._sums.setdefault((split, by), self.weights(numbers).cumsum())
         place = int(np.searchsorted(sums, chance * sums[-1], side="right"))
         return int(numbers[min(place, len(numbers) - 1)])
 

@@ -101,7 +101,8 @@ class ServerGoals:
         if name == "train" and self.count is None:
             raise SplitError(
                 f"The split train is goal {first:,} and all after it, and a running server does not tell how many it has. Say it: "
-                "server_goals=6910 (the 1,000 products), or play the split test or dev."
+                "server_goals=6910 of the 1,000 products (--set env.kwargs.server_goals=6910), or play the split test or dev "
+                "(--split test)."
             )
         ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
         found = np.arange(ends[0], min(ends[1], len(self)))
@@ -109,9 +110,10 @@ class ServerGoals:
             raise SplitError(f"The {len(self):,} goals of {self.address} leave none for the split {name!r}.")
         return found
 
-    def weights(self, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """All the same: a running server does not tell them."""
-        return np.ones(len(numbers))
+    def draw(self, chance: float, split: str, by: str = "goal") -> int:
+        """See `GoalList.draw`; all are equally likely, since a running server does not tell weights."""
+        numbers = self.split(split, by)
+        return int(numbers[int(chance * len(numbers))])
 
 
 class LiveVisit:
@@ -145,16 +147,24 @@ class LiveVisit:
         self._got = Got("", "")
         self._page: LivePage | None = None
 
-    def start(self, goal: Goal | int) -> tuple[str, View]:
-        """See `Visit.start`."""
-        assert isinstance(goal, int)
+    def start(self, goal: int) -> tuple[str, View]:
+        """Begin a session with a goal, given by its number; the instruction, and what is seen.
+
+        Raises:
+            EnvError: no page came, or another than the search page.
+        """
         self._page = None
         self._session, self._number, self._state = f"fixed_{uuid.uuid4().hex}_{goal}", goal, State()
         self._page = self._read(self._fetch("GET", f"/{self._session}", f"goal {goal}"), "search")
         return self._page.instruction, self._view(self._page)
 
     def act(self, action: str) -> View:
-        """See `Visit.act`. A page that does not come leaves the visit where it was, so that an action can be tried again."""
+        """What is seen after an action, any text; one that means nothing here is not sent.
+
+        Raises:
+            EnvError: `start` was not called before, or no page came, or another than asked for. The visit is where it was then, so
+                that the action can be tried again.
+        """
         if self._page is None:
             raise EnvError("step was called before reset.")
         page = self._page
@@ -179,7 +189,7 @@ class LiveVisit:
         return self._view(self._page)
 
     def close(self) -> None:
-        """See `Visit.close`."""
+        """Let go of the connections; the next action opens new ones."""
         self.client.close()
 
     def _fetch(self, method: str, to: str, what: str, form: dict[str, str] | None = None, *, again: bool = True) -> Got:

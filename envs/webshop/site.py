@@ -18,13 +18,10 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
-
-import numpy as np
 
 from skill_ttrl.envs.webshop.address import BadAddress, page_path, read_keywords, read_path
 from skill_ttrl.envs.webshop.goal import Goal
@@ -105,13 +102,13 @@ class Site:
         if "fixed" in session:
             goal: Goal = self.goals[self._number(session.rpartition("_")[2])]
             return goal
-        goal = self.goals[self._drawn(random.Random(derive_seed(0, "visit", session)).random())]
+        goal = self.goals[self.goals.draw(random.Random(derive_seed(0, "visit", session)).random())]
         return goal
 
     def _start(self, query: Mapping[str, list[str]]) -> Answer:
         if "goal" in query:
             asked = query["goal"][0]
-            number = self._drawn(self._draws.random()) if asked == "random" else self._number(asked.strip())
+            number = self.goals.draw(self._draws.random()) if asked == "random" else self._number(asked.strip())
             return Answer("", 303, location=page_path(f"fixed_{number}", State()))
         first = self._number(query.get("from", ["0"])[0])
         return Answer(start_page(self.goals, first, self.source))
@@ -145,14 +142,6 @@ class Site:
         if text.isascii() and text.isdigit() and len(text) < 12 and int(text) < len(self.goals):
             return int(text)
         raise BadAddress(f"There is no goal {text[:20]!r}: they are numbered from 0 to {len(self.goals) - 1:,}.")
-
-    def _drawn(self, share: float) -> int:
-        place = int(np.searchsorted(self._weights, share * self._weights[-1], side="right"))
-        return min(place, len(self.goals) - 1)
-
-    @cached_property
-    def _weights(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return self.goals.weights(np.arange(len(self.goals))).cumsum()
 
 
 class SiteServer(ThreadingHTTPServer):

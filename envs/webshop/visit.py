@@ -1,10 +1,10 @@
-"""One shopper's visit: what is seen at the start and after each action, in a shop of this process or on a running server."""
+"""One shopper's visit: what is seen at the start and after each action."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.pages import Page, as_rich_text, as_text, clickables, has_search_bar
@@ -30,24 +30,8 @@ class View:
     """Of the reward, by upstream's names, as far as they are known."""
 
 
-class Visit(Protocol):
-    """An episode's shop."""
-
-    def start(self, goal: Goal | int) -> tuple[str, View]:
-        """Enter with a goal, or on a running server with the number of one; gives the instruction too."""
-        ...
-
-    def act(self, action: str) -> View:
-        """Any text; what means nothing changes nothing."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
 class ShopVisit:
-    """A visit to a shop of this process.
+    """A visit to a shop of this process; `live.LiveVisit` is one to a running server.
 
     Args:
         shop: shared by all visits.
@@ -61,9 +45,13 @@ class ShopVisit:
         self._state = State()
         self._page: Page = ()
 
-    def start(self, goal: Goal | int, session: str = "") -> tuple[str, View]:
-        """See `Visit.start`; `session` stands in addresses, upstream's is the number of the goal."""
-        assert isinstance(goal, Goal)
+    def start(self, goal: Goal, session: str) -> tuple[str, View]:
+        """Enter with a goal; the instruction, and what is seen.
+
+        Args:
+            goal: what is wanted.
+            session: stands in addresses; upstream's is the number of the goal.
+        """
         self.resume(goal, session, State())
         return goal.instruction, self._view()
 
@@ -78,7 +66,11 @@ class ShopVisit:
         self._page = self.shop.page(goal, state)
 
     def act(self, action: str) -> View:
-        """See `Visit.act`."""
+        """What is seen after an action, any text; one that means nothing here changes nothing.
+
+        Raises:
+            EnvError: `start` was not called before.
+        """
         if self._goal is None:
             raise EnvError("step was called before reset.")
         state = self.shop.step(self._goal, self._state, self._page, action)
@@ -88,7 +80,7 @@ class ShopVisit:
         return self._view()
 
     def close(self) -> None:
-        """See `Visit.close`; there is nothing to let go of."""
+        """Nothing is to let go of."""
 
     def _view(self) -> View:
         bought = self._state.bought

@@ -268,7 +268,7 @@ def test_goals_of_a_server_are_numbers_and_train_needs_their_count() -> None:
     assert (
         full.find("server-6909") == 6909
         and full[12].id == "server-12"
-        and set(full.weights(full.split("test"))) == {1.0}
+        and [full.draw(chance, "train") for chance in (0.0, 0.5, 1 - 2**-53)] == [1500, 4205, 6909]
     )
     for name, said in (
         ("server-6910", "numbered from 0 to 6,909"),

@@ -248,9 +248,9 @@ def test_drawn_goals_come_from_the_split_as_often_as_they_weigh(
     numbers = goals.split("train")
     assert numbers.tolist() == [4, 5, 6]
     weights = goals.weights(numbers)
-    drawn = [goals.draw("train", "goal", chance / 1000) for chance in range(1000)]
+    drawn = [goals.draw(chance / 1000, "train") for chance in range(1000)]
     assert [drawn.count(number) / 1000 for number in numbers] == pytest.approx(weights / weights.sum(), abs=2e-3)
-    assert goals.draw("train", "goal", 1 - 2**-53) == 6
+    assert goals.draw(1 - 2**-53, "train") == 6 and goals.draw(1 - 2**-53) == 6 and goals.draw(0.0) == 0
 
 
 @pytest.mark.parametrize(
