@@ -1,13 +1,11 @@
-"""Goals of a catalogue: how they are constructed, in which fixed order they stand, and which belong to which split.
+"""Goals of a catalogue: in which fixed order they stand, and which belong to which split. How each is constructed says `goal`.
 
-The construction is upstream's (`web_agent_site/engine/goal.py`): for every product with an instruction one synthetic goal for
-each combination of its option values, or one for each instruction that a person wrote. Then upstream's permutation: Python's
+The order is upstream's (`web_agent_site/engine/goal.py`): as they are constructed, product by product, and then Python's
 `random.seed(233)` and `shuffle`, which depends on the number of goals alone. Splits are ranges of that one order: test 0-499,
 dev 500-1,499, train 1,500 on (Yao et al. 2022, 4.1).
 
-Two things differ, on purpose. Upstream draws prices and price ceilings from the unseeded generator of each process, so that the
-same goal has another ceiling in every worker; here they are drawn from the product's own name. And upstream's forks shuffle
-with another seed in each worker, so that training meets test goals; here the order has no seed.
+One thing differs, on purpose: upstream's forks shuffle with another seed in each worker, so that training meets test goals; here
+the order has no seed.
 
 Goals of one product are alike but for its options, and lie in all splits: 6,910 goals of the 1,000 products are of 415. A split
 by product keeps all goals of a product on one side.
@@ -25,16 +23,14 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.envs.webshop.files import HumanInstruction
-from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.goal import UPSTREAM_SEED, Goal, human_goal, synthetic_goal
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.store import Store
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
-from skill_ttrl.types import derive_seed
 
 SPLITS = ("train", "dev", "test")
 BY = ("goal", "product")
 KINDS = ("synthetic", "human")
-UPSTREAM_SEED = 233
 TEST_GOALS, DEV_GOALS = 500, 1000
 TEST_SHARE, DEV_SHARE = 0.2, 0.2
 """Of the products that have goals, where the splits are by product."""
@@ -43,7 +39,6 @@ MOST_GOALS = 50_000_000
 """Synthetic ones of a catalogue, for to shuffle more takes minutes and gigabytes. The official 1,000 products have 6,910. Options of
 one odd product are enough to be above, which is to be no reason to refuse a catalogue that people wrote goals for.
 """
-_PRICE_STEPS = [10.0 * step for step in range(1, 100)]
 _OTHER_NAMES = {"validation": "dev", "valid": "dev", "val": "dev", "eval": "dev"}
 
 
@@ -218,52 +213,8 @@ class GoalList(Sequence[Goal]):
         product: Product = self.store[int(self._products[place])]
         name = f"{product.asin}-{self._name(place, constructed)}"
         if self.kind == "human":
-            written = self._human[constructed]
-            upper = ceiling(price_of(product), name)
-            return _goal(name, product, written.text.strip("."), written.attributes, written.options, upper)
-        options = combination(product, constructed - self._range(place)[0])
-        chosen = ", and ".join(f"{option}: {value}" for option, value in options.items())
-        upper = ceiling(price_of(product), product.asin)
-        text = f"{product.instruction} with {chosen}" if chosen else str(product.instruction)
-        return _goal(name, product, text, product.instruction_attributes, options, upper)
-
-
-def price_of(product: Product) -> float:
-    """What a product costs, US dollars: its one price, or one drawn uniformly from its range, the same in every process."""
-    if len(product.prices) == 1:
-        return product.prices[0]
-    return random.Random(derive_seed(UPSTREAM_SEED, "price", product.asin)).uniform(*product.prices)
-
-
-def ceiling(price: float, name: str) -> float:
-    """The price that a goal must stay under, US dollars: the larger of two of the next four multiples of ten.
-
-    Args:
-        price: of the goal's product.
-        name: whose draw it is: a synthetic goal's ASIN (upstream draws once for all goals of a product), a human goal's id.
-
-    Returns:
-        `NO_CEILING` where fewer than two multiples of ten up to 990 are above the price.
-    """
-    above = [step for step in _PRICE_STEPS if step > price][:4]
-    if len(above) < 2:
-        return NO_CEILING
-    return max(random.Random(derive_seed(UPSTREAM_SEED, "ceiling", name)).sample(above, 2))
-
-
-def combination(product: Product, number: int) -> dict[str, str]:
-    """Option values of a product's synthetic goal, names sorted, the last varying fastest (`itertools.product`).
-
-    Raises:
-        IndexError: `number` is out of range.
-    """
-    chosen: dict[str, str] = {}
-    for name in sorted(product.options, reverse=True):
-        number, value = divmod(number, len(product.options[name]))
-        chosen[name] = product.options[name][value]
-    if number:
-        raise IndexError("a product has as many synthetic goals as combinations of its options")
-    return dict(sorted(chosen.items()))
+            return human_goal(name, product, self._human[constructed])
+        return synthetic_goal(name, product, constructed - self._range(place)[0])
 
 
 def shuffled(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -309,26 +260,3 @@ class SyntheticGoals:
             "goal_order": order,
             "goal_numbers": np.argsort(order),
         }
-
-
-def _goal(
-    name: str,
-    product: Product,
-    text: str,
-    attributes: tuple[str, ...],
-    options: Mapping[str, str] | tuple[str, ...],
-    upper: float,
-) -> Goal:
-    below = "" if upper == NO_CEILING else f", and price lower than {upper:.2f} dollars"
-    return Goal(
-        id=name,
-        asin=product.asin,
-        title=product.title,
-        category=product.category,
-        query=product.query,
-        product_category=product.product_category,
-        instruction=f"{text}{below}",
-        attributes=attributes,
-        options=options,
-        price_upper=upper,
-    )

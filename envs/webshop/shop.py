@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
-from skill_ttrl.envs.webshop.goal import Goal
-from skill_ttrl.envs.webshop.goals import price_of
+from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.pages import (
     BACK,
@@ -159,7 +158,7 @@ class Shop:
         return (self._kept_search if sum(map(len, keywords)) <= LONGEST_KEPT else self._search)(keywords)
 
     def price(self, asin: str) -> float:
-        """What a product costs, US dollars; see `goals.price_of`."""
+        """What a product costs, US dollars; see `goal.price_of`."""
         return price_of(self.product(asin))
 
     def _search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:

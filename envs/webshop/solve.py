@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.envs.webshop.colours import normalise_colour
-from skill_ttrl.envs.webshop.goal import Goal
-from skill_ttrl.envs.webshop.goals import price_of
+from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
     BACK,
     BUY,

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.catalogue import Catalogue, forget, open_catalogue
-from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.goals import GoalList, ceiling, combination, price_of, shuffled
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal, ceiling, combination, price_of
+from skill_ttrl.envs.webshop.goals import GoalList, shuffled
 from skill_ttrl.envs.webshop.product import read_product
 from skill_ttrl.errors import EnvError, SplitError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue, written
@@ -268,7 +268,7 @@ def test_a_split_that_is_not_there_is_an_error(lamps: Catalogue, name: Any, said
 WITNESS = """
 import hashlib
 from skill_ttrl.envs.webshop.catalogue import open_catalogue
-from skill_ttrl.envs.webshop.goals import price_of
+from skill_ttrl.envs.webshop.goal import price_of
 
 def witness(data):
     catalogue = open_catalogue(data)

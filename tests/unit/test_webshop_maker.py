@@ -22,8 +22,7 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.envs.webshop import maker
 from skill_ttrl.envs.webshop.files import find_files, read_products
 from skill_ttrl.envs.webshop.generate import write_catalogue
-from skill_ttrl.envs.webshop.goal import Goal
-from skill_ttrl.envs.webshop.goals import ceiling, combination, price_of
+from skill_ttrl.envs.webshop.goal import Goal, ceiling, combination, price_of
 from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS, MAX_CHOICES, asin, make_products
 from skill_ttrl.envs.webshop.maker_sentences import CATEGORY_WORDS, OWN, PATTERNS, WORDS, fill, sentences, words
 from skill_ttrl.envs.webshop.maker_words import ATTRIBUTES, CHOICES, attributes, kinds, values
