@@ -1,1 +1,17 @@
-"""WebShop (Yao et al. 2022): shopping from an instruction, in text; the official rules in plain Python."""
+"""WebShop (Yao et al. 2022): shopping from an instruction, in text; the official rules in plain Python.
+
+In the order in which the files are best read:
+
+1. What is sold and wanted: `product`, `goal` (one goal and how it is constructed), `goals` (their order and splits).
+2. What a purchase is worth: `reward`, with `colours` and `nouns`.
+3. The shop: `pages` (what each shows, as texts), `shop` (where an action leads), `visit` (what a shopper sees), `env` (Gymnasium).
+4. The search: `analysis` (from a text to its words), `search` (BM25).
+5. Where it comes from: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is meant).
+6. The generated catalogue: `maker`, `maker_sentences`, `maker_words`, and `generate`, which writes it as files.
+7. As pages: `address`, `html`, then `site` and `site_pages` for people and agents; `live`, `live_client` and `live_pages` play on
+   a running server.
+8. `solve`: the oracle.
+
+Products, goals, the reward and the pages know no catalogue, and the shop keeps nothing of an episode: one serves every environment
+of a process. A rule that is upstream's names the file of princeton-nlp/WebShop that it is from; where we differ, the file says so.
+"""

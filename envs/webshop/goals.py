@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -86,7 +86,11 @@ class GoalList(Sequence[Goal]):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, number: Any) -> Any:
+    @overload
+    def __getitem__(self, number: int) -> Goal: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Goal]: ...
+    def __getitem__(self, number: int | slice) -> Goal | list[Goal]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
         return self._built(int(self._order[range(len(self))[number]]))
@@ -210,7 +214,7 @@ class GoalList(Sequence[Goal]):
 
     def _build(self, constructed: int) -> Goal:
         place = int(np.searchsorted(self._ends, constructed, side="right"))
-        product: Product = self.store[int(self._products[place])]
+        product = self.store[int(self._products[place])]
         name = f"{product.asin}-{self._name(place, constructed)}"
         if self.kind == "human":
             return human_goal(name, product, self._human[constructed])

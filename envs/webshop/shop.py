@@ -145,8 +145,7 @@ class Shop:
         number = self.store.number_of(asin)
         if number is None:
             raise KeyError(asin)
-        product: Product = self.store[number]
-        return product
+        return self.store[number]
 
     def search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
         """Numbers of the products found, best first, at most `RESULTS`.

@@ -100,10 +100,8 @@ class Site:
             BadAddress: its name asks for a goal that is not there.
         """
         if "fixed" in session:
-            goal: Goal = self.goals[self._number(session.rpartition("_")[2])]
-            return goal
-        goal = self.goals[self.goals.draw(random.Random(derive_seed(0, "visit", session)).random())]
-        return goal
+            return self.goals[self._number(session.rpartition("_")[2])]
+        return self.goals[self.goals.draw(random.Random(derive_seed(0, "visit", session)).random())]
 
     def _start(self, query: Mapping[str, list[str]]) -> Answer:
         if "goal" in query:

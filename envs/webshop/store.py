@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -60,7 +60,11 @@ class Store(Sequence[Product]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, number: Any) -> Any:
+    @overload
+    def __getitem__(self, number: int) -> Product: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Product]: ...
+    def __getitem__(self, number: int | slice) -> Product | list[Product]:
         if isinstance(number, slice):
             return [self._read(each) for each in range(*number.indices(len(self)))]
         return self._read(range(len(self))[number])

@@ -88,7 +88,8 @@ def test_no_page_before_a_purchase_tells_the_goal(site: Site) -> None:
 def test_a_purchase_shows_what_was_matched_of_what_was_wanted(site: Site) -> None:
     number = next(n for n, goal in enumerate(site.goals) if goal.options)
     goal = site.goals[number]
-    right = page_path(f"fixed_{number}", State("done", asin=goal.asin, options=dict(goal.options)))
+    assert isinstance(goal.options, dict)
+    right = page_path(f"fixed_{number}", State("done", asin=goal.asin, options=goal.options))
     wrong = page_path(f"fixed_{number}", State("done", asin=goal.asin))
     for path, won, options in ((right, "true", "yes"), (wrong, "false", "no")):
         page = BeautifulSoup(site.answer(path).body, "html.parser")
