@@ -185,7 +185,7 @@ class LiveVisit:
                     self._state, place="item", options={**self._state.options, chosen.option.lower(): argument}
                 )
             got = self._fetch(target.method, target.to, _NAMES[state.place], again=argument != BUY.lower())
-        self._page, self._state = self._read(got, state.place), state
+        self._page, self._state = self._read(got, state.place, state.asin), state
         return self._view(self._page)
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class LiveVisit:
         # With a space before it a query code is a word like others.
         return f" {words}" if words.split(" ")[0] in QUERY_CODES and not self.query_codes else words
 
-    def _read(self, got: Got, wanted: Place) -> LivePage:
+    def _read(self, got: Got, wanted: Place, asin: str = "") -> LivePage:
         from skill_ttrl.envs.webshop.live_pages import NotThePage, read_page
 
         try:
@@ -211,6 +211,11 @@ class LiveVisit:
             raise self._odd(got, wanted, str(error)) from None
         if page.place != wanted:
             raise self._odd(got, wanted, f"it is {_NAMES[page.place]}")
+        if page.bought and page.bought != asin:
+            raise self._odd(got, wanted, f"it is of a purchase of {page.bought[:20]!r}, and {asin!r} was bought")
+        before = "" if self._page is None else self._page.instruction
+        if page.wanted and page.wanted.split() != before.split():
+            raise self._odd(got, wanted, "its goal is another one than before: was the server started again meanwhile?")
         if self._page is not None and page.instruction != self._page.instruction and wanted != "done":
             raise self._odd(
                 got, wanted, "its instruction is another one than before: was the server started again meanwhile?"

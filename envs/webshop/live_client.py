@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class LiveClient:
     """
 
     _client: httpx.Client | None = None
+    _process = 0
+    """Which process has made the client."""
 
     def __init__(self, address: str, timeout: float, tries: int, pause: float) -> None:
         self.address = checked_address(address)
@@ -100,12 +103,17 @@ class LiveClient:
     def close(self) -> None:
         """Let go of the connections; the next request opens new ones."""
         if self._client is not None:
-            self._client.close()
+            if self._process == os.getpid():  # a forked process has a copy, and the connections are not its own
+                self._client.close()
             self._client = None
 
     def _follow(self, method: str, url: str, what: str, form: Mapping[str, str] | None) -> Got:
-        for _ in range(MOST_REDIRECTIONS + 1):
-            status, headers, body = self._once(method, url, form)
+        for redirected in range(MOST_REDIRECTIONS + 1):
+            try:
+                status, headers, body = self._once(method, url, form)
+            except _TryAgain as error:
+                error.reached |= redirected > 0
+                raise
             if status in (301, 302, 303, 307, 308) and "location" in headers:
                 url = self._own(urljoin(url, headers["location"]), what)
                 if status not in (307, 308):
@@ -146,7 +154,10 @@ class LiveClient:
             raise EnvError(f"{self.address} led to an address that is none: {error}.") from None
 
     def _connected(self) -> httpx.Client:
+        if self._process != os.getpid():
+            self.close()  # else two processes would read each other's answers
         if self._client is None:
+            self._process = os.getpid()
             secure = self.address.startswith("https:")
             # Certificates are read only where they are looked at; a proxy is not asked for this machine's own servers.
             self._client = httpx.Client(

@@ -54,6 +54,9 @@ class LivePage:
     """After a purchase, in [0, 1]."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """Of the score, by upstream's names; empty where the page does not tell them."""
+    bought: str = ""
+    """After a purchase, the ASIN of what it is the score of, and `wanted`, the instruction; empty where the page does not say."""
+    wanted: str = ""
 
     def target(self, argument: str) -> Target | None:
         """What `click[argument]` asks for. Upstream goes by the names of its buttons first."""
@@ -69,7 +72,8 @@ def read_page(html: str) -> LivePage:
     """
     soup = BeautifulSoup(html, "html.parser")
     if soup.find(id="reward") is not None:
-        return LivePage("done", (), "", score=read_score(soup), parts=read_parts(soup))
+        bought, wanted = _said(soup, "asin"), _said(soup, "goal-instruction-text")
+        return LivePage("done", (), "", score=read_score(soup), parts=read_parts(soup), bought=bought, wanted=wanted)
     instruction = _instruction(soup)
     radios = soup.select('input[type="radio"]')
     options = {str(radio.get("id")): str(radio.get("name") or "") for radio in radios}
@@ -115,6 +119,14 @@ def read_parts(soup: BeautifulSoup) -> dict[str, Any]:
         elif name in ("r_price", "query_match", "category_match") and value in _FACTS:
             parts[name] = _FACTS[value]
     return parts
+
+
+def _said(soup: BeautifulSoup, name: str) -> str:
+    """What stands in one of the elements that the page after a purchase has for what was bought and wanted."""
+    element = soup.find(id=name)
+    said = element.find("pre") if isinstance(element, Tag) else None
+    text = said.get_text() if isinstance(said, Tag) else ""
+    return "" if text in ("None", "Undefined") else text
 
 
 def _instruction(soup: BeautifulSoup) -> str:
