@@ -54,7 +54,8 @@ Agent = Annotated[
     str | None,
     typer.Option(
         metavar="WHO",
-        help="Watch this one: `expert`, `random`, `module:attribute`; or a policy: a run, a checkpoint, a model, `openai:MODEL`.",
+        help="Watch this one: `expert`, `random`, another of the environment's own (`rule` of `webshop`), `module:attribute`; or "
+        "a policy: a run, a checkpoint, a model, `openai:MODEL`.",
     ),
 ]
 Recipe = Annotated[

@@ -154,6 +154,11 @@ class Screen:
         """What is seen in a scene: the observation as it is."""
         self._say(scene.observation)
 
+    def name_of_task(self, scene: Scene) -> str:
+        """How the task is called before it is played."""
+        assert self.task is not None
+        return self.task.id
+
     def explain(self, played: Trajectory, info: Mapping[str, Any]) -> None:
         """What is to be said of a whole episode before its last line: nothing."""
 
@@ -190,7 +195,7 @@ class Screen:
         assert self.task is not None
         facts = [self.task.task_type, scene.info.get("source")]
         about = ", ".join(fact for fact in facts if isinstance(fact, str) and fact)
-        self._say(f"{self.task.env_id}: {self.task.id}" + (f" ({about})" if about else ""), "bold")
+        self._say(f"{self.task.env_id}: {self.name_of_task(scene)}" + (f" ({about})" if about else ""), "bold")
         if self.tells_task and isinstance(scene.info.get("task"), str):
             self._say(f"Task: {scene.info['task']}")
         self._say(f"Steps: {scene.limit} at most" if scene.limit is not None else "Steps: no limit")

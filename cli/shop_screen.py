@@ -145,13 +145,17 @@ class ShopScreen(Screen):
         for line in self._lines(self._page, _numbers(scene.info)):
             self.say(line)
 
+    def name_of_task(self, scene: Scene) -> str:
+        """See `Screen.name_of_task`: by its number, because its id names the product that is looked for."""
+        number = scene.info.get("goal")
+        return f"goal {number}" if isinstance(number, int) else super().name_of_task(scene)
+
     def explain(self, played: Trajectory, info: Mapping[str, Any]) -> None:
-        """The score and its parts."""
-        if not played.steps or not played.steps[-1].terminated:
-            self.say(Text("Nothing was bought: score 0."))
-            return
-        for line in score_lines(info):
+        """The score and its parts, and which goal it was."""
+        bought = bool(played.steps) and played.steps[-1].terminated
+        for line in score_lines(info) if bought else ["Nothing was bought: score 0."]:
             self.say(Text(line))
+        self.say(Text(visible(f"The same goal again: --split {played.task.split} --task {played.task.id}")))
 
     def _note_choice(self, before: ShopPage | None, action: str | None) -> None:
         from skill_ttrl.envs.webshop.shop import parse_action
@@ -173,6 +177,8 @@ class ShopScreen(Screen):
                 Text.assemble(_number(asin, numbers), (visible(asin), "bold"), visible(f"  {' '.join(about[1:])}"))
             )
             lines += [line for title in about[:1] for line in self.indented(title)]
+        if page.heading.startswith(PAGE) and not page.products:
+            lines.append(Text("No products here: other words, or a page before this one."))
         lines += [Text(visible(text)) for text in page.texts]
         for name, values in page.options.items():
             lines += [Text(""), Text(visible(f"{name}:"), "bold"), *self._values(name, values, numbers)]

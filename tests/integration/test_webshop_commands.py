@@ -162,13 +162,20 @@ def test_a_person_shops_with_words_names_and_numbers() -> None:
     opened = re.search(r"\[4/15\] > click\[(\w+)\]\n", out)
     assert opened and f"  3 {opened[1].upper()}  $" in out and "  6 Buy Now" in out
     assert out.count("\nInstruction: Find me") == 5, "it stands on every page"
-    assert "Nothing was bought: score 0.\nLeft after 4 steps, reward 0 " in out
+    assert "No products here: other words, or a page before this one.\n" in shopping(typed="qqzx\n")[1]
+    first, again = (
+        out.splitlines()[0],
+        re.search(r"\nThe same goal again: --split test --task (\S+)\nLeft after 4 ", out),
+    )
+    assert again and "Nothing was bought: score 0.\n" in out
+    assert first.startswith("SkillTTRL/WebShop-v0: goal ") and again[1] not in first, "the id names the product"
+    assert shopping("--split", "test", "--task", again[1])[1].splitlines()[0] == first
 
 
 def test_a_page_shows_results_as_a_list_options_in_groups_and_what_is_chosen(goals: list[Any]) -> None:
     goal = goals[0]
     code, out, _ = shopping("--task", goal.id, "--expert")
-    assert code == 0 and " [SEP] " not in out and f"{goal.id} ({goal.category}, {SOURCE})" in out
+    assert code == 0 and " [SEP] " not in out and f"goal 0 ({goal.category}, {SOURCE})" in out
     last = out.split("click[buy now]")[0].rpartition("\n[")[0].rpartition("\n[")[2]
     for name, value in goal.options.items():
         group = re.search(rf"\n\n{re.escape(name)}:\n((?: +\d+ .*\n)+)\n", last)
@@ -178,7 +185,8 @@ def test_a_page_shows_results_as_a_list_options_in_groups_and_what_is_chosen(goa
     assert ending[1] == f"Bought: {goal.asin}, options {json.dumps(dict(sorted(goal.options.items())))}"
     assert ending[2] == "Score 1.000 of 1 = kind × (attributes + options + price)"
     assert [line.split()[0] for line in ending[3:7]] == ["kind", "attributes", "options", "price"]
-    assert ending[7] == f"Won after 5 steps, reward 1 ({SOURCE})."
+    assert ending[7] == f"The same goal again: --split test --task {goal.id}"
+    assert ending[8] == f"Won after 5 steps, reward 1 ({SOURCE})."
 
 
 def test_only_what_a_shop_takes_reaches_it() -> None:
@@ -216,7 +224,7 @@ def test_any_goal_is_found_by_its_id_whatever_its_split(goals: list[Any]) -> Non
     ids = {goal.id for goal in every}
     begun = next(goal.id for goal in goals if f"{goal.id}0" in ids)  # the beginning of others
     for name in (goals[1].id, every[600].id, every[1600].id, begun):
-        assert shopping("--task", name)[1].startswith(f"SkillTTRL/WebShop-v0: {name} (")
+        assert shopping("--task", name)[1].splitlines()[-2].endswith(f" --task {name}")
     code, _, err = shopping("--task", goals[0].asin)
     assert code == 3 and f"tasks have {goals[0].asin!r} in the id" in err
     code, _, err = shopping("--task", "nothing")
