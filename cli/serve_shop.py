@@ -69,13 +69,13 @@ def serve(
             f"--host {host[:60]} lets other machines in. Stay with 127.0.0.1, or say --public if everybody there may shop."
         )
     from skill_ttrl.cli.views import RunView
-    from skill_ttrl.envs.webshop.catalogue import open_catalogue
+    from skill_ttrl.envs.webshop.catalogue import open_catalogue, progress_unit
     from skill_ttrl.envs.webshop.shop import shared_shop
     from skill_ttrl.envs.webshop.site import Site, SiteServer
     from skill_ttrl.runs.progress import OPENING, Counting
 
     with RunView(Console(stderr=True), "serve webshop", loop=False, waits=True) as view:
-        catalogue = open_catalogue(data, Counting(view, *OPENING))
+        catalogue = open_catalogue(data, Counting(view, OPENING, progress_unit(data)))
     listed = catalogue.goals(goals)
     shop = shared_shop(catalogue.store, nouns, query_codes, show_attributes)
     source = f"{catalogue.source}, {listed.kind} goals, nouns by {shop.nouns.name}"

@@ -16,6 +16,7 @@ from skill_ttrl.envs.lookup import (
     make_env,
     make_vec_env,
     prepare_env,
+    prepare_unit,
     resolve_env,
 )
 from skill_ttrl.envs.text_env import TextEnv, TextSpace
@@ -31,6 +32,7 @@ __all__ = [
     "make_env",
     "make_vec_env",
     "prepare_env",
+    "prepare_unit",
     "resolve_env",
 ]
 

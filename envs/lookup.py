@@ -26,6 +26,8 @@ SHORT_NAMES: dict[str, str] = {
 DEFAULT_SEED_TASKS = 256
 _SEEDS_PER_SPLIT = 1_000_000
 _GYMNASIUM_ADDS = " was raised from the environment creator for "
+_OF_GYMNASIUM = ("max_episode_steps",)
+"""Arguments of `gymnasium.make` that an environment itself need not have."""
 _SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
 
 
@@ -92,6 +94,19 @@ def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, i
     if callable(prepare):
         with _making(name, kwargs):
             prepare(progress, **kwargs)
+
+
+def prepare_unit(name: str, kwargs: Mapping[str, Any]) -> str:
+    """What `prepare_env` counts, in the singular: what the class method `prepare_unit(**kwargs)` says, else "task".
+
+    Raises:
+        EnvError: see `make_env`.
+    """
+    find = getattr(_creator(name), "prepare_unit", None)
+    if not callable(find):
+        return "task"
+    with _making(name, kwargs):
+        return str(find(**kwargs))
 
 
 def make_vec_env(
@@ -223,6 +238,7 @@ def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
 @contextmanager
 def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
+    _refuse_unknown(name, kwargs)
     try:
         yield
     except SkillTTRLError:
@@ -230,6 +246,20 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     except Exception as error:
         said = str(error).partition(_GYMNASIUM_ADDS)[0]
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
+
+
+def _refuse_unknown(name: str, kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that an environment does not have, before it does what takes long.
+
+    Raises:
+        EnvError: there is one.
+    """
+    parameters = inspect.signature(_creator(name)).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    for given in kwargs:
+        if given not in parameters and given not in _OF_GYMNASIUM:
+            raise EnvError(f"{name} has no argument {given[:80]!r}.{did_you_mean(given[:80], parameters)}")
 
 
 def _creator(name: str) -> Callable[..., Any]:

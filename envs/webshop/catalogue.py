@@ -26,6 +26,8 @@ Progress = Callable[[int, int], None]
 """Told of (things done, things in all)."""
 
 GENERATED = "generated"
+SERVER = "http://127.0.0.1:3000"
+"""For messages: how the address of a running server is written."""
 GENERATED_FILE = "generated.json"
 """Beside files in the official schema that this package has written."""
 OFFICIAL = "official"
@@ -106,9 +108,12 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     Raises:
         EnvError: there are no such files, they cannot be read, or the cache cannot be written.
     """
-    asked, said = data, ""
-    if asked is None:
-        asked, said = os.environ.get(VARIABLE) or GENERATED, f"${VARIABLE}"
+    asked, said = _asked(data), "" if data is not None else f"${VARIABLE}"
+    if isinstance(asked, str) and "://" in asked:
+        raise EnvError(
+            f"Products are in a folder, found an address: {asked[:200]!r}{f' ({said})' * bool(said)}. The environment plays on a "
+            f"running server with data={SERVER!r}, on the command line --data {SERVER}."
+        )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
     if asked == GENERATED:
@@ -118,10 +123,19 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     return _opening(_files_key(files, states), files, states, progress)
 
 
+def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
+    """What `open_catalogue` tells its `progress` of, in the singular."""
+    return "product" if _asked(data) == GENERATED else "megabyte"
+
+
 def forget() -> None:
     """The next `open_catalogue` opens anew."""
     with _lock:
         _opened.clear()
+
+
+def _asked(data: Any) -> Any:
+    return data if data is not None else os.environ.get(VARIABLE) or GENERATED
 
 
 def _opening(key: str, files: Files | None, states: list[list[Any]], progress: Progress | None) -> Catalogue:
@@ -163,7 +177,8 @@ def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
             told = megabytes
             progress(told, total)
         yield product
-    progress(total, total)
+    if told < total:
+        progress(total, total)
 
 
 def _is_replaced(about: dict[str, Any]) -> bool:

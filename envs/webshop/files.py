@@ -112,9 +112,8 @@ def read_products(files: Files) -> Iterator[tuple[Product, int]]:
                 seen.add(product.asin)
                 yield product, stream.tell()
         except ijson.JSONError as error:
-            raise EnvError(
-                f"{files.products} is no whole JSON list of products: {str(error).strip()[:200]}. {HOW_TO_GET}"
-            ) from None
+            why = next(iter(str(error).strip().splitlines()), "")  # below it a picture of the place
+            raise EnvError(f"{files.products} is no whole JSON list of products: {why[:200]}. {HOW_TO_GET}") from None
     if not seen:
         raise EnvError(f"{files.products} holds no product: a JSON list of them is looked for. {HOW_TO_GET}")
 

@@ -54,8 +54,8 @@ class SilentProgress:
         """See `Progress.notice`."""
 
 
-OPENING = ("open", "task")
-"""Phase and unit of `Counting` while an environment looks for its tasks for the first time."""
+OPENING = "open"
+"""Phase of `Counting` while an environment does what takes long the first time; its unit: `envs.prepare_unit`."""
 
 
 class Counting:

@@ -14,7 +14,7 @@ from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
-from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
+from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError, SplitError
 from skill_ttrl.llm.base import Backend
@@ -260,7 +260,7 @@ def source_tasks(
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
     else:
-        told = Counting(progress or SilentProgress(), *OPENING)
+        told = Counting(progress or SilentProgress(), OPENING, prepare_unit(env_id, config.env.kwargs))
         try:
             tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
         except SplitError as error:

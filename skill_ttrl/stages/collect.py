@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from skill_ttrl.agents.player import Player, make_player
-from skill_ttrl.envs import env_tasks, make_env, resolve_env
+from skill_ttrl.envs import env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError, did_you_mean
@@ -171,7 +171,7 @@ def _units(
 ) -> list[Unit]:
     """What is played, in order: all tries at a task before the next one."""
     most = None if episodes is None or types else -(-episodes // tries)
-    tasks = env_tasks(env, kwargs, split, most, Counting(progress, *OPENING))
+    tasks = env_tasks(env, kwargs, split, most, Counting(progress, OPENING, prepare_unit(env, kwargs)))
     known = {task.task_type for task in tasks}
     for kind in types:
         if kind not in known:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
+from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
@@ -70,7 +70,7 @@ def measure_policy(
     settings.env.id, settings.env.kwargs = env, arguments
     progress = progress or SilentProgress()
     with telling_warnings(progress):
-        (first,) = env_tasks(env, arguments, split, 1, Counting(progress, *OPENING))
+        (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, prepare_unit(env, arguments)))
         said = _source(env, arguments, first)
     name = f"{env} {split}" + (f" ({said})" if said else "")
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.

@@ -18,7 +18,7 @@ from gymnasium.utils import seeding
 
 from skill_ttrl.agents.player import Player, WalkthroughPlayer, make_player, player_names
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.envs import make_env, prepare_env, resolve_env
+from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode, source_of
 from skill_ttrl.errors import ConfigError, EnvError, SplitError, did_you_mean
@@ -212,7 +212,7 @@ def open_env(
     arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
     progress = progress or SilentProgress()
     with telling_warnings(progress):
-        prepare_env(env_id, arguments, Counting(progress, *OPENING))
+        prepare_env(env_id, arguments, Counting(progress, OPENING, prepare_unit(env_id, arguments)))
         return make_env(env_id, **arguments)
 
 

@@ -223,7 +223,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--split", "tset"], 3, "no tasks of the split 'tset'"),
         (["--split", "test", "--set", "env.kwargs.split=train"], 2, "named by --split"),
         (["--types", "bleu"], 3, "Did you mean 'blue'?"),
-        (["--data", "x"], 3, "unexpected keyword argument 'data'"),
+        (["--data", "x"], 3, "has no argument 'data'"),
         (["--agent", "exprt"], 2, "Did you mean 'expert'?"),
         (["--agent", "expert"], 3, "There is no expert for"),
         (["--agent", "play_house:None"], 2, "has no agent 'None'"),

@@ -18,6 +18,7 @@ from skill_ttrl.envs.webshop.live_client import checked_address
 from skill_ttrl.envs.webshop.live_pages import NotThePage, Target, read_page, read_parts
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
+from skill_ttrl.stages import collect
 from tests.web_shop_server import Misbehaving, started_shop
 
 PATIENCE: dict[str, dict[str, Any]] = {"slow": {"timeout": 0.5, "tries": 2}, "drip": {"timeout": 0.5, "tries": 2}}
@@ -195,6 +196,8 @@ def test_a_server_that_is_not_there_is_named() -> None:
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(EnvError, match=f"{address} was asked for goal 3 .*nothing answers there"):
         LiveVisit(address, tries=2, pause=0.01).start(3)
+    with pytest.raises(EnvError, match=f"^{address} was asked for goal 0 .*nothing answers there"):
+        collect.run("webshop", agent="random", split="test", kwargs={"data": address})  # and not by 500 episodes
 
 
 @pytest.mark.parametrize(

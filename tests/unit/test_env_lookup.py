@@ -11,7 +11,16 @@ from typing import Any
 import gymnasium
 import pytest
 
-from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
+from skill_ttrl.envs import (
+    TextEnv,
+    check_text_env,
+    env_tasks,
+    list_envs,
+    make_env,
+    prepare_env,
+    prepare_unit,
+    resolve_env,
+)
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
@@ -93,7 +102,7 @@ def test_modules_that_do_not_work(own_module: Path) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(EnvError, match=r"Cannot make SkillTTRL/Math-v0 with \{'famly': 'add'\}: TypeError: .*'famly'$"):
+    with pytest.raises(EnvError, match=r"SkillTTRL/Math-v0 has no argument 'famly'. Did you mean 'family'\? Known: "):
         make_env("math", famly="add")
 
 
@@ -120,6 +129,11 @@ def test_what_an_environment_prepares_is_told_before_it_is_made(own_module: Path
     assert heard[3:] == [(1, 2), (2, 2)]
     prepare_env("math", {}, lambda done, total: heard.append((done, total)))
     assert len(heard) == 5, "nothing takes long there"
+    with pytest.raises(EnvError, match=r"LookupSlow-v0 has no argument 'digit'\. Did you mean 'digits'\?"):
+        prepare_env("lookup_slow:LookupSlow-v0", {"digit": 3}, lambda done, total: heard.append((done, total)))
+    assert len(heard) == 5, "a misspelt argument is told before what takes long"
+    assert prepare_unit("lookup_slow:LookupSlow-v0", {"digits": 3}) == prepare_unit("math", {}) == "task"
+    assert make_env("math", max_episode_steps=3).spec.max_episode_steps == 3  # type: ignore[union-attr]
     with pytest.raises(EnvError, match=r"Cannot make lookup_slow:LookupSlow-v0 with .*: AssertionError: too many"):
         prepare_env("lookup_slow:LookupSlow-v0", {"digits": 9}, lambda done, total: None)
 

@@ -22,7 +22,16 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, make_vec_env, prepare_env, resolve_env
+from skill_ttrl.envs import (
+    check_text_env,
+    env_tasks,
+    list_envs,
+    make_env,
+    make_vec_env,
+    prepare_env,
+    prepare_unit,
+    resolve_env,
+)
 from skill_ttrl.envs.webshop.catalogue import forget
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.errors import ConfigError, EnvError, SplitError
@@ -305,7 +314,10 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
         ({"nouns": 3}, "nouns must be a name, found 3"),
         ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
-        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ({"data": "ftp://shop"}, r"Products are in a folder, found an address: 'ftp://shop'\. .*--data http://127"),
+        ({"server_goals": 5}, "server_goals is of a running server .*found 5 and none"),
+        ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),
+        ({"colour": "red"}, "has no argument 'colour'. Known: "),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*render_mode=.human.")
@@ -432,6 +444,23 @@ def test_preparing_tells_how_far_it_is_once(data: str, tmp_path: Path) -> None:
     for _ in range(2):
         prepare_env("webshop", {"data": str(folder)}, lambda done, total: told.append((done, total)))
     assert told and told[-1][0] == told[-1][1] and told.count(told[-1]) == 1
+
+
+def test_a_catalogue_of_megabytes_is_told_once_and_its_unit_is_named(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {**LAMPS[0], "asin": "LONG", "full_description": "word " * 450_000}
+    folder = str(write_catalogue(tmp_path / "long", [*LAMPS, long], LAMPS_ABOUT))
+    told: list[tuple[int, int]] = []
+    prepare_env("webshop", {"data": folder}, lambda done, total: told.append((done, total)))
+    assert told[-1] == (2, 2) and told == sorted(set(told))
+    assert prepare_unit("webshop", {"data": folder}) == "megabyte"
+    assert prepare_unit("webshop", {"data": "generated", "max_steps": 3}) == "product"
+    monkeypatch.setenv("WEBSHOP_DATA", folder)
+    assert prepare_unit("webshop", {}) == "megabyte"
+    monkeypatch.setenv("WEBSHOP_DATA", "http://127.0.0.1:3000")
+    with pytest.raises(EnvError, match=r"found an address: 'http://127.0.0.1:3000' \(\$WEBSHOP_DATA\)"):
+        make_env("webshop")
 
 
 def test_it_runs_with_no_data_at_all(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
