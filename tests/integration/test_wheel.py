@@ -65,6 +65,7 @@ def test_wheel_has_one_top_level_package(built: Path) -> None:
     names = names_in(next((built / "wheel").glob("*.whl")))
     assert {name.partition("/")[0] for name in names} == {"skill_ttrl"}
     shipped = {"py.typed", "prompts/boxed.md", "configs/quickstart.yaml", "locks/cpu.txt", "locks/gpu.txt"}
+    shipped |= {f"envs/webshop/site.{kind}" for kind in ("css", "js")}
     assert {f"skill_ttrl/{name}" for name in shipped} <= names
     assert {f"skill_ttrl/{name}/__init__.py" for name in ("agents", "cli", "configs", "envs")} <= names
     assert not any("test" in name.partition("/")[2].split("/")[0] for name in names)
@@ -104,6 +105,18 @@ def test_installed_command_writes_a_project_from_its_templates(site: Path, tmp_p
     statement = "from skill_ttrl.cli.main import main; sys.argv = ['skillttrl', 'init', 'my_env']; main()"
     installed(site, statement, tmp_path)
     assert (tmp_path / "my_env.py").is_file()
+
+
+def test_the_installed_expert_shops_in_the_shop_that_the_wheel_makes(site: Path, tmp_path: Path) -> None:
+    words = ["skillttrl", "envs", "play", "webshop", "--agent", "expert", "--delay", "0", "--seed", "1"]
+    statement = f"""
+import os
+os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
+os.environ.pop("WEBSHOP_DATA", None)
+from skill_ttrl.cli.main import main
+sys.argv = {words!r}
+main()"""
+    assert "(generated, 1,000 products," in installed(site, statement, tmp_path)
 
 
 def test_metadata_names_the_command_and_the_license(site: Path) -> None:
