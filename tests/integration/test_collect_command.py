@@ -140,7 +140,9 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     refused(collect("--agent", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
     refused(collect("--agent", "random", "--types", "up,left"), 3, "no tasks of the type 'up'", "left, right")
     refused(collect("--agent", "random", "--set", "rl.steps=3"), 2, "has no meaning here")
-    refused(collect("--agent", "random", "--set", "env.kwargs.x=3"), 3, "has no argument 'x'. Known: broken, pause, worn.")
+    refused(
+        collect("--agent", "random", "--set", "env.kwargs.x=3"), 3, "has no argument 'x'. Known: broken, pause, worn."
+    )
     refused(collect("--agent", "random", "--data", "/nowhere"), 3, "'data'")
     refused(collect("--agent", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
     refused(collect("--agent", "random", env="mth"), 3, "Unknown environment", "math")
