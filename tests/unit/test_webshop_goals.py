@@ -225,6 +225,13 @@ def test_a_split_by_product_has_no_product_on_two_sides(official: GoalList) -> N
     assert [official[int(number)].id for number in numbers["test"][:2]] == ["B07HRFSNL4-314", "B092VDY5MF-2"]
 
 
+@pytest.mark.parametrize(("by", "count"), [("goal", 7), ("product", 0)])
+def test_few_instructions_stand_word_for_word_in_test_and_train(official: GoalList, by: str, count: int) -> None:
+    """Upstream's ranges part goals, not wordings: two of the products are one, and one lists a value twice."""
+    trained = {official[int(number)].instruction for number in official.split("train", by)}
+    assert sum(official[int(number)].instruction in trained for number in official.split("test", by)) == count
+
+
 def test_weights_are_upstreams(official: GoalList) -> None:
     """A goal's: the mean, over its attributes, of 1 / (goals with that attribute)."""
     counts: dict[str, int] = {}
