@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
+from urllib.parse import quote
 
 from skill_ttrl.envs.webshop.address import page_path
 from skill_ttrl.envs.webshop.goal import Goal
@@ -216,10 +217,11 @@ def _option(session: str, at: State, name: str, values: Iterable[str]) -> str:
         chosen = State("item", at.keywords, at.page, at.asin, options={**at.options, name: value})
         key, to = f"radio_{escape(name)}{number}", _to(session, chosen)
         on = at.options.get(name) == value
+        place = quote(f"radio_{name}{number}", safe="")  # so that the next page stands where this one did
         return f"""<div class="value">
 <input type="radio" id="{key}" name="{escape(name)}" value="{escape(value)}" data-url="{to}" tabindex="-1"{" checked" * on}>
 <label for="{key}">{escape(value)}</label>
-<a href="{to}" aria-label="{escape(f"{name}: {value}")}"{' aria-current="true"' * on}></a>
+<a href="{to}#{place}" aria-label="{escape(f"{name}: {value}")}"{' aria-current="true"' * on}></a>
 </div>"""
 
     return f"""<div class="option">

@@ -12,6 +12,7 @@ import pytest
 from skill_ttrl.envs.webshop.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.goal import Goal
 from tests.web_shop_server import started_shop
+from tests.webshop_files import LAMPS, LAMPS_ABOUT, write_catalogue
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (the extra dev)")
 
@@ -122,6 +123,29 @@ def test_a_person_searches_opens_chooses_buys_and_sees_the_score(
     browser.refresh()
     assert sorted(chosen(browser)) == sorted(options.values())
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_who_chooses_with_the_keyboard_goes_on_where_the_option_stands(browser: Any, tmp_path: Path) -> None:
+    """A page that began anew at its top would be a long way back to the fiftieth value, and to the next option."""
+    sizes = [{"value": f"size {number}"} for number in range(100)]
+    many = {**LAMPS[0], "customization_options": {"lamp size": sizes, "color": [{"value": "red"}]}}
+    folder = write_catalogue(tmp_path / "many", [many], LAMPS_ABOUT)
+    with started_shop("--data", str(folder), "--nouns", "rule") as address:
+        browser.get(f"{address}/item_page/fixed_0/{many['asin']}/x/1/{{}}")
+        link = browser.find_elements("css selector", ".value a")[50]
+        before = one(browser, "html")
+        link.send_keys("\n")
+        arrived(browser, before)
+        assert chosen(browser) == ["size 50"] and browser.execute_script("return scrollY") > 0
+        place = browser.find_elements("css selector", ".value")[50].rect["y"] - browser.execute_script("return scrollY")
+        assert 0 < place < browser.execute_script("return innerHeight")
+        browser.switch_to.active_element.send_keys("\t")
+        assert browser.switch_to.active_element.get_attribute("aria-label") == "lamp size: size 50"
+        browser.get(f"{address}/no/such/page")
+        left, right = browser.execute_script(
+            "const {left, right} = document.querySelector('main').getBoundingClientRect(); return [left, innerWidth - right]"
+        )
+        assert abs(left - right) < 20, "in the middle, as the other pages"
 
 
 def test_a_program_that_presses_the_radio_button_chooses_too(
