@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.envs import env_tasks
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.stages.evaluate_env import measure_policy
@@ -159,6 +160,61 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
     assert found.json["problems"] == 2 and found.json["transductive"] is False and found.json["failed"] == 0
     own = skillttrl("evaluate", run, "--json")
     assert own.json["problems"] == 10 and own.json["split"] == "valid_unseen"
+
+
+def test_a_run_learns_in_a_generated_shop_and_is_measured_on_products_that_it_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe, run, shop = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "shop"
+    assert skillttrl("envs", "generate", "webshop", "--products", 30, "-o", shop).code == 0
+    content: dict[str, Any] = {
+        "name": "tiny",
+        "phases": ["rl"],
+        "env": {
+            "id": "webshop",
+            "train_split": "train",
+            "eval_split": "test",
+            "kwargs": {"data": str(shop), "split_by": "product", "max_steps": 2},
+        },
+        "data": {"max_prompt_tokens": 900},
+        "agent": {"template": "plain", "max_turns": 2},
+        "model": {
+            "path": "embedded",
+            "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 1024},
+        },
+        "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
+        "rl": {"reward": "env", "steps": 2, "prompts_per_step": 2, "mini_batch_prompts": None},
+        "eval": {"samples": 1, "greedy": False},
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+    recipe.write_text(json.dumps(content))
+    refused(
+        skillttrl("train", recipe, "-o", run, "--set", "env.eval_split=tets"),
+        3,
+        "WebShop has no split 'tets'. Did you mean 'test'?",
+        "env.eval_split",
+    )
+    done = skillttrl("train", recipe, "-o", run, "--json")
+    assert done.code == 0, done
+    goals = {split: env_tasks("webshop", content["env"]["kwargs"], split) for split in ("train", "dev", "test")}
+    assert not done.json["transductive"] and done.json["problems"] == len(goals["test"]) > 3
+    assert (done.json["score_before"], done.json["score_after"]) == (0.0, 0.0), "it buys nothing, and that is known"
+    lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
+    assert len(lines) == 8 and {line["task"]["id"] for line in lines} <= {task.id for task in goals["train"]}
+    assert {line["source"] for line in lines} == {"generated, 30 products, synthetic goals by product, nouns by rule"}
+    for line in lines:
+        assert [step["truncated"] for step in line["steps"]] == [False, True], "two steps, and the shop ends it"
+        for step in line["steps"]:
+            assert step["completion"] and step["admissible"] and step["info"]["score"] == 0.0
+    found = skillttrl("evaluate", run, "--env", "webshop", "--split", "dev", "--json")
+    assert found.code == 0, found
+    assert [result["task"] for result in found.json["results"]] == [task.id for task in goals["dev"]], (
+        "its arguments still hold"
+    )
+    assert found.json["score"] == 0.0 and found.json["failed"] == 0 and found.json["transductive"] is False
+    own = skillttrl("evaluate", run, "--json")
+    assert own.json["problems"] == len(goals["test"]) and own.json["split"] == "test"
 
 
 def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
