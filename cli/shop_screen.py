@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from skill_ttrl.agents.webshop_reading import BUTTONS, SEARCH_SLOT
 from skill_ttrl.cli.screen import Keyboard, Screen
 from skill_ttrl.skills.hostile import visible
 
@@ -29,17 +30,6 @@ INSTRUCTION, BACK, PREVIOUS, BUY, PAGE, THANKS = (
     "Buy Now",
     "Page ",
     "Thank you",
-)
-BUTTONS = (
-    "search",
-    "back to search",
-    "next >",
-    "< prev",
-    "description",
-    "features",
-    "reviews",
-    "attributes",
-    "buy now",
 )
 NAMES = {"r_att": ("attributes", "w_att"), "r_option": ("options", "w_option"), "r_price": ("price", "w_price")}
 """Parts of the reward, and their shares in it, by upstream's names."""
@@ -205,7 +195,6 @@ class Shopper(Keyboard):
 
     def understand(self, line: str, info: Mapping[str, Any]) -> str | None:
         """See `Keyboard.understand`."""
-        from skill_ttrl.envs.webshop.pages import SEARCH_SLOT
         from skill_ttrl.envs.webshop.shop import parse_action
 
         has_bar = bool(_available(info).get("has_search_bar"))
@@ -224,8 +213,6 @@ class Shopper(Keyboard):
 
     def completions(self) -> list[str]:
         """See `Keyboard.completions`; what can be clicked also without brackets."""
-        from skill_ttrl.envs.webshop.pages import SEARCH_SLOT
-
         whole = ["search[" if action == SEARCH_SLOT else shown for shown, action in self.listed.items()]
         return [*whole, *(shown[6:-1] for shown in whole if shown.startswith("click["))]
 

@@ -14,11 +14,10 @@ from typing import Any
 from bs4 import BeautifulSoup
 from bs4.element import Comment, Tag
 
-from skill_ttrl.envs.webshop.pages import BACK, BUY, NEXT, PREVIOUS, SEARCH, SUB_PAGES, Page, Text
+from skill_ttrl.envs.webshop.pages import BACK, BUTTONS, BUY, NEXT, PREVIOUS, Page, Text
 from skill_ttrl.envs.webshop.shop import Place
 
 _UNSEEN = frozenset(("style", "script", "head", "title", "meta", "[document]"))
-_BUTTONS = frozenset((SEARCH, BACK, NEXT, PREVIOUS, BUY, *SUB_PAGES))
 _NUMBER = re.compile(r"[01](?:\.\d+)?|\d(?:\.\d+)?e-\d+")
 _DETAILS = re.compile(r"\{\s*(?:'\w+'\s*:\s*[^\s,'{}\[\]()]+\s*,?\s*)*\}")
 _DETAIL = re.compile(r"'(\w+)'\s*:\s*([^\s,'{}\[\]()]+)")
@@ -79,7 +78,7 @@ def read_page(html: str) -> LivePage:
     options = {str(radio.get("id")): str(radio.get("name") or "") for radio in radios}
     texts = tuple(_text(string, options) for string in soup.find_all(string=True) if _is_seen(string))
     buttons = {text.text for text in texts if text.kind == "button"}
-    if unknown := buttons - _BUTTONS:
+    if unknown := buttons.difference(BUTTONS):
         raise NotThePage(f"it has a button {min(unknown)[:40]!r}, which no page of the official site as published has")
     return LivePage(_place(soup, buttons), texts, instruction, _targets(soup, radios))
 

@@ -20,6 +20,8 @@ Kind = Literal["text", "button", "option", "product"]
 SEARCH, BACK, NEXT, PREVIOUS, BUY = "Search", "Back to Search", "Next >", "< Prev", "Buy Now"
 DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES = "Description", "Features", "Reviews", "Attributes"
 SUB_PAGES = (DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES)
+BUTTONS = (SEARCH, BACK, NEXT, PREVIOUS, BUY, *SUB_PAGES)
+"""All that the pages have."""
 RESULTS_A_PAGE = 10
 SEARCH_SLOT = "search[<your query>]"
 """How a search stands among the admissible commands: the words are the agent's own."""

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from skill_ttrl.envs.webshop.colours import normalise_colour
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
-    BACK,
+    BUTTONS,
     BUY,
     NEXT,
-    PREVIOUS,
     RESULTS_A_PAGE,
-    SUB_PAGES,
     clickables,
     item_page,
     results_page,
@@ -41,7 +39,7 @@ only those that searches for the goal find are."""
 _FIRST_WORDS = 24
 _LONGEST_QUERY = 400
 _NO_QUERY = re.compile(r"[\[\]<>\s]+")
-_BUTTONS = frozenset(text.lower() for text in (BACK, NEXT, PREVIOUS, BUY, "search", *SUB_PAGES))
+_BUTTONS = frozenset(map(str.lower, BUTTONS))
 
 
 @dataclass(frozen=True, slots=True)

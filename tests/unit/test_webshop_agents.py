@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skill_ttrl.agents.player import make_player, player_names
 from skill_ttrl.agents.webshop_expert import STEPS, WebShopExpert, query
 from skill_ttrl.agents.webshop_reading import (
+    BUTTONS,
     SEARCH_SLOT,
     read_clicks,
     read_offers,
@@ -26,9 +27,9 @@ from skill_ttrl.agents.webshop_reading import (
 )
 from skill_ttrl.agents.webshop_rule import WebShopRule
 from skill_ttrl.agents.webshop_weighing import WEIGHTS, choose, in_window
+from skill_ttrl.envs.webshop import pages
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.pages import SEARCH_SLOT as SLOT_OF_THE_SITE
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError
@@ -326,5 +327,5 @@ def test_without_an_instruction_they_say_so(name: str) -> None:
         make_player(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
 
 
-def test_agents_and_site_mean_the_same_slot() -> None:
-    assert SEARCH_SLOT == SLOT_OF_THE_SITE
+def test_agents_and_site_have_the_same_slot_and_buttons() -> None:
+    assert SEARCH_SLOT == pages.SEARCH_SLOT and {text.lower() for text in pages.BUTTONS} == BUTTONS
