@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -188,8 +189,8 @@ def _write_parts(
     idf = [math.log(1 + (documents - held + 0.5) / (held + 0.5)) for held in different.tolist()]
     idf_V = np.asarray(idf, dtype=np.float32)[which_V]
     damping_D = K1 * ((1 - B) + B * relative_D)
-    parts = open_memmap(folder / _PARTS, mode="w+", dtype=np.float32, shape=(total,))
-    held_by = open_memmap(folder / _DOCUMENTS, mode="w+", dtype=np.int32, shape=(total,))
+    parts = _mapped_anew(folder / _PARTS, np.float32, total)
+    held_by = _mapped_anew(folder / _DOCUMENTS, np.int32, total)
     next_V = starts_V[:-1].copy()
     for chunk in (chunks.pop(0) for _ in range(len(chunks))):
         words_W = place_V[chunk.words_W]
@@ -280,6 +281,15 @@ class SearchIndex:
                 self._known = {}
             self._known[word] = number
         return number
+
+
+def _mapped_anew(path: Path, kind: type[np.generic], count: int) -> Any:
+    array = open_memmap(path, mode="w+", dtype=kind, shape=(count,))
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        # Else a disk without space is noticed when a page is written, where the system knows nothing better than to end the process.
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _mapped(path: Path) -> Any:

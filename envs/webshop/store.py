@@ -171,9 +171,7 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
             store = Store(folder)
         except FileNotFoundError:  # another process has removed it just now
             continue
-        if not _is_whole(
-            folder
-        ):  # or was at it: an array that was looked for too late is not among those that are mapped
+        if not _is_whole(folder):  # or was at it: arrays that had gone before they were listed are missed here alone
             continue
         with suppress(OSError):  # a cache that may only be read
             os.utime(folder / _META)

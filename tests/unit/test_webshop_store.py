@@ -280,6 +280,37 @@ def test_a_disk_that_takes_no_more_leaves_nothing_behind(cache: Path, data: Path
     assert stores(cache) == []
 
 
+FILLED = """
+import subprocess, sys
+from pathlib import Path
+from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.errors import EnvError
+for kilobytes in (600, 1260, 1420):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", sys.argv[1]], check=True)
+    print("filled", flush=True)
+    try:
+        open_catalogue("generated")
+    except EnvError as error:
+        print(error, [str(path) for path in Path(sys.argv[1]).rglob("*") if path.name not in (".lock", "skill-ttrl", "webshop")])
+    subprocess.run(["umount", sys.argv[1]], check=True)
+"""
+
+
+def test_a_disk_that_fills_up_anywhere_is_an_error_and_never_the_end_of_the_process(cache: Path) -> None:
+    """Also while the index is written, which is written through the memory: there the system sends a signal."""
+    (disk := cache.parent.parent).mkdir()
+    in_own_mounts = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", FILLED, str(disk)]
+    try:
+        done = subprocess.run(in_own_mounts, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("needs unshare")
+    if "filled" not in done.stdout:
+        pytest.skip(f"needs a file system of its own: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line != "filled"]
+    assert len(lines) == 3 and all("cannot be kept in" in line and line.endswith(" []") for line in lines), done.stdout
+
+
 SLOW = """
 import sys, time
 from skill_ttrl.envs.webshop import catalogue, store
