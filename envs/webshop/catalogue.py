@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ GENERATED_FILE = "generated.json"
 """Beside files in the official schema that this package has written."""
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
-_WRITERS = ("analysis", "files", "goals", "maker", "maker_sentences", "maker_words", "product", "search", "store")
+_WRITERS = ("analysis", "files", "goal", "goals", "maker", "maker_sentences", "maker_words", "product", "search", "store")
 """Modules whose text decides what a store holds: one that other text has made is made again."""
 
 DAYS_UNUSED = 30
@@ -48,7 +49,7 @@ class Catalogue:
 
     store: Store
     files: Files | None
-    """None: the generated catalogue, made in memory of the machine."""
+    """None: the generated catalogue, which is made on this machine."""
 
     @property
     def source(self) -> str:
@@ -203,8 +204,12 @@ def _generated_key() -> str:
 
 @functools.cache
 def _writers() -> str:
+    """What else decides what a store holds. Two Pythons of one machine share the cache, and each searches as it has indexed."""
+    import Stemmer
+
     here = Path(__file__).parent
-    return digest_of(here / f"{name}.py" for name in _WRITERS)
+    modules = digest_of(here / f"{name}.py" for name in _WRITERS)
+    return f"{modules} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
 
 
 def _digest(data: bytes) -> str:

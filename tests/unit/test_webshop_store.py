@@ -154,6 +154,20 @@ def test_what_other_code_has_written_is_written_anew(cache: Path, data: Path, mo
     assert len(stores(cache)) == 2
 
 
+@pytest.mark.parametrize("changed", ["unicodedata.unidata_version", "Stemmer.version"])
+def test_another_python_or_stemmer_makes_a_store_of_its_own(
+    cache: Path, data: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """What is a letter and what a stem differs between them: an index answers only queries that are cut up like its texts."""
+    first = open_catalogue(data)
+    monkeypatch.setattr(changed, "99.0" if "unidata" in changed else lambda: "99.0")
+    catalogue_module._writers.cache_clear()
+    try:
+        assert open_catalogue(data).store.folder != first.store.folder
+    finally:
+        catalogue_module._writers.cache_clear()
+
+
 def test_the_text_of_every_module_that_a_store_depends_on_is_looked_at() -> None:
     """What `product`, `search`, `maker` and so on import of this package decides as well."""
     here = Path(catalogue_module.__file__).parent
