@@ -56,7 +56,8 @@ class Wish:
     kind: str
     """The end of `thing`: what it is, without the attributes before it as far as they can be told."""
     attributes: tuple[str, ...]
-    """What it is to be and to have: pairs of words before `kind`, and what follows "with" and "for", part by part. Free text has only these."""
+    """What it is to be and to have: pairs of words before `kind`, and what follows "with" and "for", part by part. Free text has
+    only these."""
     options: tuple[tuple[str, str], ...]
     """(name, value) of each option that is named as such."""
     below: float | None

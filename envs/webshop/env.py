@@ -33,11 +33,11 @@ class WebShopEnv(TextEnv):
     `search[words]` and `click[what]`; any other text changes nothing, and so does a click on what the page does not show. Only
     `click[buy now]` ends an episode (`terminated`), with upstream's reward in [0, 1]; `truncated` after `max_steps`.
 
-    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its
-    id would name the product), `admissible_commands` (a search stands there as "search[<your query>]"), `available_actions` (upstream's), `won` (bought with reward 1), `score` (upstream's
-    reward, whatever `reward` and `partial` say), `coded_queries` (searches with upstream's query codes so far) and `source`;
-    after a purchase also the parts of the reward, see `reward.PurchaseReward`. With `options={"walkthrough": True}` also
-    `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
+    `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its id would name
+    the product), `admissible_commands` (a search stands there as "search[<your query>]"), `available_actions` (upstream's), `won`
+    (bought with reward 1), `score` (upstream's reward, whatever `reward` and `partial` say), `coded_queries` (searches with
+    upstream's query codes so far) and `source`; after a purchase also the parts of the reward, see `reward.PurchaseReward`. With
+    `options={"walkthrough": True}` also `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
 
     Products, index and goals are kept once on a machine and mapped into memory. An environment pickles in mid-episode.
 
@@ -82,21 +82,8 @@ class WebShopEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        if observation_mode not in MODES:
-            raise EnvError(
-                f"There is no observation mode {observation_mode!r:.60}.{did_you_mean(str(observation_mode)[:50], MODES)}"
-            )
-        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-            raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
-        for name, value in (("partial", partial), ("query_codes", query_codes), ("show_attributes", show_attributes)):
-            if not isinstance(value, bool):
-                raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
-        if not isinstance(nouns, str):
-            raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")
+        _check_episode(observation_mode, max_steps, reward, render_mode)
+        _check_shop(nouns, partial=partial, query_codes=query_codes, show_attributes=show_attributes)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
@@ -294,3 +281,24 @@ class WebShopEnv(TextEnv):
             "coded_queries": self._coded,
             **view.parts,
         }
+
+
+def _check_episode(observation_mode: object, max_steps: object, reward: object, render_mode: object) -> None:
+    if observation_mode not in MODES:
+        raise EnvError(
+            f"There is no observation mode {observation_mode!r:.60}.{did_you_mean(str(observation_mode)[:50], MODES)}"
+        )
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
+    if render_mode not in (None, *WebShopEnv.metadata["render_modes"]):
+        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
+
+
+def _check_shop(nouns: object, **flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
+    if not isinstance(nouns, str):
+        raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")

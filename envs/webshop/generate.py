@@ -28,7 +28,8 @@ def write_catalogue(
     """Write `items_shuffle.json` and `items_ins_v2.json`, whole or not at all.
 
     `generated.json` beside them says what they are. The same call again finds them there and writes nothing; one that was
-    stopped is made again from the start. 1,000 products take 1.3 MB and a tenth of a second, 1.18 million 1.5 GB and two minutes of one core.
+    stopped is made again from the start. 1,000 products take 1.3 MB and a tenth of a second, 1.18 million 1.5 GB and two minutes of
+    one core.
 
     Args:
         folder: made where it is not there; `data` takes it. Other files may lie in it.

@@ -104,8 +104,8 @@ class SpacyNouns:
             model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
         except (ImportError, OSError) as error:
             raise MissingDependencyError(
-                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). Install them with: "
-                f"pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
+                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). "
+                f"Install them with: pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
             ) from error
         self.name = f"spacy ({MODEL} {model.meta['version']})"
 
