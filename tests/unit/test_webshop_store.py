@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,6 +153,20 @@ def test_what_other_code_has_written_is_written_anew(cache: Path, data: Path, mo
     assert open_catalogue(data).store.folder != first.store.folder
     # Both versions may be in use: neither takes the other's away.
     assert len(stores(cache)) == 2
+
+
+def test_every_module_that_a_store_depends_on_is_known() -> None:
+    """What the writers import of this package writes with them."""
+    folder = Path(catalogue_module.__file__).parent
+    names = set(catalogue_module._WRITERS)
+    imported = {
+        found
+        for name in names
+        for found in re.findall(
+            r"^\s*from skill_ttrl\.envs\.webshop\.(\w+) import", (folder / f"{name}.py").read_text(), re.M
+        )
+    }
+    assert {"goal", "product"} <= imported <= names
 
 
 @pytest.mark.parametrize("changed", ["unicodedata.unidata_version", "Stemmer.version"])
