@@ -238,7 +238,7 @@ def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
 @contextmanager
 def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
-    _refuse_unknown(name, kwargs)
+    refuse_unknown(name, kwargs)
     try:
         yield
     except SkillTTRLError:
@@ -248,7 +248,7 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
 
 
-def _refuse_unknown(name: str, kwargs: Mapping[str, Any]) -> None:
+def refuse_unknown(name: str, kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that an environment does not have, before it does what takes long.
 
     Raises:

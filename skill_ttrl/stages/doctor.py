@@ -6,6 +6,7 @@ that gives a text or a `Check` and is called through `tried`; to add one, write 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,9 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     """Look at this installation and machine, and at what `config` needs of it. Whatever is wrong is found, never raised."""
     checks = check_machine()
     if config is None:
-        return Diagnosis([*checks, *_env("math")])
+        return Diagnosis([*checks, *_env("math", {})])
     checks += [
-        *_env(config.env.id),
+        *_env(config.env.id, config.env.kwargs),
         *_waits(config),
         *_template(config),
         *_vote(config),
@@ -68,11 +69,13 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     return Diagnosis(checks, sizes.parts, sizes.phases)
 
 
-def _env(name: str) -> list[Check]:
+def _env(name: str, kwargs: Mapping[str, Any]) -> list[Check]:
     def found() -> str:
-        from skill_ttrl.envs import resolve_env
+        from skill_ttrl.envs.lookup import refuse_unknown, resolve_env
 
-        return f"{name} is {resolve_env(name)}"
+        env_id = resolve_env(name)
+        refuse_unknown(name, kwargs)
+        return f"{name} is {env_id}"
 
     return tried("environment", found)
 

@@ -49,6 +49,8 @@ def test_config_that_runs_here_has_no_failure() -> None:
         ("data.train.path=nothing.json", "data.train", "nothing.json"),
         ("data.train.path=family:ad", "data.train", "add"),
         ("env.id=maht", "environment", "math"),
+        ("env.kwargs={famly: add}", "environment", "Did you mean 'family'?"),
+        ("env={id: webshop, kwargs: {max_step: 3}}", "environment", "Did you mean 'max_steps'?"),
         ("agent.template=boxd", "prompt template", "boxed"),
         ("rollout.backend=hff", "backend", "hf"),
         ("model.path=./nothing", "model", "config.json"),
