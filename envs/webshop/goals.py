@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.files import HumanInstruction
 from skill_ttrl.envs.webshop.goal import UPSTREAM_SEED, Goal, human_goal, synthetic_goal
@@ -80,8 +81,8 @@ class GoalList(Sequence[Goal]):
         if not len(self):
             raise EnvError(f"No product of the catalogue has a {kind} goal.")
         self._built = lru_cache(maxsize=KEPT_GOALS)(self._build)
-        self._splits: dict[tuple[str, str], np.ndarray[Any, np.dtype[np.int64]]] = {}
-        self._sums: dict[tuple[str | None, str], np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._splits: dict[tuple[str, str], NDArray[np.int64]] = {}
+        self._sums: dict[tuple[str | None, str], NDArray[np.float64]] = {}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -118,7 +119,7 @@ class GoalList(Sequence[Goal]):
             f"There is no goal {goal_id[:60]!r}: the catalogue has {why}. An id is an ASIN and a number: {self[0].id}."
         )
 
-    def split(self, name: str, by: str = "goal") -> np.ndarray[Any, np.dtype[np.int64]]:
+    def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
         """Numbers of the goals of a split, ascending.
 
         Args:
@@ -153,10 +154,10 @@ class GoalList(Sequence[Goal]):
         found.flags.writeable = False  # all environments of the process have this array
         return self._splits.setdefault((name, by), found)
 
-    def weights(self, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def weights(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Upstream's `weight` of goals: 1 for a human one, else the mean of 1 / (goals with this attribute) over its own."""
         places = np.searchsorted(self._ends, self._order[numbers], side="right")
-        weights: np.ndarray[Any, np.dtype[np.float64]] = self._weights[places]
+        weights: NDArray[np.float64] = self._weights[places]
         return weights
 
     def draw(self, chance: float, split: str | None = None, by: str = "goal") -> int:
@@ -175,17 +176,17 @@ class GoalList(Sequence[Goal]):
         return int(numbers[min(place, len(numbers) - 1)])
 
     @cached_property
-    def _order(self) -> Any:
+    def _order(self) -> NDArray[np.int64]:
         """Number → place in the construction."""
         return self.store.array("goal_order") if self.kind == "synthetic" else shuffled(len(self))
 
     @cached_property
-    def _places(self) -> Any:
+    def _places(self) -> NDArray[np.int64]:
         """Place in the construction → number."""
         return self.store.array("goal_numbers") if self.kind == "synthetic" else np.argsort(self._order)
 
     @cached_property
-    def _sides(self) -> Any:
+    def _sides(self) -> NDArray[np.int64]:
         """Split of each product that has goals, as its place in `SPLITS`."""
         count = len(self._products)
         test = math.ceil(TEST_SHARE * count)
@@ -221,7 +222,7 @@ class GoalList(Sequence[Goal]):
         return synthetic_goal(name, product, constructed - self._range(place)[0])
 
 
-def shuffled(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def shuffled(count: int) -> NDArray[np.int64]:
     """Upstream's permutation of so many things: `random.seed(233)`, `random.shuffle`."""
     order = list(range(count))
     random.Random(UPSTREAM_SEED).shuffle(order)
@@ -246,7 +247,7 @@ class SyntheticGoals:
                 self._attributes.append(product.instruction_attributes)
             yield product
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """What `GoalList` reads: products with goals, how many each, their weights, and the permutation of all goals with its
         inverse.
         """

@@ -19,9 +19,10 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, SPLITS, TEST_GOALS
@@ -45,7 +46,7 @@ _NAMES: dict[Place, str] = {
 }
 
 
-def is_server(data: Any) -> bool:
+def is_server(data: object) -> bool:
     """Whether `data` names a running server."""
     return isinstance(data, str) and data.startswith(("http://", "https://"))
 
@@ -87,7 +88,7 @@ class ServerGoals:
             raise EnvError(f"{self.address} has no goal {number}: they are numbered from 0 to {len(self) - 1:,}.{more}")
         return number
 
-    def split(self, name: str, by: str = "goal") -> np.ndarray[Any, np.dtype[np.int64]]:
+    def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
         """See `GoalList.split`."""
         if name not in SPLITS:
             raise SplitError(f"WebShop has no split {name!r:.60}.{did_you_mean(str(name)[:50], SPLITS)}")

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.analysis import analyse, normalise, split_words
 from skill_ttrl.envs.webshop.product import Product
@@ -69,13 +70,13 @@ class _Chunk:
 
     first: int
     """Number of its first document."""
-    words_W: Any
+    words_W: NDArray[np.int64]
     """Numbers of the words that occur, in the order of their first occurrence anywhere."""
-    holders_W: Any
+    holders_W: NDArray[np.int64]
     """How many of the documents contain each."""
-    documents_P: Any
+    documents_P: NDArray[np.int32]
     """The documents that do, word after word, ascending."""
-    counts_P: Any
+    counts_P: NDArray[np.int32]
     """How often each contains it."""
 
 
@@ -128,7 +129,7 @@ def build_index(
     (folder / _PARAMETERS).write_text(json.dumps(about), encoding="utf-8")
 
 
-def lucene_lengths(lengths_D: Any) -> Any:
+def lucene_lengths(lengths_D: NDArray[np.int64]) -> NDArray[np.int64]:
     """What Lucene remembers of the lengths of documents (`SmallFloat.intToByte4`, and back by `byte4ToInt`).
 
     One byte for each: of what is beyond `EXACT_LENGTHS` the four leading binary digits are kept, so that 40 stays 40, 100 becomes 96
@@ -180,7 +181,12 @@ def _counted(first: int, ids: array[int], lengths: array[int]) -> _Chunk:
 
 
 def _write_parts(
-    folder: Path, chunks: list[_Chunk], place_V: Any, holders_V: Any, starts_V: Any, relative_D: Any
+    folder: Path,
+    chunks: list[_Chunk],
+    place_V: NDArray[np.int64],
+    holders_V: NDArray[np.int64],
+    starts_V: NDArray[np.int64],
+    relative_D: NDArray[np.float64],
 ) -> None:
     """Compute every word's part of every score and write it where it belongs. Empties `chunks` on the way."""
     total, documents = int(starts_V[-1]), len(relative_D)
@@ -217,13 +223,12 @@ class SearchIndex:
     """
 
     def __init__(self, folder: Path) -> None:
-        # As plain arrays: each slice of a `memmap` costs a microsecond more.
-        self._parts = np.asarray(_mapped(folder / _PARTS))
-        self._held_by = np.asarray(_mapped(folder / _DOCUMENTS))
-        self._starts = np.asarray(_mapped(folder / _STARTS))
-        self._word_ends = np.asarray(_mapped(folder / _WORD_ENDS)).data
+        self._parts = _mapped(folder / _PARTS)
+        self._held_by = _mapped(folder / _DOCUMENTS)
+        self._starts = _mapped(folder / _STARTS)
+        self._word_ends = _mapped(folder / _WORD_ENDS).data
         self._words = _bytes_of(folder / _WORDS)
-        self._ranks = np.asarray(_mapped(folder / _RANKS)) if (folder / _RANKS).exists() else None
+        self._ranks = _mapped(folder / _RANKS) if (folder / _RANKS).exists() else None
         self._documents = int(json.loads((folder / _PARAMETERS).read_bytes())["num_docs"])
         self._known: dict[str, int] = {}
 
@@ -255,7 +260,7 @@ class SearchIndex:
         ties = best if self._ranks is None else self._ranks[best]
         return [int(number) for number in best[np.lexsort((ties, -rounded))][:k]]
 
-    def scores(self, query: str) -> Any:
+    def scores(self, query: str) -> NDArray[np.float64]:
         """Every document's score for a query, float64, before it is rounded to float32; 0 for one without a word of it."""
         scores_D = np.zeros(self._documents)
         for word, count in Counter(self._number(word) for word in analyse(query)).items():
@@ -283,7 +288,7 @@ class SearchIndex:
         return number
 
 
-def _mapped_anew(path: Path, kind: type[np.generic], count: int) -> Any:
+def _mapped_anew(path: Path, kind: type[np.generic], count: int) -> np.memmap[Any, np.dtype[Any]]:
     array = open_memmap(path, mode="w+", dtype=kind, shape=(count,))
     if hasattr(os, "posix_fallocate"):  # not on macOS
         # Else a disk without space is noticed when a page is written, where the system knows nothing better than to end the process.
@@ -292,8 +297,9 @@ def _mapped_anew(path: Path, kind: type[np.generic], count: int) -> Any:
     return array
 
 
-def _mapped(path: Path) -> Any:
-    return np.load(path, mmap_mode="r")
+def _mapped(path: Path) -> NDArray[Any]:
+    # As a plain array: each slice of a `memmap` costs a microsecond more.
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _bytes_of(path: Path) -> mmap.mmap | bytes:

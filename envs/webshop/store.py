@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
@@ -82,7 +83,7 @@ class Store(Sequence[Product]):
             return None
         return int(self._arrays["numbers"][place])
 
-    def array(self, name: str) -> Any:
+    def array(self, name: str) -> NDArray[Any]:
         """An array that was written beside the products, mapped."""
         return self._arrays[name]
 
