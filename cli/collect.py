@@ -131,6 +131,8 @@ def show_collected(console: Console, found: Collected) -> None:
         lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
     if overall.failed:
         lines.append(f"{_episodes(overall.failed)} failed: no success. The first: {found.first_error}")
+    if overall.exploits:
+        lines.append(f"{_episodes(overall.exploits)} in which the agent sought a way around the task.")
     if found.played:
         rate = found.played / max(found.seconds, 1e-9)
         lines.append(f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({rate:.1f} a second).")

@@ -39,6 +39,7 @@ def evaluation_table(found: Evaluation) -> Table:
         ("agreement", number(found.agreement)),
         ("entropy of the answers (nats)", number(found.entropy)),
         *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
+        *([("tries that sought a way around the task", number(found.exploit_rate))] if found.exploit_rate else []),
         *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
         *(
             (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))

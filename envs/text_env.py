@@ -11,7 +11,7 @@
 
 What `info` may say beside: `admissible_commands`, a list of actions; `source`, where the tasks are from; `won`, whether the
 episode has succeeded, which is then what counts as success, else a return above 0; `score`, how near to perfect it came, from 0 to
-1, where that is more than won or not.
+1, where that is more than won or not; `exploits`, how often so far the agent has tried a way around the task.
 
 A plain `gymnasium.Env` that does this needs nothing from here: its tasks are seeds. One that knows its tasks has a method
 `tasks(split)`, as `TextEnv` shows. `skill_ttrl.envs.check_text_env` looks whether the contract is kept.

@@ -33,7 +33,18 @@ GENERATED_FILE = "generated.json"
 """Beside files in the official schema that this package has written."""
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
-_WRITERS = ("analysis", "files", "goal", "goals", "maker", "maker_sentences", "maker_words", "product", "search", "store")
+_WRITERS = (
+    "analysis",
+    "files",
+    "goal",
+    "goals",
+    "maker",
+    "maker_sentences",
+    "maker_words",
+    "product",
+    "search",
+    "store",
+)
 """Modules whose text decides what a store holds: one that other text has made is made again."""
 
 DAYS_UNUSED = 30

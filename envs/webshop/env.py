@@ -35,7 +35,7 @@ class WebShopEnv(TextEnv):
 
     `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its id would name
     the product), `admissible_commands` (a search stands there as "search[<your query>]"), `available_actions` (upstream's), `won`
-    (bought with reward 1), `score` (upstream's reward, whatever `reward` and `partial` say), `coded_queries` (searches with
+    (bought with reward 1), `score` (upstream's reward, whatever `reward` and `partial` say), `exploits` (searches with
     upstream's query codes so far) and `source`; after a purchase also the parts of the reward, see `reward.PurchaseReward`. With
     `options={"walkthrough": True}` also `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
 
@@ -278,7 +278,7 @@ class WebShopEnv(TextEnv):
             "available_actions": {"has_search_bar": view.search_bar, "clickables": shown},
             "won": view.score == 1.0,
             "score": view.score or 0.0,
-            "coded_queries": self._coded,
+            "exploits": self._coded,
             **view.parts,
         }
 

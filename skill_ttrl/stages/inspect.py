@@ -238,7 +238,10 @@ def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:
         steps = "" if each.steps is None else f", {each.steps:.1f} steps"
         failed = f", {each.failed:,} failed" if each.failed else ""
         score = "" if each.score is None else f", score {each.score:.3f}"
-        facts[kind or "other"] = f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{score}{steps}{failed}"
+        around = f", {each.exploits:,} sought a way around" if each.exploits else ""
+        facts[kind or "other"] = (
+            f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{score}{steps}{failed}{around}"
+        )
     return facts
 
 

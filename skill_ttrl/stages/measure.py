@@ -115,6 +115,8 @@ class Evaluation:
     greedy_score: float | None = None
     greedy_score_interval: Interval | None = None
     """Bootstrap over problems."""
+    exploit_rate: float | None = None
+    """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -223,6 +225,7 @@ def evaluate_samples(
         score_interval=score_interval,
         greedy_score=greedy_score,
         greedy_score_interval=greedy_score_interval,
+        exploit_rate=_exploit_rate(main),
     )
 
 
@@ -251,6 +254,11 @@ def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig,
         score, score_bounds = _score([row for row, is_mine in zip(rows, mine, strict=True) if is_mine], config, seed)
         found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds, score, score_bounds)
     return found
+
+
+def _exploit_rate(rows: Sequence[Drawn]) -> float | None:
+    counts = [sample.exploits for row in rows for sample in row.samples if sample.exploits is not None]
+    return float(np.mean([count > 0 for count in counts])) if counts else None
 
 
 def _score(rows: Sequence[Drawn], config: EvalConfig, seed: int) -> tuple[float | None, Interval | None]:

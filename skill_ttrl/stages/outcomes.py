@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
-from skill_ttrl.stages.samples import judged, scored
+from skill_ttrl.stages.samples import exploits_of, judged, scored
 from skill_ttrl.types import Trajectory
 
 Interval = tuple[float, float]
@@ -32,6 +32,8 @@ class Outcome:
     """See `Trajectory.source`."""
     score: float | None = None
     """How near it came to a perfect one, in [0, 1]; None where the environment does not say, or the episode failed."""
+    exploits: int = 0
+    """How often the agent tried a way around the task, as far as the environment counts that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Success:
     """Mean score, in [0, 1], failed episodes counted as 0; None where the environment gives none, or not of every episode."""
     score_interval: Interval | None = None
     """Bootstrap over tasks."""
+    exploits: int = 0
+    """Episodes in which the agent tried a way around the task."""
 
 
 def outcome_of(trajectory: Trajectory) -> Outcome:
@@ -65,6 +69,7 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         trajectory.error,
         trajectory.source,
         scored(trajectory) if trajectory.error is None else None,
+        exploits_of(trajectory) or 0,
     )
 
 
@@ -93,6 +98,7 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         failed=len(outcomes) - len(whole),
         score=sum(outcome.score or 0.0 for outcome in outcomes) / len(outcomes) if partial else None,
         score_interval=mean_interval(list(scores.values()), confidence=confidence, seed=seed) if partial else None,
+        exploits=sum(outcome.exploits > 0 for outcome in outcomes),
     )
 
 

@@ -53,6 +53,8 @@ class Sample:
     """Counts of what it asked of the skill bank and was told; None where there was no bank to ask."""
     score: float | None = None
     """How near it came to a perfect one, in [0, 1] (`scored`); None where the environment does not say, or it failed."""
+    exploits: int | None = None
+    """How often it tried a way around the task (`exploits_of`); None where the environment does not count that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ def sample_of(trajectory: Trajectory) -> Sample:
         view=trajectory.view,
         skills=_skill_counts(trajectory, done),
         score=scored(trajectory) if trajectory.error is None else None,
+        exploits=exploits_of(trajectory),
     )
 
 
@@ -124,6 +127,12 @@ def scored(trajectory: Trajectory) -> float | None:
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         return None
     return float(score)
+
+
+def exploits_of(trajectory: Trajectory) -> int | None:
+    """How often a try looked for a way around the task: `exploits` in the last step's `info`, where the environment counts them."""
+    count = trajectory.steps[-1].info.get("exploits") if trajectory.steps else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def _logprob(completion: Completion) -> float:

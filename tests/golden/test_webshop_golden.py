@@ -131,7 +131,7 @@ def play(episode: dict[str, Any], as_html: bool = False) -> None:
         matched, of, r_type = bought["score"]
         score = matched / of * r_type
         words |= {"asin": bought["asin"], "options": bought.get("options", ""), "score": str(score)}
-    assert info["coded_queries"] == 0
+    assert info["exploits"] == 0
     steps = [next(iter(step.items())) for step in episode["steps"]]
     for number, (action, see) in enumerate(steps, start=1):
         observation, reward, terminated, truncated, info = env.step(action)
@@ -141,7 +141,7 @@ def play(episode: dict[str, Any], as_html: bool = False) -> None:
         assert truncated == (last and episode.get("truncated", False)), action
         if not terminated:
             assert (reward, info["score"], info["won"]) == (0.0, 0.0, False), action
-    assert info["coded_queries"] == episode.get("coded_queries", 0)
+    assert info["exploits"] == episode.get("exploits", 0)
     if bought is not None:
         assert info["score"] == score
         assert reward == bought.get("reward", score)

@@ -160,7 +160,7 @@ def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
     )
     assert done.code == 0, done
     assert done.json["overall"] | {"success": 0, "interval": 0, "steps": 0} == {
-        **{"tasks": 2, "episodes": 4, "failed": 2, "score": None, "score_interval": None},
+        **{"tasks": 2, "episodes": 4, "failed": 2, "score": None, "score_interval": None, "exploits": 0},
         **{"success": 0, "interval": 0, "steps": 0},
     }
     assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5

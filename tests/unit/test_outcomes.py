@@ -12,7 +12,7 @@ from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
 from skill_ttrl.stages.bank import winning
 from skill_ttrl.stages.measure import evaluate_samples, is_correct
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of, running_success
-from skill_ttrl.stages.samples import GREEDY, SAMPLE, Drawn, drawn, judged, sample_of, scored
+from skill_ttrl.stages.samples import GREEDY, SAMPLE, Drawn, drawn, exploits_of, judged, sample_of, scored
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")
@@ -131,3 +131,18 @@ def test_a_runs_summary_has_the_score_where_there_is_one() -> None:
     )
     assert summary_rows(scored_run) == [("avg@1", 0.0, 0.5), ("score", 0.3, 0.7)]
     assert summary_rows(Summary(**run, temperature=0.6, accuracy_before=0.0)) == [("avg@1", 0.0, None)]
+
+
+@pytest.mark.parametrize("count", [True, "2", None, -1, 1.5])
+def test_only_a_whole_number_counts_ways_around_the_task(count: object) -> None:
+    assert exploits_of(ended(1.0, exploits=count)) is None
+
+
+def test_who_seeks_a_way_around_the_task_is_counted() -> None:
+    tried = [ended(1.0, exploits=3), ended(0.0, exploits=0), ended(0.0, exploits=1), ended(0.0)]
+    assert count_success([outcome_of(each) for each in tried]).exploits == 2
+    rows = [drawn(Group(TASK, tuple(tried[:3])))]
+    config = EvalConfig(samples=3, greedy=False)
+    assert evaluate_samples(rows, label="x", config=config, seed=0).exploit_rate == pytest.approx(2 / 3)
+    silent = [drawn(Group(TASK, (ended(1.0), ended(0.0), ended(0.0))))]
+    assert evaluate_samples(silent, label="x", config=config, seed=0).exploit_rate is None

@@ -121,7 +121,7 @@ def test_the_first_page_states_the_task_and_info_names_the_goal_by_its_number_al
         "available_actions": {"has_search_bar": True, "clickables": ["search"]},
         "won": False,
         "score": 0.0,
-        "coded_queries": 0,
+        "exploits": 0,
     }
     assert env.reset(options={"goal": info["goal"]}) == (observation, info)
 
@@ -224,8 +224,8 @@ def test_query_codes_are_counted_and_off_unless_asked_for(data: str, honoured: b
     none = ["search[<r]", "search[lamp <r>]", "search[ <r>]", "<r>", "click[<r>]", "search[<b>]"]
     env = WebShopEnv(data, query_codes=honoured)
     steps = play(env, [*tries, *none])
-    assert [step[4]["coded_queries"] for step in steps] == [1, 2, 3, 4, 5] + [5] * 6
-    assert env.reset()[1]["coded_queries"] == 0
+    assert [step[4]["exploits"] for step in steps] == [1, 2, 3, 4, 5] + [5] * 6
+    assert env.reset()[1]["exploits"] == 0
     shown = [
         {name for name in step[4]["available_actions"]["clickables"] if name.startswith("b0")} for step in steps[:5]
     ]
