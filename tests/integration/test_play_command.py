@@ -324,13 +324,14 @@ class Terminal:
 
     def leave(self, key: str = "") -> int:
         """Press `key` and read to the end; the exit code. A signal that comes while readline begins to read waits for the next key."""
-        while True:
+        for _ in range(6):
             if self.process.poll() is None:
                 self.type(key)
             while self._read(seconds=5):
                 pass
             if self.process.poll() is not None:
                 return self.process.returncode
+        raise AssertionError(f"it goes on: {self.shown}")
 
     def close(self) -> None:
         self.process.kill()
@@ -355,6 +356,7 @@ def _own_terminal(inner: int) -> None:
 
     os.setsid()
     fcntl.ioctl(inner, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background has them ignore it
 
 
 @contextlib.contextmanager
