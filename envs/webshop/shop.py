@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from skill_ttrl.envs.webshop.analysis import analyse
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.pages import (
@@ -35,7 +36,7 @@ from skill_ttrl.envs.webshop.pages import (
     sub_page,
 )
 from skill_ttrl.envs.webshop.product import Product
-from skill_ttrl.envs.webshop.reward import PurchaseReward, purchase_reward
+from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
 from skill_ttrl.envs.webshop.search import RESULTS
 from skill_ttrl.envs.webshop.store import Store
 from skill_ttrl.types import derive_seed
@@ -177,6 +178,10 @@ class Shop:
 @lru_cache(maxsize=8)
 def shared_shop(store: Store, nouns: str, query_codes: bool, show_attributes: bool) -> Shop:
     """The shop that all environments of a process with these settings share; see `Shop` and `find_nouns`."""
+    # Their libraries are loaded by the first call. Called here and not by the first purchase, so that processes which are forked
+    # from this one share them: 5 MB each.
+    alike("", "")
+    analyse("shop")
     return Shop(store, find_nouns(nouns), query_codes=query_codes, show_attributes=show_attributes)
 
 
