@@ -5,8 +5,8 @@
 
 Everything is measured in processes of its own, with a cache of its own, on one thread:
 
-- speed: random shopping, every fifth step a search, each for other words (five of an instruction); `text` observations.
-  "a core" is the time that the process computes, which other programs of the machine lengthen less than the clock's
+- speed: random shopping, every fifth step a search, each for other words (five of an instruction); `text` observations, then the
+  other modes. "a core" is the time that the process computes, which other programs of the machine lengthen less than the clock's
 - a search: of the index alone, and as a step of the environment with its page; words as above, none searched before
 - reset: to a goal that was not met before
 - opening: "cold" makes the catalogue from its files, "warm" is what every later process waits for; Python's start and the
@@ -36,6 +36,7 @@ import psutil
 from skill_ttrl.envs import make_vec_env
 from skill_ttrl.envs.webshop.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.envs.webshop.visit import MODES
 
 STEPS = 20_000
 ROUNDS = 5
@@ -102,20 +103,11 @@ def _speed(data: str) -> dict[str, Any]:
     env = WebShopEnv(data, max_steps=10**9)
     shopper = Shopper(env, 0)
     env.reset(options={"goal": 0})
-    rates: list[tuple[float, float]] = []
-    steps: list[float] = []
-    for _ in range(ROUNDS):
-        wall = core = 0.0
-        for _ in range(STEPS // ROUNDS):
-            action = shopper.action()
-            computed, start = time.process_time(), time.perf_counter()
-            info = env.step(action)[4]
-            took, computed = time.perf_counter() - start, time.process_time() - computed
-            wall, core = wall + took, core + computed
-            if action.startswith("search"):
-                steps.append(took)
-            shopper.see(info)
-        rates.append((STEPS / ROUNDS / wall, STEPS / ROUNDS / core))
+    rates, steps = _rates(env, shopper)
+    others = {mode: WebShopEnv(data, observation_mode=mode, max_steps=10**9) for mode in MODES if mode != "text"}
+    for other in others.values():
+        other.reset(options={"goal": 0})
+    modes = {mode: _rates(other, Shopper(other, 0))[0] for mode, other in others.items()}
     index = open_catalogue(data).store.search_index
     queries = [shopper.search()[7:-1].lower() for _ in range(SEARCHES)]
     alone = [_timed(lambda query=query: index.search(query)) for query in queries]
@@ -125,10 +117,30 @@ def _speed(data: str) -> dict[str, Any]:
         "products": len(open_catalogue(data).store),
         "steps/s": [rate for rate, _ in rates],
         "steps/s a core": [rate for _, rate in rates],
+        **{f"steps/s a core, {mode}": [rate for _, rate in each] for mode, each in modes.items()},
         "search ms": _milliseconds(alone),
         "search step ms": _milliseconds(steps),
         "reset ms": _milliseconds(resets),
     }
+
+
+def _rates(env: WebShopEnv, shopper: Shopper) -> tuple[list[tuple[float, float]], list[float]]:
+    """Steps a second by the clock and of a core, for each round; and the seconds of each search step."""
+    rates: list[tuple[float, float]] = []
+    searches: list[float] = []
+    for _ in range(ROUNDS):
+        wall = core = 0.0
+        for _ in range(STEPS // ROUNDS):
+            action = shopper.action()
+            computed, start = time.process_time(), time.perf_counter()
+            info = env.step(action)[4]
+            took, computed = time.perf_counter() - start, time.process_time() - computed
+            wall, core = wall + took, core + computed
+            if action.startswith("search"):
+                searches.append(took)
+            shopper.see(info)
+        rates.append((STEPS / ROUNDS / wall, STEPS / ROUNDS / core))
+    return rates, searches
 
 
 def _opening(data: str) -> dict[str, Any]:
@@ -211,7 +223,7 @@ def _print(figures: dict[str, Any]) -> None:
     speed = figures["speed"]
     print(f"{figures['machine']}, load {figures['load']:.1f}. {speed['products']:,} products.\n")
     print("| | median | least | most |\n|---|---|---|---|")
-    for name in ("steps/s", "steps/s a core"):
+    for name in (name for name in speed if name.startswith("steps/s")):
         print(f"| {name} | " + " | ".join(f"{f(speed[name]):,.0f}" for f in (statistics.median, min, max)) + " |")
     print("\n| ms | p50 | p99 | most |\n|---|---|---|---|")
     for name in ("search ms", "search step ms", "reset ms"):

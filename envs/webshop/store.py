@@ -125,8 +125,8 @@ def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]
         with open(folder / "products.jsonl", "wb") as lines:
             for product in products:
                 line = json.dumps([getattr(product, name) for name in Product.__slots__], ensure_ascii=False)
-                # As in the files: an official text may hold half of a surrogate pair.
-                written += lines.write(line.encode(errors="surrogatepass") + b"\n")
+                # Half of a surrogate pair, which some parsers that ijson can find let through, is "?" as in the other files.
+                written += lines.write(line.encode(errors="replace") + b"\n")
                 ends.append(written)
                 asins.append(product.asin)
                 yield document_text(product)
