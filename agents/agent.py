@@ -1,51 +1,100 @@
-"""What acts in a text environment: observations in, conversations out.
+"""What acts in a text environment: what is seen in, conversations out, and back from the model's words to an action.
 
 An agent is a pure function of what has happened so far. Sampling is the backend's, acting is the environment's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.window import Window
 from skill_ttrl.types import Message, Skill, Step
 
 
-class Agent(Protocol):
-    """Turns an episode so far into the conversation that the model is to continue."""
+@dataclass(frozen=True)
+class Scene:
+    """Where an episode stands when the agent is to act."""
 
-    def messages(self, steps: Sequence[Step], observation: str, skills: Sequence[Skill] = ()) -> tuple[Message, ...]:
-        """Conversation after `steps`, now that `observation` is seen; `skills` were chosen at the start."""
+    observation: str
+    """What is seen now."""
+    steps: Sequence[Step] = ()
+    """What has been done, oldest first."""
+    task: str = ""
+    """What is to be done, in words; empty where only the observations say it."""
+    admissible: tuple[str, ...] = ()
+    """The actions that are possible now; empty where the environment lists none."""
+    skills: tuple[Skill, ...] = ()
+    """Chosen at the start of the episode."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The conversation that the model is to continue."""
+
+    messages: tuple[Message, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What it had no room for; see `Step.left_out`."""
+
+
+class Agent(Protocol):
+    """Turns an episode so far into a prompt, and the model's answer into an action."""
+
+    def prompt(self, scene: Scene) -> Prompt:
+        """What the model is asked in this scene."""
+        ...
+
+    def read(self, written: str, scene: Scene) -> Projection:
+        """The action that the model's own words mean in this scene."""
         ...
 
 
 class ConversationAgent:
-    """An agent without skills: the first observation is put into the template; what follows depends on its memory.
+    """An agent without skills.
 
     Args:
         formatter: makes the first message.
         memory: `conversation`: later observations follow the model's own turns as they are. `none`: each turn is a first.
+        window: makes every prompt instead (`agent.memory: window`).
+        project: finds the action in what was written.
     """
 
-    def __init__(self, formatter: PromptFormatter, memory: str = "conversation") -> None:
+    def __init__(
+        self,
+        formatter: PromptFormatter,
+        memory: str = "conversation",
+        *,
+        window: Window | None = None,
+        project: Project = whole,
+    ) -> None:
         self.formatter = formatter
         self.memory = memory
+        self.window = window
+        self.project = project
 
-    def messages(self, steps: Sequence[Step], observation: str, skills: Sequence[Skill] = ()) -> tuple[Message, ...]:
-        """See `Agent.messages`; it has no skills to show."""
-        return conversation(self.formatter, self.memory, steps, observation, None)
+    def prompt(self, scene: Scene) -> Prompt:
+        """See `Agent.prompt`; it has no skills to show."""
+        if self.window is not None:
+            return Prompt(*self.window.prompt(scene.observation, scene.steps, scene.task, scene.admissible))
+        return Prompt(conversation(self.formatter, self.memory, scene, None))
+
+    def read(self, written: str, scene: Scene) -> Projection:
+        """See `Agent.read`."""
+        return self.project(written, scene.admissible)
 
 
 def conversation(
     formatter: PromptFormatter,
     memory: str,
-    steps: Sequence[Step],
-    observation: str,
+    scene: Scene,
     skills: Sequence[Skill] | None,
     bank_empty: bool | None = None,
 ) -> tuple[Message, ...]:
     """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
+    steps, observation = scene.steps, scene.observation
     if not steps or memory == "none":
         return formatter.messages(observation, skills, bank_empty=bank_empty)
     turns = list(formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))

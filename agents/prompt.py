@@ -101,15 +101,18 @@ class PromptFormatter:
         system = (Message("system", self._system),) if self._system is not None else ()
         return (*system, Message("user", self.format_prompt(question, skills, bank_empty=bank_empty)))
 
-    def fit(self, skills: Sequence[Skill], tokens: int | None = None) -> tuple[Skill, ...]:
+    def fit(
+        self, skills: Sequence[Skill], tokens: int | None = None, render: Callable[[Skill], str] | None = None
+    ) -> tuple[Skill, ...]:
         """The skills that fit a token budget, taken in the order given, shown in the order of their tiers.
 
-        A skill that does not fit is passed over; a shorter one after it may still fit.
+        A skill that does not fit is passed over; a shorter one after it may still fit. `render` is how a prompt shows one, where
+        that is not `render_skill`.
         """
         left = self.skill_tokens if tokens is None else tokens
         kept = []
         for skill in skills:
-            needed = self._count(self.render_skill(skill))
+            needed = self._count((render or self.render_skill)(skill))
             if needed <= left:
                 kept.append(skill)
                 left -= needed

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.agents.agent import conversation
+from skill_ttrl.agents.agent import Prompt, Scene, conversation
+from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.window import Window
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.access import Query, SkillAccess
 from skill_ttrl.skills.ops import last_open_query
-from skill_ttrl.types import Message, Skill, Step, Task
+from skill_ttrl.types import Skill, Task
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """The skills of one episode's prompts."""
+
+    skills: tuple[Skill, ...] = ()
+    """In the order of their tiers, best first within one."""
+    left_out: int = 0
+    """Skills that were found for it and did not fit their token budget."""
+
+
+@dataclass(frozen=True)
 class SkillAgent:
     """Turns an episode into a conversation with skills, and answers questions to the bank.
 
@@ -44,6 +56,10 @@ class SkillAgent:
     config: SkillsConfig
     memory: str = "conversation"
     access: SkillAccess | None = None
+    window: Window | None = None
+    """Makes every prompt anew (`agent.memory: window`); None: prompts are a conversation."""
+    project: Project = whole
+    """Finds the action in what was written."""
 
     @property
     def max_questions(self) -> int:
@@ -54,24 +70,41 @@ class SkillAgent:
         """The same agent with another version of the bank."""
         return replace(self, access=access)
 
-    def choose(self, tasks: Sequence[Task], observations: Sequence[str]) -> list[tuple[Skill, ...]]:
-        """The skills that each task's first prompt shows, found by its first observation, within the token budget."""
+    def choose(self, tasks: Sequence[Task], said: Sequence[str]) -> list[Shown]:
+        """The skills that each task's prompts show, found by what the task says, within the token budget."""
         if self.access is None:
-            return [()] * len(tasks)
-        queries = [Query(seen, task.task_type) for task, seen in zip(tasks, observations, strict=True)]
-        return [self.formatter.fit(found) for found in self.access.for_prompts(queries, self.config.in_prompt)]
+            return [Shown()] * len(tasks)
+        queries = [Query(seen, self.type_of(task)) for task, seen in zip(tasks, said, strict=True)]
+        found = self.access.for_prompts(queries, self.config.in_prompt)
+        return [self.fitting(skills) for skills in found]
 
-    def messages(self, steps: Sequence[Step], observation: str, skills: Sequence[Skill] = ()) -> tuple[Message, ...]:
-        """See `Agent.messages`; `skills` are those that `choose` gave at the start."""
-        empty = not skills and (self.access is None or not len(self.access.snapshot))
-        return conversation(self.formatter, self.memory, steps, observation, skills, bank_empty=empty)
+    def type_of(self, task: Task) -> str:
+        """What the bank calls the task's type."""
+        return self.config.type_names.get(task.task_type, task.task_type)
+
+    def fitting(self, skills: Sequence[Skill]) -> Shown:
+        """Those of the skills, best first, that fit the token budget of a prompt."""
+        kept = self.formatter.fit(skills, render=None if self.window is None else self.window.skill)
+        return Shown(kept, len(skills) - len(kept))
+
+    def prompt(self, scene: Scene) -> Prompt:
+        """See `Agent.prompt`; the scene's skills are those that `choose` gave at the start."""
+        if self.window is not None:
+            window = self.window if self.max_questions or not self.window.asks else replace(self.window, asks=False)
+            return Prompt(*window.prompt(scene.observation, scene.steps, scene.task, scene.admissible, scene.skills))
+        empty = not scene.skills and (self.access is None or not len(self.access.snapshot))
+        return Prompt(conversation(self.formatter, self.memory, scene, scene.skills, bank_empty=empty))
+
+    def read(self, written: str, scene: Scene) -> Projection:
+        """See `Agent.read`."""
+        return self.project(written, scene.admissible)
 
     def tell(self, questions: Sequence[Asked]) -> list[Told | None]:
         """What the bank says to each question, all searched together; None for one that cannot be read."""
         assert self.access is not None
         texts = [last_open_query(question.written) for question in questions]
         asking = [(asked, text) for asked, text in zip(questions, texts, strict=True) if text is not None]
-        queries = [Query(text, asked.task.task_type, asked.notes) for asked, text in asking]
+        queries = [Query(text, self.type_of(asked.task), asked.notes) for asked, text in asking]
         found = iter(self.access.find(queries, self.config.retrieve_k))
         return [None if text is None else self._told(next(found)) for text in texts]
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from skill_ttrl.agents.agent import Scene
 from skill_ttrl.config import load_config
 from skill_ttrl.llm.base import Request
 from skill_ttrl.llm.vllm import VLLMBackend
@@ -95,7 +96,7 @@ def take_pairs(bench: Workbench, options: argparse.Namespace) -> list[float]:
 def bare_work(bench: Workbench, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int) -> list[Work]:
     """What `through_loop` will ask the engine for."""
     agent = bench.acting()
-    prompts = [backend.encode(agent.messages((), str(task.options["question"]))) for task in tasks]
+    prompts = [backend.encode(agent.prompt(Scene(str(task.options["question"]))).messages) for task in tasks]
     requests = [Request(token_ids=ids, n=samples) for ids in prompts]
     return backend.work(requests, bench.sampling, derive_seed(seed, "turn", 0))
 

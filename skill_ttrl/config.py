@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from skill_ttrl.config_backends import EndpointConfig, EndpointsConfig, Role, VLLMConfig
+from skill_ttrl.config_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config_sections import (
     AgentConfig,
     DataConfig,
@@ -43,12 +44,16 @@ from skill_ttrl.errors import ConfigError, did_you_mean
 
 __all__ = [
     "AgentConfig",
+    "CollectConfig",
     "DataConfig",
+    "DemonstrationsConfig",
+    "DistillConfig",
     "EmbeddedConfig",
     "EndpointConfig",
     "EndpointsConfig",
     "EnvConfig",
     "EvalConfig",
+    "EvolveConfig",
     "LoraConfig",
     "ModelConfig",
     "Phase",
@@ -87,6 +92,9 @@ class SkillTTRLConfig(Section):
     data: DataConfig = Field(default_factory=DataConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
+    collect: CollectConfig = Field(default_factory=CollectConfig)
+    distill: DistillConfig = Field(default_factory=DistillConfig)
+    demonstrations: DemonstrationsConfig = Field(default_factory=DemonstrationsConfig)
     sft: SFTConfig = Field(default_factory=SFTConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     vllm: VLLMConfig = Field(default_factory=VLLMConfig)
@@ -97,15 +105,18 @@ class SkillTTRLConfig(Section):
     eval: EvalConfig = Field(default_factory=EvalConfig)
     skills: SkillsConfig | None = None
     """The skill bank; None: no skills."""
+    evolve: EvolveConfig | None = None
+    """Skills that come of failures on training tasks, in the rl phase; None: none do."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
 
     @field_validator("phases")
     @classmethod
     def _phases_in_order(cls, phases: list[Phase]) -> list[Phase]:
-        if phases not in (["sft"], ["rl"], ["sft", "rl"], ["vote_sft"], ["sft", "vote_sft"]):
+        order = [*get_args(Phase)]
+        if not phases or phases != sorted(set(phases), key=order.index) or {"rl", "vote_sft"} <= {*phases}:
             raise ValueError(
-                "phases are [sft], [rl] or [sft, rl]; the baseline takes the place of rl: [vote_sft] or [sft, vote_sft]"
+                f"phases are some of {', '.join(order)}, in this order; the baseline vote_sft takes the place of rl"
             )
         return phases
 
@@ -117,6 +128,16 @@ class SkillTTRLConfig(Section):
             and (self.agent.max_turns < 2 or not self.skills.max_retrievals)
         ):
             raise ValueError("skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _phases_have_what_they_need(self) -> SkillTTRLConfig:
+        if "distill" in self.phases and self.skills is None:
+            raise ValueError("the phase distill needs a skills section: it is where the skills go")
+        if self.evolve is not None and self.skills is None:
+            raise ValueError("evolve needs a skills section: it is where the skills go")
+        if self.agent.memory == "window" and self.skills is not None and self.skills.own_notes:
+            raise ValueError("skills.own_notes needs agent.memory=conversation")
         return self
 
     def to_yaml(self, *, sparse: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Phase = Literal["sft", "rl", "vote_sft"]
+Phase = Literal["collect", "distill", "sft", "rl", "vote_sft"]
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -54,6 +54,11 @@ class EnvConfig(Section):
     eval_split: str = "test"
     """Split of the environment's own tasks that is measured on, where there is neither `data.eval` nor `data.train`. ALFWorld:
     `valid_seen` or `valid_unseen`."""
+    train_tasks: int | None = Field(default=None, ge=1)
+    """So many of the environment's own training tasks, spread evenly over their order, so that every type is among them; None:
+    all."""
+    eval_tasks: int | None = Field(default=None, ge=1)
+    """So many of those that are measured on, spread in the same way; None: all."""
 
 
 class DataConfig(Section):
@@ -77,8 +82,18 @@ class AgentConfig(Section):
     """System message; None leaves it out."""
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
-    memory: Literal["conversation", "none"] = "conversation"
-    """What a later turn sees of earlier ones: all of them, or nothing (each turn is a fresh prompt)."""
+    memory: Literal["conversation", "none", "window"] = "conversation"
+    """What a later turn sees of earlier ones. `conversation`: all of them, as they were said. `none`: nothing, each turn is a
+    fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
+    the actions that are possible, and the skills."""
+    history: int | None = Field(default=2, ge=0)
+    """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""
+    observation_tokens: int | None = Field(default=None, ge=1)
+    """Longest observation in a prompt of `memory: window`; its end is cut off, and the step says so. None: only
+    `data.max_prompt_tokens` bounds it."""
+    projection: Literal["none", "action", "skillrl"] = "none"
+    """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
+    is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
     constrain_actions: bool = False
@@ -95,6 +110,9 @@ class SkillsConfig(Section):
     The run keeps a copy of its own, in its folder."""
     use: bool = True
     """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""
+    type_names: dict[str, str] = Field(default_factory=dict)
+    """What the bank calls a type of task, where it is not what the environment calls it: `pick_heat_then_place_in_recep: heat` for
+    SkillRL's banks. Skills are looked up under that name, and new ones go by it."""
     max_skills: int = Field(default=200, ge=1)
     """Capacity; the least useful skills go first."""
     stale_after: int | None = Field(default=None, ge=1)
@@ -248,6 +266,12 @@ class RolloutConfig(Section):
     """Longest completion in tokens (TTRL: 3072)."""
     max_batch_size: int = Field(default=1024, ge=1)
     """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
+    schedule: Literal["auto", "lockstep", "free"] = "auto"
+    """How episodes of several turns advance. `lockstep`: all together, turn by turn, which gives the same samples from the same
+    seed. `free`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in. `auto`:
+    `lockstep` for `hf`, `free` for the others."""
+    episode_seconds: float | None = Field(default=None, gt=0)
+    """An episode that has taken so long ends there (`stop_reason` "timeout"); None: it may take any time."""
 
     @model_validator(mode="after")
     def _votes_cover_samples(self) -> RolloutConfig:
@@ -268,6 +292,11 @@ class RLConfig(Section):
     steps: int = Field(default=80, ge=0)
     prompts_per_step: int = Field(default=8, ge=1)
     advantage: str = "grpo"
+    group_statistics: Literal["episodes", "steps"] = "episodes"
+    """What mean and deviation of a group of episodes are taken over. `episodes`: each episode weighs the same, however long it
+    is. `steps`: each step does, so that long ones weigh more (verl-agent, SkillRL)."""
+    invalid_penalty: float = Field(default=0.0, ge=0)
+    """Taken off the reward of each step whose action was invalid (SkillRL: 0.1, beside a reward of 10)."""
     loss: str = "ppo_clip"
     learning_rate: float = Field(default=5e-7, gt=0, le=10)
     betas: tuple[Beta, Beta] = (0.9, 0.999)

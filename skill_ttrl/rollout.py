@@ -14,7 +14,8 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.projection import Projection
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
 from skill_ttrl.episode import finite, listed_actions, plain, source_of
 from skill_ttrl.errors import EnvError
@@ -75,7 +76,11 @@ class Episode:
     stop_reason: StopReason | None = None
     error: str | None = None
     skills: tuple[Skill, ...] = ()
-    """What its first prompt shows."""
+    """What its prompts show."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What its present prompt had no room for; see `Step.left_out`."""
+    skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
+    """The same of the skills that were found for it, which holds for all of its prompts."""
     skill_tokens: int = 0
     """How much longer its prompts are for that, and for what is said of the bank."""
     retrieved: list[Skill] = field(default_factory=list)
@@ -103,16 +108,29 @@ class Episode:
         except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
             self._fail(error)
 
-    def act(self, prompt_ids: tuple[int, ...], completion: Completion, max_turns: int) -> None:
-        """Hand what the model wrote to the environment; where no answer came, the episode ends with the reason."""
+    @property
+    def scene(self) -> Scene:
+        """What its agent sees now."""
+        said, asked = self.begun.get("task"), self.task.options.get("question")
+        task = next((text for text in (said, asked) if isinstance(text, str)), "")
+        return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+
+    def act(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion: Completion,
+        max_turns: int,
+        projection: Projection,
+    ) -> None:
+        """Hand the action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
             self.stop_reason, self.error = "error", completion.error or "The sampler gave no answer."
             return
         try:
-            seen, reward, terminated, truncated, info = self.env.step(completion.written)
+            seen, reward, terminated, truncated, info = self.env.step(projection.action)
             step = Step(
                 observation=self.observation,
-                action=completion.written,
+                action=projection.action,
                 reward=finite(reward),
                 terminated=bool(terminated),
                 truncated=bool(truncated),
@@ -120,6 +138,9 @@ class Episode:
                 completion=completion,
                 info=plain(info, self.begun),
                 admissible=self.admissible,
+                verdict=projection.verdict,
+                complaint=projection.complaint,
+                left_out=self.left_out,
             )
         except Exception as error:  # as in `start`
             self._fail(error)
@@ -148,7 +169,7 @@ class Episode:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else _PARSER.parse(last.action).answer
+            answer = last.info["answer"] if "answer" in last.info else _PARSER.parse(last.written).answer
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(
@@ -201,7 +222,8 @@ async def rollout(
         waiting: dict[tuple[int, Request], list[Episode]] = defaultdict(list)
         prompts: dict[tuple[Message, ...], tuple[Request, int]] = {}  # tries at the same point share their conversation
         for number, episode in living:
-            messages = agent.messages(episode.steps, episode.observation, episode.skills)
+            prompt = agent.prompt(episode.scene)
+            messages, episode.left_out = prompt.messages, {**prompt.left_out, **episode.skills_had_no_room}
             if messages not in prompts:
                 ids = backend.encode(messages)
                 prompts[messages] = (
@@ -220,7 +242,8 @@ async def rollout(
         answered = await answers(requests, asking, agent, backend, sampling, derive_seed(seed, "turn", turn))
         for row, generation in zip(asking, answered, strict=True):
             for episode, completion in zip(row, generation.completions, strict=True):
-                episode.act(generation.prompt_ids, completion, max_turns)
+                projection = agent.read(completion.written, episode.scene)
+                episode.act(generation.prompt_ids, completion, max_turns, projection)
                 if isinstance(agent, SkillAgent) and agent.config.own_notes and episode.error is None:
                     episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
     version = agent.access.snapshot.version if isinstance(agent, SkillAgent) and agent.access is not None else None
@@ -232,17 +255,21 @@ async def rollout(
 
 def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
     """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
-    begun = {(episode.task.id, episode.observation): episode.task for episode in episodes}
-    chosen = agent.choose(list(begun.values()), [seen for _, seen in begun])
-    skills = dict(zip(begun, chosen, strict=True))
+    begun = {(episode.task.id, episode.observation): episode for episode in episodes}
+    scenes = [episode.scene for episode in begun.values()]
+    chosen = agent.choose(
+        [episode.task for episode in begun.values()], [each.task or each.observation for each in scenes]
+    )
     bare = agent.seeing(None)  # a prompt as its limit counts it
-    tokens = {
-        (name, seen): backend.count(agent.messages((), seen, shown)) - backend.count(bare.messages((), seen))
-        for (name, seen), shown in skills.items()
-    }
+    for episode, scene, shown in zip(begun.values(), scenes, chosen, strict=True):
+        with_skills = agent.prompt(replace(scene, skills=shown.skills)).messages
+        episode.skill_tokens = backend.count(with_skills) - backend.count(bare.prompt(scene).messages)
+        episode.skills = shown.skills
+        episode.skills_had_no_room = {"skills": shown.left_out} if shown.left_out else {}
     for episode in episodes:
-        begin = episode.task.id, episode.observation
-        episode.skills, episode.skill_tokens = skills[begin], tokens[begin]
+        first = begun[episode.task.id, episode.observation]
+        episode.skills, episode.skill_tokens = first.skills, first.skill_tokens
+        episode.skills_had_no_room = first.skills_had_no_room
 
 
 async def answers(
@@ -272,7 +299,7 @@ async def answers(
 
 def operations(steps: Sequence[Step]) -> SkillOps:
     """All that a try asked of the skill bank, in the order of its turns; read from its own words only."""
-    found = [_PARSER.parse(step.action).skill_ops for step in steps]
+    found = [_PARSER.parse(step.written).skill_ops for step in steps]
     return SkillOps(
         generate=tuple(text for ops in found for text in ops.generate),
         retrieve=tuple(query for ops in found for query in ops.retrieve),

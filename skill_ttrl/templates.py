@@ -1,8 +1,8 @@
 """Texts that prompts are made of: Markdown files, each replaceable by one of the same name in a folder of the user's.
 
 A set is a folder of `skill_ttrl/prompts` (`tiny`, short texts for the built-in policy) or one of the user's; what it does
-not have is taken from the default files. In a template `$name` marks a place and `$$` a dollar sign; a line whose only
-places are all empty is left out.
+not have is taken from the default files. In a template `$name` marks a place and `$$` a dollar sign. A line whose only
+places are all empty is left out, and so is a paragraph, with its heading and the blank line behind it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ PLACES: Mapping[str, frozenset[str]] = {
     "retrieved": frozenset({"skills"}),
     "nothing_found": frozenset(),
     "agent_task": frozenset({"task", "state", "actions"}),
+    "history": frozenset({"turns", "steps", "shown"}),
+    "turn": frozenset({"number", "observation", "action"}),
+    "experience": frozenset({"general", "task", "mistakes"}),
+    "experience_skill": frozenset({"id", "title", "text", "when_to_apply"}),
+    "experience_mistake": frozenset({"id", "title", "text", "when_to_apply"}),
+    "skill_ops": frozenset(),
     "merge": frozenset({"most", "title_chars", "text_chars"}),
     "merge_request": frozenset({"skills", "proposals"}),
     "extract": frozenset({"title_chars", "text_chars"}),
@@ -34,12 +40,23 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "skills_cold": frozenset({"question"}),
     "retrieved": frozenset({"skills"}),
     "agent_task": frozenset({"task"}),
+    "history": frozenset({"turns"}),
+    "turn": frozenset({"action"}),
+    "experience": frozenset({"general", "task", "mistakes"}),
+    "experience_skill": frozenset({"text"}),
+    "experience_mistake": frozenset({"text"}),
+    "skill_ops": frozenset(),
     "merge": frozenset(),
     "merge_request": frozenset({"skills", "proposals"}),
     "extract": frozenset(),
     "extract_request": frozenset({"problem", "winners"}),
 }
 QUESTION = frozenset({"question"})
+TURNS = ("alfworld", "episode", "webshop")
+"""Shipped templates of a prompt that is made anew at each turn of an episode (`agent.memory: window`)."""
+PLACES_OF_A_TURN = frozenset({"task", "experience", "history", "observation", "actions", "step", "skill_ops"})
+"""Places of such a template."""
+REQUIRED_IN_A_TURN = frozenset({"observation"})
 
 
 class Templates:
@@ -73,28 +90,33 @@ class Templates:
     def render(self, name: str, **values: str) -> str:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
         template = self.get(name)
-        lines = template.template.split("\n")
+        paragraphs = [part for part in template.template.split("\n\n") if not _is_empty(part, values)]
+        lines = "\n\n".join(paragraphs).split("\n")
         kept = [line for line in lines if not _is_empty(line, values)]
         return Template("\n".join(kept)).substitute(values)
 
-    def get(self, name: str) -> Template:
+    def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
+
+        Args:
+            name: its name or path.
+            of_a_turn: it is one of `agent.memory: window`, with places of its own.
 
         Raises:
             ConfigError: there is none, it cannot be read, or its places are not those it must have.
         """
         if name not in self._read:
-            self._read[name] = self._load(name)
+            self._read[name] = self._load(name, of_a_turn)
         return self._read[name]
 
-    def _load(self, name: str) -> Template:
+    def _load(self, name: str, of_a_turn: bool) -> Template:
         if "/" in name or name.endswith(".md"):
             source: Traversable = Path(name)
         else:
             found = [folder.joinpath(f"{name}.md") for folder in self._folders]
             existing = [path for path in found if path.is_file()]
             if not existing:
-                known = [known for known in self.names() if known not in PLACES]
+                known = [each for each in self.names() if each not in PLACES and (each in TURNS) <= of_a_turn]
                 raise ConfigError(
                     f"Unknown prompt template {name!r}.{did_you_mean(name, known)} A file is given by its path."
                 )
@@ -105,10 +127,10 @@ class Templates:
             raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
         template = Template(text)
         places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
-        allowed, required = (
-            PLACES.get(name, QUESTION),
-            REQUIRED.get(name, QUESTION if name not in PLACES else frozenset()),
-        )
+        allowed = PLACES.get(name, QUESTION)
+        required = REQUIRED.get(name, frozenset() if name in PLACES else QUESTION)
+        if of_a_turn:
+            allowed, required = PLACES_OF_A_TURN, REQUIRED_IN_A_TURN
         if not required <= places <= allowed:
             raise ConfigError(
                 f"Prompt template {name!r} ({source}) must hold {_listed(required)} and may hold {_listed(allowed)}; "
@@ -117,8 +139,8 @@ class Templates:
         return template
 
 
-def _is_empty(line: str, values: Mapping[str, str]) -> bool:
-    places = Template(line).get_identifiers()
+def _is_empty(part: str, values: Mapping[str, str]) -> bool:
+    places = Template(part).get_identifiers()
     return bool(places) and all(values.get(place) == "" for place in places)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FinishReason = Literal["stop", "length", "error"]
-StopReason = Literal["terminated", "truncated", "max_turns", "error"]
+StopReason = Literal["terminated", "truncated", "max_turns", "timeout", "error"]
+Verdict = Literal["valid", "repaired", "invalid"]
 Role = Literal["system", "user", "assistant"]
 Tier = Literal["general", "task", "mistake"]
 ChangeKind = Literal["add", "edit", "replace", "remove", "evict", "use"]
@@ -116,7 +117,7 @@ class Step:
 
     observation: str
     action: str
-    """What the environment was given: the model's own words, without what was inserted into them."""
+    """What the environment was given: what the model's own words say, without what was inserted into them."""
     reward: float
     terminated: bool
     truncated: bool
@@ -127,6 +128,17 @@ class Step:
     """What `step` returned beside the rest: texts, numbers and truth values, without the texts that `reset` had returned too."""
     admissible: tuple[str, ...] = ()
     """The actions that the environment listed as possible when this one was chosen; empty where it lists none."""
+    verdict: Verdict | None = None
+    """How the action was found in the model's words (`agents.projection`); None where all of them are the action."""
+    complaint: str = ""
+    """Why it is not `valid`; empty where it is."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What the prompt had no room for, by what it is: `turns` of the history, `observation_tokens`, `actions`, `skills`."""
+
+    @property
+    def written(self) -> str:
+        """All that the model wrote in this turn; the action where no model acted."""
+        return self.action if self.completion is None else self.completion.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +295,13 @@ class Trajectory:
     @property
     def text(self) -> str:
         """All that the model wrote, turn by turn."""
-        return "\n".join(step.action for step in self.steps)
+        return "\n".join(step.written for step in self.steps)
+
+    @property
+    def won(self) -> bool | None:
+        """What the environment says of its success (`won` in `info`), at the last step; None where it says nothing."""
+        won = self.steps[-1].info.get("won") if self.steps else None
+        return won if isinstance(won, bool) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers.extract import last_tagged
 from skill_ttrl.config import SkillTTRLConfig
@@ -200,7 +201,7 @@ def _asking(config: SkillTTRLConfig) -> PromptFormatter:
 
 
 def _fits(bench: Workbench, question: str) -> bool:
-    length = bench.backend.count(bench.agent.messages((), question)) if question.strip() else 0
+    length = bench.backend.count(bench.agent.prompt(Scene(question)).messages) if question.strip() else 0
     return 0 < length <= bench.config.data.max_prompt_tokens
 
 

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import ConversationAgent, Scene
+from skill_ttrl.agents.projection import projection
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.agents.window import Window
 from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
@@ -26,6 +28,7 @@ from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
+from skill_ttrl.templates import Templates
 from skill_ttrl.types import Skill, Task, derive_seed
 
 if TYPE_CHECKING:
@@ -97,12 +100,29 @@ def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool
 
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent | SkillAgent:
     """The agent that a config asks for: one with skills where it has a skills section."""
+    project = projection(config.agent.projection, resolve_env(config.env.id))
+    window = make_window(config, backend) if config.agent.memory == "window" else None
+    agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     if config.skills is None:
-        return ConversationAgent(PromptFormatter.from_config(config.agent), config.agent.memory)
-    formatter = PromptFormatter.from_config(
-        config.agent, skill_tokens=config.skills.prompt_tokens, count=backend.count_text
+        formatter = PromptFormatter.from_config(agent)
+        return ConversationAgent(formatter, agent.memory, window=window, project=project)
+    formatter = PromptFormatter.from_config(agent, skill_tokens=config.skills.prompt_tokens, count=backend.count_text)
+    return SkillAgent(formatter, config.skills, agent.memory, window=window, project=project)
+
+
+def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
+    """What makes the prompts of `agent.memory: window`."""
+    return Window(
+        Templates(config.agent.prompts),
+        config.agent.template,
+        system=config.agent.system,
+        history=config.agent.history,
+        observation_tokens=config.agent.observation_tokens,
+        max_tokens=config.data.max_prompt_tokens,
+        count=backend.count,
+        count_text=backend.count_text,
+        asks=config.skills is not None and config.skills.max_retrievals > 0,
     )
-    return SkillAgent(formatter, config.skills, config.agent.memory)
 
 
 def refuse_unready(config: SkillTTRLConfig) -> None:
@@ -311,7 +331,7 @@ def fit_prompts(
     """
 
     def length(question: str) -> int:
-        return backend.count(agent.messages((), question))
+        return backend.count(agent.prompt(Scene(question)).messages)
 
     kept: list[Task] = []
     long: list[str] = []
@@ -363,7 +383,9 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     backend, agent = made.backend, made.agent
     shown = Skill("skill", "skill", "skill")
     alone = backend.count_text(agent.formatter.render_skill(shown))
-    with_skill, without = (backend.count(agent.messages((), "question", few)) for few in ((shown,), ()))
+    with_skill, without = (
+        backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in ((shown,), ())
+    )
     told = backend.count_text(agent.formatter.render_retrieved([shown]))
     prompt = with_skill - without - alone + skills.in_prompt  # a line break for each
     return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)

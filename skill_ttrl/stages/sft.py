@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from skill_ttrl.agents.agent import Scene
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
@@ -100,7 +101,9 @@ def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[E
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     encoded = []
     for shown, row in zip(demonstrations, pieces, strict=True):
-        prompt = encode_chat(tokenizer, agent.messages((), shown.prompt, [_skill(text) for text in shown.skills]))
+        prompt = encode_chat(
+            tokenizer, agent.prompt(Scene(shown.prompt, skills=tuple(map(_skill, shown.skills)))).messages
+        )
         ids: list[int] = []
         mask: list[bool] = []
         for piece in row:

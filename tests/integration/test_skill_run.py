@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.agents.skill_agent import Shown, SkillAgent
 from skill_ttrl.cli.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
@@ -21,7 +21,7 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.inspect import inspect
 from skill_ttrl.stages.rl import group_figures
 from skill_ttrl.stages.trained import Reply, ask, find_trained
-from skill_ttrl.types import Completion, Group, Skill, SkillOps, Step, Task, Trajectory
+from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 
 
@@ -99,14 +99,14 @@ def test_asking_looks_at_the_bank_as_the_run_did(
     shown = []
     choose = SkillAgent.choose
 
-    def watched(self: SkillAgent, *asked: Any) -> list[tuple[Skill, ...]]:
+    def watched(self: SkillAgent, *asked: Any) -> list[Shown]:
         shown.append(choose(self, *asked))
         return shown[-1]
 
     monkeypatch.setattr(SkillAgent, "choose", watched)
     ask(find_trained(trained, overrides), "Compute bako 4.")
-    (((*skills,),),) = shown
-    assert bool(skills) is looks
+    ((chosen,),) = shown
+    assert bool(chosen.skills) is looks
 
 
 @pytest.mark.parametrize("question", ["", " \n", "Compute \udcff."])

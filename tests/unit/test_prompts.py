@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl import PromptFormatter
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.templates import PLACES, Templates
+from skill_ttrl.templates import PLACES, TURNS, Templates
 from skill_ttrl.types import Message, Step
 
 
@@ -26,7 +26,7 @@ def test_signs_of_the_template_language_mean_nothing_in_a_question() -> None:
     assert PromptFormatter().format_batch([hostile, "x"])[0].count(hostile) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in Templates().names() if name not in PLACES])
+@pytest.mark.parametrize("name", [name for name in Templates().names() if name not in PLACES and name not in TURNS])
 def test_shipped_templates_hold_the_question_once_and_end_without_a_line_break(name: str) -> None:
     text = PromptFormatter(name).format_prompt("QUESTION")
     assert text.count("QUESTION") == 1 and not text.endswith("\n")
@@ -36,7 +36,7 @@ def test_conversations() -> None:
     formatter = PromptFormatter("plain", system="Be brief.")
     assert formatter.messages("1+1?") == (Message("system", "Be brief."), Message("user", "1+1?"))
     steps = [Step("1+1?", "3", 0.0, False, False), Step("wrong", "4", 0.0, False, False)]
-    assert ConversationAgent(formatter).messages(steps, "still wrong")[1:] == (
+    assert ConversationAgent(formatter).prompt(Scene("still wrong", steps)).messages[1:] == (
         Message("user", "1+1?"),
         Message("assistant", "3"),
         Message("user", "wrong"),

@@ -122,7 +122,8 @@ def test_what_does_not_fit_the_budget_is_passed_over() -> None:
     who = agent(in_prompt=4)
     small = SkillAgent(PromptFormatter("plain", prompts="tiny", skill_tokens=9), who.config, who.memory, who.access)
     (shown,) = small.choose([task()], ["Compute bako 4."])
-    assert [skill.id for skill in shown] == ["care"]  # 28 characters, 7 tokens of 4; nothing else fits beside it
+    assert shown.left_out == 3
+    assert [skill.id for skill in shown.skills] == ["care"]  # 28 characters, 7 tokens of 4; nothing else fits beside it
 
 
 def test_own_notes_are_found_again_by_the_same_try_only() -> None:
