@@ -73,6 +73,7 @@ def play_episode(
         error=error,
         last_observation=observation if steps else "",
         source=source_of(begun),
+        goal=goal_of(begun),
     )
 
 
@@ -117,6 +118,12 @@ def source_of(info: Mapping[str, Any]) -> str:
     """Where an environment says that it has its task from (`source`); empty where it does not."""
     source = info.get("source")
     return source if isinstance(source, str) else ""
+
+
+def goal_of(info: Mapping[str, Any]) -> str:
+    """What an environment says is to be done (`task`); empty where it does not."""
+    task = info.get("task")
+    return task if isinstance(task, str) else ""
 
 
 def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import gymnasium
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.projection import Projection
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
-from skill_ttrl.episode import finite, listed_actions, plain, source_of
+from skill_ttrl.episode import finite, goal_of, listed_actions, plain, source_of
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
@@ -111,8 +111,8 @@ class Episode:
     @property
     def scene(self) -> Scene:
         """What its agent sees now."""
-        said, asked = self.begun.get("task"), self.task.options.get("question")
-        task = next((text for text in (said, asked) if isinstance(text, str)), "")
+        asked = self.task.options.get("question")
+        task = goal_of(self.begun) or (asked if isinstance(asked, str) else "")
         return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
 
     def act(
@@ -184,6 +184,7 @@ class Episode:
             bank_version=bank_version,
             last_observation=self.observation if self.steps else "",
             source=source_of(self.begun),
+            goal=goal_of(self.begun),
         )
 
     def _fail(self, error: Exception) -> None:

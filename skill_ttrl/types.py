@@ -284,6 +284,8 @@ class Trajectory:
     """What was seen after the last step; empty where nothing was played."""
     source: str = ""
     """Where the environment has the task from (`info["source"]`); empty where it does not say."""
+    goal: str = ""
+    """What was to be done, in words, as the environment says it (`info["task"]`); empty where it does not."""
     view: int = 0
     """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 
@@ -302,6 +304,11 @@ class Trajectory:
         """What the environment says of its success (`won` in `info`), at the last step; None where it says nothing."""
         won = self.steps[-1].info.get("won") if self.steps else None
         return won if isinstance(won, bool) else None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the environment calls it a success: what it says (`won`), else a return above 0."""
+        return self.env_return > 0 if self.won is None else self.won
 
 
 @dataclass(frozen=True, slots=True)
