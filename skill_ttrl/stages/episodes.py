@@ -1,0 +1,48 @@
+"""Reading files of episodes, one trajectory a line, whatever wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from skill_ttrl.errors import DataError
+from skill_ttrl.runs.files import explaining
+from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.types import Trajectory, first_problem, from_json
+
+
+def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterator[Trajectory]:
+    """The episodes of a file in its order, one after another: files are larger than memory.
+
+    A last line that was cut off is left out, which is said.
+
+    Raises:
+        DataError: there is no such file, it holds nothing, or a line is no episode.
+    """
+    path, progress = Path(path), progress or SilentProgress()
+    if not path.is_file():
+        raise DataError(f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}")
+    found = 0
+    with explaining("read", path), path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            if not line.endswith(b"\n"):
+                try:
+                    from_json(Trajectory, line)
+                except ValidationError:
+                    progress.notice(
+                        f"The last line of {path} ({number}, {len(line):,} bytes) was cut off and is left out; the {found:,} before "
+                        "it are used.",
+                        warning=True,
+                    )
+                    break
+            try:
+                yield from_json(Trajectory, line)
+            except ValidationError as error:
+                raise DataError(f"{path}:{number} is no episode: {first_problem(error)}.") from None
+            found += 1
+    if not found:
+        raise DataError(f"{path} holds no episode. Collect some: skillttrl collect --env alfworld -o {path}")
