@@ -19,6 +19,7 @@ _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _OPENED = re.compile(r"<action>(.*)", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL | re.IGNORECASE)
 _PLACE = re.compile(r"<[^<>]+>")
+_NUMBER = re.compile(r"\[?(\d{1,4})\]?")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
 """Characters from the end that SkillRL plays where the tags are missing; 30 elsewhere."""
@@ -76,6 +77,24 @@ def project(written: str, admissible: Sequence[str] = ()) -> Projection:
     return Projection(found, "invalid", fault or "it is not among the possible actions")
 
 
+def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection:
+    """As `project`, where the actions are listed with numbers: `[7]` or `7` is the seventh."""
+    found = project(written, admissible)
+    number = _NUMBER.fullmatch(found.action)
+    if found.verdict == "valid" or number is None:
+        return found
+    place = int(number[1]) - 1
+    if not 0 <= place < len(admissible):
+        return Projection(found.action, "invalid", f"there is no action number {number[1]}")
+    closed = _ACTION.search(written) is not None
+    return Projection(admissible[place], *(("valid", "") if closed else ("repaired", found.complaint)))
+
+
+def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
+    """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
+    return f"[{list(admissible).index(action) + 1}]" if numbered and action in admissible else action
+
+
 def project_as_skillrl(tail: int = 30) -> Project:
     """SkillRL's rules to the letter (verl-agent, `env_package/*/projection.py`): lower case; the text between the first
     `<action>` and the first `</action>`; where they are missing the last `tail` characters, invalid; also invalid where `<think>` or
@@ -97,8 +116,10 @@ def project_as_skillrl(tail: int = 30) -> Project:
     return projected
 
 
-def projection(name: str, env_id: str = "") -> Project:
-    """The rule of `agent.projection`: `none`, `action` or `skillrl`."""
+def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Project:
+    """The rule of `agent.projection`: `none`, `action` or `skillrl`; `numbered` as `agent.actions` says."""
+    if name == "action" and numbered:
+        return project_numbered
     if name == "skillrl":
         return project_as_skillrl(UPSTREAM_TAIL.get(env_id, 30))
     return project if name == "action" else whole

@@ -33,6 +33,7 @@ class Window:
         max_tokens: longest prompt, skills not counted; None: no bound.
         count: tokens of a prompt.
         count_text: tokens of a text.
+        numbered: whether every action is listed with its number, which is what is answered.
         asks: whether the model may ask the skill bank, add to it and improve it: then the prompt says how.
     """
 
@@ -45,6 +46,7 @@ class Window:
     count: Callable[[Sequence[Message]], int] = lambda messages: sum(len(each.content) for each in messages) // 4
     count_text: Callable[[str], int] = lambda text: -(-len(text) // 4)
     asks: bool = False
+    numbered: bool = False
 
     def __post_init__(self) -> None:
         self.templates.get(self.template, of_a_turn=True)
@@ -129,12 +131,18 @@ class Window:
             experience=self.experience(skills),
             history=self._history(steps, turns),
             observation=seen,
-            actions="\n".join(actions),
+            actions="\n".join(self._listed(actions)),
             step=str(len(steps) + 1),
             skill_ops=self.templates.render("skill_ops") if self.asks else "",
         )
         system = (Message("system", self.system),) if self.system is not None else ()
         return (*system, Message("user", text))
+
+    def _listed(self, actions: Sequence[str]) -> Sequence[str]:
+        if not self.numbered:
+            return actions
+        pairs = enumerate(actions, start=1)
+        return [self.templates.render("numbered", number=str(number), action=action) for number, action in pairs]
 
     def _history(self, steps: Sequence[Step], turns: int) -> str:
         if not turns:

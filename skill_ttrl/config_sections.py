@@ -91,6 +91,9 @@ class AgentConfig(Section):
     observation_tokens: int | None = Field(default=None, ge=1)
     """Longest observation in a prompt of `memory: window`; its end is cut off, and the step says so. None: only
     `data.max_prompt_tokens` bounds it."""
+    actions: Literal["text", "numbered"] = "text"
+    """How the possible actions are listed in a prompt of `memory: window`. `numbered`: each with a number behind it, and the number is
+    what the model answers; one with a place for words of its own, `search[<your query>]`, is still written out."""
     projection: Literal["none", "action", "skillrl"] = "none"
     """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
     is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""

@@ -28,6 +28,7 @@ from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
+from skill_ttrl.stages.episodes import episode_corpus
 from skill_ttrl.templates import Templates
 from skill_ttrl.types import Skill, Task, derive_seed
 
@@ -100,7 +101,8 @@ def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool
 
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent | SkillAgent:
     """The agent that a config asks for: one with skills where it has a skills section."""
-    project = projection(config.agent.projection, resolve_env(config.env.id))
+    numbered = config.agent.actions == "numbered"
+    project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
     window = make_window(config, backend) if config.agent.memory == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     if config.skills is None:
@@ -121,6 +123,7 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
         max_tokens=config.data.max_prompt_tokens,
         count=backend.count,
         count_text=backend.count_text,
+        numbered=config.agent.actions == "numbered",
         asks=config.skills is not None and config.skills.max_retrievals > 0,
     )
 
@@ -261,6 +264,8 @@ def load_policy(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path
     corpus = []
     if config.model.path == EMBEDDED and config.sft.data is not None:
         corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
+    elif config.model.path == EMBEDDED and config.demonstrations.trajectories is not None:
+        corpus = episode_corpus(config.demonstrations.trajectories)
     return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
 
 

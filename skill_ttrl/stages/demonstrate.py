@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.agent import ConversationAgent, Scene
-from skill_ttrl.agents.projection import project
+from skill_ttrl.agents.projection import answer_for, project
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
@@ -37,13 +37,16 @@ class StepShown:
     task_type: str
     skills: tuple[str, ...]
     """Ids of the skills in the prompt."""
+    answer: str = ""
+    """What is written to mean the action: its number, where actions are numbered; empty: its text."""
     followed: str = ""
     """Id of the skill that the step follows most, by its words; empty where it follows none."""
 
     def response(self, tagged: bool) -> str:
         """What the model is to write."""
         thought = f"<think>{self.thought}</think>" if self.thought else ""
-        return f"{thought}<action>{self.action}</action>" if tagged else self.action
+        answer = self.answer or self.action
+        return f"{thought}<action>{answer}</action>" if tagged else answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def demonstrate(
     """
     steps, _ = chosen_steps(trajectories, config)
     shown = _skills(steps, agent, config, seed)
+    numbered = agent.window is not None and agent.window.numbered
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         step = trajectory.steps[place]
@@ -140,6 +144,7 @@ def demonstrate(
             task_id=trajectory.task.id,
             task_type=trajectory.task.task_type,
             skills=tuple(skill.id for skill in skills),
+            answer=answer_for(action, step.admissible, numbered),
             followed="" if followed is None else followed.id,
         )
 

@@ -23,7 +23,9 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
     """
     path, progress = Path(path), progress or SilentProgress()
     if not path.is_file():
-        raise DataError(f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}")
+        raise DataError(
+            f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}"
+        )
     found = 0
     with explaining("read", path), path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
@@ -46,3 +48,14 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
             found += 1
     if not found:
         raise DataError(f"{path} holds no episode. Collect some: skillttrl collect --env alfworld -o {path}")
+
+
+def episode_corpus(path: str | Path) -> list[str]:
+    """Texts for the built-in tokenizer to learn its words from: what was seen, listed and done, each once for every step."""
+    texts: list[str] = []
+    for trajectory in read_episodes(path):
+        texts += [
+            trajectory.goal,
+            *(text for step in trajectory.steps for text in (step.observation, *step.admissible)),
+        ]
+    return texts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -16,13 +18,18 @@ from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.types import Skill, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
 """(clean, noisy) demonstrations as tokens."""
 
+DEMONSTRATIONS, COVERAGE = "demonstrations.jsonl", "coverage.json"
+"""Files of a run that imitates episodes."""
 MANY = 20_000
 """Demonstrations whose tokenising takes long enough to be announced."""
 
@@ -67,13 +74,13 @@ def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[i
     return indices
 
 
-def encode_demonstrations(bench: Workbench, progress: Progress) -> Encoded:
+def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progress) -> Encoded:
     """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise."""
     config = bench.config.sft
     if config.data is None:
-        raise ConfigError(
-            "The sft phase needs demonstrations: set sft.data.path (see `skillttrl configs show quickstart`)."
-        )
+        encoded = encode_episodes(bench, folder, progress)
+        _refuse_too_long(bench, encoded, "The longest demonstration")
+        return encoded, encoded
     seed = derive_seed(bench.config.seed, "demonstrations")
     demonstrations = load_demonstrations(config.data, seed=seed)
     if not demonstrations:
@@ -81,16 +88,60 @@ def encode_demonstrations(bench: Workbench, progress: Progress) -> Encoded:
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
     noisy = _encode(bench, demonstrations)
-    longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in noisy)
-    positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
-    if positions is not None and longest > positions:
-        raise DataError(
-            f"The longest demonstration of {config.data.path} has {longest} tokens, but the model has {positions} "
-            "positions. Shorten it, or take a model with more."
-        )
+    _refuse_too_long(bench, noisy, f"The longest demonstration of {config.data.path}")
     if not config.data.path.startswith("family:") or config.clean_fraction == 0:
         return noisy, noisy
     return _encode(bench, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
+
+
+def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> list[EncodedDemonstration]:
+    """Steps of collected episodes as tokens. What is imitated is kept in the run's folder, as chats that other trainers read, and
+    beside it what it covers.
+
+    Raises:
+        ConfigError: there are no episodes.
+        DataError: they cannot be read, or there is nothing to imitate.
+    """
+    config = bench.config.demonstrations
+    if config.trajectories is None:
+        raise ConfigError(
+            "The sft phase needs something to imitate: put the phase collect before it, name a file of episodes in "
+            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
+        )
+    episodes, agent = list(read_episodes(config.trajectories, progress)), bench.acting()
+    tagged = bench.config.agent.projection != "none"
+    shown = list(demonstrate(episodes, agent, config, bench.config.seed))
+    bank = [] if bench.bank is None else list(bench.bank.bank.snapshot())
+    found = coverage(shown, episodes, bank, chosen_steps(episodes, config)[1])
+    folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
+    folder.write_json(COVERAGE, asdict(found))
+    progress.notice(said_of(found))
+    tokenizer = bench.policy.tokenizer
+    responses = tokenizer([each.response(tagged) for each in shown], add_special_tokens=False)["input_ids"]
+    return [
+        EncodedDemonstration(encode_chat(tokenizer, each.messages), (*ids, tokenizer.eos_token_id))
+        for each, ids in zip(shown, responses, strict=True)
+    ]
+
+
+def said_of(found: Coverage) -> str:
+    """What demonstrations cover, in a line or two."""
+    verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
+    never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
+    bare = f" {found.without_skills:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
+    return (
+        f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"
+        + (bare if found.skills_shown else "")
+    )
+
+
+def _refuse_too_long(bench: Workbench, encoded: Sequence[EncodedDemonstration], what: str) -> None:
+    longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in encoded)
+    positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        raise DataError(
+            f"{what} has {longest} tokens, but the model has {positions} positions. Shorten it, or take a model with more."
+        )
 
 
 def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:

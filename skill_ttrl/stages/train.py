@@ -33,6 +33,7 @@ from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.gather import gather, learning_phases
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import BANK_OFF, make_reward, reinforce
@@ -71,6 +72,7 @@ def run(
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
+    learning = learning_phases(config)
     if "rl" in config.phases:
         check_vote(config)
     with ExitStack() as stack:
@@ -90,15 +92,16 @@ def run(
                 for text in bank.bank.notices:
                     progress.notice(text, warning=True)
             with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
+                informed = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
                 bench = build(
-                    config,
+                    informed,
                     progress,
                     weights=checkpoint.path if checkpoint else None,
                     bank=bank,
                     stopping=lambda: stop.signum is not None,
                 )
             stack.callback(bench.close)
-            learn = [_phase(name, bench, progress) for name in config.phases]
+            learn = [_phase(name, bench, folder, checkpoint, progress) for name in learning]
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:
@@ -119,13 +122,13 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
-        for name, phase in zip(config.phases, learn, strict=True):
+        for name, phase in zip(learning, learn, strict=True):
             with (
                 ledger.phase(name),
                 spending(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
             ):
                 phase(run)
-        if config.phases == ["sft"]:
+        if learning == ["sft"]:
             bench.backend.sync(0)
             run.evaluate("after")
         summary = summarise(run)
@@ -134,10 +137,13 @@ def run(
         return summary
 
 
-def _phase(name: Phase, bench: Workbench, progress: Progress) -> Callable[[Run], None]:
+def _phase(
+    name: Phase, bench: Workbench, folder: RunFolder, checkpoint: Checkpoint | None, progress: Progress
+) -> Callable[[Run], None]:
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
     if name == "sft":
-        return partial(cold_start, demonstrations=encode_demonstrations(bench, progress))
+        over = checkpoint is not None and checkpoint.phase != "sft"  # then nothing is imitated any more
+        return partial(cold_start, demonstrations=([], []) if over else encode_demonstrations(bench, folder, progress))
     config = bench.config.rl
     if config.prompts_per_step > len(bench.train_tasks):
         raise ConfigError(
