@@ -33,6 +33,10 @@ PLACES: Mapping[str, frozenset[str]] = {
     "merge_request": frozenset({"skills", "proposals"}),
     "extract": frozenset({"title_chars", "text_chars"}),
     "extract_request": frozenset({"problem", "winners", "losers"}),
+    "distill_general": frozenset({"most", "title_chars", "text_chars"}),
+    "distill_task": frozenset({"most", "task_type", "title_chars", "text_chars"}),
+    "distill_mistake": frozenset({"most", "title_chars", "text_chars"}),
+    "distill_request": frozenset({"episodes"}),
 }
 """The templates that are used by name, and the places each may have; any other is one for questions."""
 REQUIRED: Mapping[str, frozenset[str]] = {
@@ -52,6 +56,10 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "merge_request": frozenset({"skills", "proposals"}),
     "extract": frozenset(),
     "extract_request": frozenset({"problem", "winners"}),
+    "distill_general": frozenset(),
+    "distill_task": frozenset({"task_type"}),
+    "distill_mistake": frozenset(),
+    "distill_request": frozenset({"episodes"}),
 }
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")

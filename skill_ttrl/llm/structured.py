@@ -53,17 +53,25 @@ def strict_schema(schema: type[BaseModel]) -> dict[str, Any]:
 def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
     """The first object in a text that fits the schema, and where there is none what is wrong.
 
-    Fenced blocks come first, then the text itself from each brace on. Nothing is evaluated.
+    Fenced blocks come first, then the text itself from each brace on. A schema with `from_list` is handed lists too, where
+    there is no object: one of objects, from a bracket that stands before every brace to where it ends. Nothing is evaluated.
     """
     problem = "there is no JSON object in it."
     seen = False
-    for piece in [*_FENCE.findall(text), text]:
+    pieces = [*_FENCE.findall(text), text]
+    for piece in pieces:
         for value in _objects(piece):
             try:
                 return schema.model_validate(value), ""
             except ValidationError as error:
                 if not seen:  # the outermost object is the one that was meant
                     problem, seen = _explained(error), True
+    if getattr(schema, "from_list", False):
+        for value in (each for piece in pieces for each in _lists(piece)):
+            try:
+                return schema.model_validate(value), ""
+            except ValidationError as error:
+                problem = _explained(error)
     return None, problem
 
 
@@ -80,6 +88,20 @@ def _objects(text: str) -> list[Any]:
             continue
         found.append(value)
         at = end
+    return found
+
+
+def _lists(text: str) -> list[Any]:
+    """Lists of objects that stand in no object: of an answer that was cut off, no inner list is taken for the whole."""
+    decoder, found, first_brace = json.JSONDecoder(), [], text.find("{")
+    starts = [match.start() for match in re.finditer(r"\[", text[: first_brace if first_brace >= 0 else len(text)])]
+    for at in starts[:MOST_STARTS]:
+        try:
+            value, _ = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        if all(isinstance(each, dict) for each in value):
+            found.append(value)
     return found
 
 

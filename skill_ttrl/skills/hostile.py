@@ -26,6 +26,7 @@ OUR_TAGS = (
     "evolve",
     "solution",
     "problem",
+    "episode",
 )
 """Tags that mean something to this framework."""
 CONTROL_TAGS = (

@@ -6,13 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.types import Skill, Step, Tier, Trajectory
+from skill_ttrl.skills.asking import OPENAI, Models
+from skill_ttrl.skills.fuse import Similarity, clusters, content_id
+from skill_ttrl.types import Skill, SkillStats, Step, Tier, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,45 @@ class Teacher(Protocol):
 TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
 
 
+@TEACHERS.register("heuristic")
+class HeuristicTeacher:
+    """Counts what winners did and losers did not; needs no language model."""
+
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+        """See `Teacher.distill`."""
+        from skill_ttrl.skills.distill import distilled
+
+        return distilled(cases, config)
+
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+        """See `Teacher.evolve`."""
+        raise NotImplementedError
+
+
+@TEACHERS.register(OPENAI)
+def _openai(models: Models) -> Teacher:
+    from skill_ttrl.skills.teacher_llm import LLMTeacher
+
+    return LLMTeacher(models.asking("teacher"))
+
+
+def make_teacher(name: str = "heuristic", *, models: Models | None = None) -> Teacher:
+    """The teacher called `name`; `models` says whom `openai` asks.
+
+    Raises:
+        ConfigError: there is none of that name, it cannot be made, or what a user's factory gives is no teacher.
+    """
+    factory = TEACHERS.get(name)
+    try:
+        made = factory(models or Models()) if name == OPENAI else factory()
+    except TypeError as error:
+        raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
+    missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]
+    if missing:
+        raise ConfigError(f"{name!r} gave a {type(made).__name__} without {' and '.join(missing)}: it is no teacher.")
+    return made
+
+
 def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None) -> Case:
     """One episode as a teacher looks at it; `type_names` says what the bank calls the types of tasks."""
     kind = trajectory.task.task_type
@@ -90,3 +133,64 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
 def cases_of(trajectories: Iterable[Trajectory], type_names: Mapping[str, str] | None = None) -> list[Case]:
     """Those of the episodes in which something was done and nothing failed."""
     return [case_of(each, type_names) for each in trajectories if each.steps and each.error is None]
+
+
+def fused(
+    drafts: Sequence[Draft], similarity: Similarity | None = None, threshold: float = 0.95
+) -> tuple[list[Draft], list[str]]:
+    """Drafts of one tier that say the same as one, in the order of the first of them; and what was fused, in words.
+
+    What was found for several types of task holds for any, and becomes general; mistakes stay mistakes. The wording is that of
+    `fuse.clusters`, the evidence that of all. Drafts that replace a skill are left alone.
+
+    Args:
+        drafts: the most important first.
+        similarity: as in `fuse.clusters`; None: only texts of the same words.
+        threshold: least similarity of texts that say the same.
+    """
+    notes: list[str] = []
+    placed: dict[int, Draft] = {place: draft for place, draft in enumerate(drafts) if draft.base}
+    kinds: dict[bool, list[int]] = defaultdict(list)
+    for place, draft in enumerate(drafts):
+        if not draft.base:
+            kinds[draft.tier == "mistake"].append(place)
+    for places in kinds.values():
+        for cluster in clusters([drafts[place].text for place in places], similarity, threshold):
+            alike = [drafts[places[member]] for member in cluster.members]
+            placed[places[cluster.members[0]]] = _as_one(alike, cluster.text)
+            if len(alike) > 1:
+                notes.append(f"{len(alike)} skills that say the same are one: {alike[0].title!r}")
+    return [placed[place] for place in sorted(placed)], notes
+
+
+def skill_of(draft: Draft, *, source: str, taken: Collection[str] = (), round: int | None = None) -> Skill:
+    """The new skill that a draft asks for. Its id is made from its text alone, so that it is the same each time; where that is
+    in `taken`, a number makes it another.
+    """
+    name, number = content_id(draft.text), 1
+    while name in taken:
+        number += 1
+        name = f"{content_id(draft.text)}-{number}"
+    return Skill(
+        id=name,
+        title=draft.title,
+        text=draft.text,
+        when_to_apply=draft.when_to_apply,
+        tier=draft.tier,
+        task_type=draft.task_type,
+        source=source,
+        evidence=draft.evidence,
+        stats=SkillStats(created_round=round or 0),
+    )
+
+
+def _as_one(alike: Sequence[Draft], text: str) -> Draft:
+    first = next(draft for draft in alike if draft.text.strip() == text)
+    types = {draft.task_type for draft in alike}
+    general = any(draft.tier == "general" for draft in alike) or (len(types) > 1 and first.tier == "task")
+    return replace(
+        first,
+        tier="general" if general else first.tier,
+        task_type="" if general or len(types) > 1 else first.task_type,
+        evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)),
+    )
