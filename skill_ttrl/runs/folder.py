@@ -33,7 +33,7 @@ from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describ
 
 __all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]
 
-APPEND_FILES = ("metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl")
+APPEND_FILES = ("metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl", "evolve.jsonl")
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.journal`). It only grows and is never cut back: a verdict once given stays."""
 _STARTED = {LOCK_FILE, "config.yaml", "config_source.yaml"}  # all that a creation killed before `run.json` can leave

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.operators import bank_family
@@ -27,6 +28,9 @@ from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, m
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.samples import said_won
 from skill_ttrl.types import Group, Skill, Trajectory
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.evolve import Evolver
 
 BANK = "bank"
 FAMILY = "family:"
@@ -46,6 +50,8 @@ class RunBank:
     bank: SkillBank
     models: Models = field(default_factory=Models)
     """Language models that may be asked."""
+    evolver: Evolver | None = None
+    """What lets failures change the bank; None where nothing does."""
 
     @property
     def version(self) -> int:
@@ -97,6 +103,8 @@ class RunBank:
             EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
+        if self.config.update == "none" and self.evolver is not None:
+            self._count_uses(groups, step)
         if self.config.stale_after is not None:
             figures["skills_retired"] = float(len(self.bank.evict_stale(step)))
         return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
@@ -139,6 +147,23 @@ class RunBank:
                 "skills_merge_fallback": float(report.fallback),
             }
         return figures
+
+    def _count_uses(self, groups: Sequence[Group], step: int) -> None:
+        """Count for each skill the tries that were given it, and those of them that succeeded: evolution retires by that."""
+        tries = [each for group in groups for each in group.trajectories if each.error is None]
+        uses = [
+            (name, each.succeeded)
+            for each in tries
+            for name in dict.fromkeys((*each.skills_in_prompt, *each.retrieved))
+            if name in self.bank
+        ]
+        if uses:
+            self.bank.record_usages(uses, step, evidence=tuple(dict.fromkeys(group.task.id for group in groups)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of the bank, JSON-able."""
+        evolving = {} if self.evolver is None else {"evolve": self.evolver.state_dict()}
+        return {"bank_version": self.version, **evolving}
 
     def close(self) -> None:
         """Close the bank and its index."""

@@ -177,7 +177,7 @@ class Run:
         # The newest measurement is of earlier weights than these, so its name goes along.
         latest = list(self.evaluations.values())[-1:]
         figures = {f"avg@{found.samples}, measured {found.label}": found.accuracy for found in latest}
-        bank = {} if self.bench.bank is None else {"bank_version": self.bench.bank.version}
+        bank = {} if self.bench.bank is None else self.bench.bank.state_dict()
         return save_checkpoint(
             self.folder,
             phase,
