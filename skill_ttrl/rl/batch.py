@@ -1,7 +1,7 @@
 """Rollouts as tensors: the only place where they are defined.
 
 A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items,
-each with the trajectory's advantage. `RolloutBatch` keeps all items flat, without padding; `micro_batches` cuts it into
+each with the trajectory's advantage or one of its own. `RolloutBatch` keeps all items flat, without padding; `micro_batches` cuts it into
 padded `MicroBatch`es of similar lengths, which is where nearly all of the gain of packing lies on a CPU.
 
 Suffixes name the dimensions: _N items, _T positions of prompt and response, _R positions of the response alone,
@@ -138,15 +138,16 @@ class RolloutBatch:
         )
 
 
-def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
+def pack(groups: Sequence[Group], advantages: Sequence[float | Sequence[float]]) -> RolloutBatch:
     """Sampled groups as a batch: one item for each step that holds a completion with tokens.
 
     Args:
         groups: What was sampled. A group's position is its items' prompt index.
-        advantages: One for each trajectory, group after group.
+        advantages: One for each trajectory, group after group, which all of its steps carry; or for each a row with one for
+            each of its steps.
 
     Raises:
-        ValueError: not one advantage a trajectory, a completion without log-probs, or one without a prompt.
+        ValueError: not one advantage a trajectory or not one a step, a completion without log-probs, or one without a prompt.
     """
     trajectories = [(index, trajectory) for index, group in enumerate(groups) for trajectory in group.trajectories]
     if len(advantages) != len(trajectories):
@@ -158,8 +159,13 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
     masks: list[Sequence[bool]] = []
     item_advantages: list[float] = []
     prompt_index: list[int] = []
-    for (index, trajectory), advantage in zip(trajectories, advantages, strict=True):
-        for step in trajectory.steps:
+    for (index, trajectory), given in zip(trajectories, advantages, strict=True):
+        row = [*given] if isinstance(given, Sequence) else [float(given)] * len(trajectory.steps)
+        if len(row) != len(trajectory.steps):
+            raise ValueError(
+                f"Task {trajectory.task.id!r}: expected one advantage for each of {len(trajectory.steps)} steps, found {len(row)}."
+            )
+        for step, advantage in zip(trajectory.steps, row, strict=True):
             if step.completion is None or not step.completion.token_ids:
                 continue
             if len(step.completion.logprobs) != len(step.completion.token_ids):
@@ -170,7 +176,7 @@ def pack(groups: Sequence[Group], advantages: Sequence[float]) -> RolloutBatch:
             items.append((step.prompt_ids, step.completion.token_ids))
             log_probs.append(step.completion.logprobs)
             masks.append(step.completion.mask or (True,) * len(step.completion.token_ids))
-            item_advantages.append(float(advantage))
+            item_advantages.append(advantage)
             prompt_index.append(index)
     return _flatten(items, log_probs, masks, item_advantages, prompt_index)
 

@@ -5,7 +5,7 @@ DeepSeekMath (arXiv 2402.03300), section 4.1.2: A_i = (r_i - mean(r)) / std(r) w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -16,17 +16,27 @@ from skill_ttrl.rl.advantages.registry import ADVANTAGES
 
 
 def group_advantages(
-    rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, epsilon: float = 1e-6
+    rewards: Sequence[float] | Tensor,
+    groups: Sequence[Hashable] | Tensor,
+    epsilon: float = 1e-6,
+    episodes: Sequence[Hashable] | None = None,
 ) -> Float[Tensor, " N"]:
     """z-score of each reward within its group.
 
     The standard deviation is the unbiased one (n - 1). A group of one keeps its reward (mean 0, deviation 1), as in
     verl. A group whose rewards are all equal gets exactly 0, so that the learner can leave it out.
 
+    With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
+    steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
+    steps of an episode have the same reward this is the z-score over episodes. The variance has that within episodes in it:
+    that between their means alone would be 0 where they are equal, and a difference of steps divided by it without bound.
+    No advantage is beyond sqrt(T_i (E - 1)).
+
     Args:
-        rewards: One for each of N tries.
-        groups: Group of each try; any hashable ids, or a tensor of integers (N,).
+        rewards: One for each of N tries, or steps.
+        groups: Group of each; any hashable ids, or a tensor of integers (N,).
         epsilon: Added to the standard deviation.
+        episodes: Episode of each step, of one group only; None: each reward is that of a whole try.
 
     Returns:
         Advantages (N,), float32.
@@ -41,17 +51,31 @@ def group_advantages(
             f"Expected one group id for each reward, found {len(keys)} ids and rewards of shape "
             f"{tuple(rewards_N.shape)}."
         )
+    if episodes is not None and len(episodes) != len(rewards_N):
+        raise ValueError(f"Expected one episode for each of {len(rewards_N)} rewards, found {len(episodes)}.")
     members: dict[Hashable, list[int]] = defaultdict(list)
     for position, key in enumerate(keys):
         members[key].append(position)
     advantages_N = torch.zeros_like(rewards_N)
     for positions in members.values():
         rewards_G = rewards_N[positions]
-        if len(positions) == 1:
+        owners = positions if episodes is None else [episodes[place] for place in positions]
+        if len(set(owners)) == 1:
             advantages_N[positions] = rewards_G / (1.0 + epsilon)
         elif rewards_G.min() != rewards_G.max():
-            advantages_N[positions] = (rewards_G - rewards_G.mean()) / (rewards_G.std() + epsilon)
+            mean, deviation = (
+                (rewards_G.mean(), rewards_G.std()) if episodes is None else _over_episodes(rewards_G, owners)
+            )
+            advantages_N[positions] = (rewards_G - mean) / (deviation + epsilon)
     return advantages_N.to(dtype=torch.float32)
+
+
+def _over_episodes(rewards_G: Tensor, episodes: Sequence[Hashable]) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased standard deviation of steps' rewards, each of at least two episodes weighing the same."""
+    steps = Counter(episodes)
+    weights_G = torch.tensor([1 / steps[episode] for episode in episodes], dtype=rewards_G.dtype)
+    mean = (weights_G * rewards_G).sum() / len(steps)
+    return mean, ((weights_G * (rewards_G - mean).square()).sum() / (len(steps) - 1)).sqrt()
 
 
 ADVANTAGES.register("grpo")(group_advantages)

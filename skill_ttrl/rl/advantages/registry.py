@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from inspect import signature
+from typing import Protocol, TypeGuard
 
 from jaxtyping import Float
 from torch import Tensor
@@ -19,6 +20,25 @@ class AdvantageEstimator(Protocol):
     ) -> Float[Tensor, " N"]:
         """Advantages (N,) of `rewards` (N,) within `groups` (N,)."""
         ...
+
+
+class StepwiseEstimator(Protocol):
+    """An estimator that can tell the steps of an episode apart and yet lets each episode weigh the same."""
+
+    def __call__(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        epsilon: float,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Float[Tensor, " N"]:
+        """As an `AdvantageEstimator`; with `episodes`, the episode of each, a reward is that of one step."""
+        ...
+
+
+def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:
+    """Whether an estimator takes `episodes`."""
+    return "episodes" in signature(estimate).parameters
 
 
 ADVANTAGES: Registry[AdvantageEstimator] = Registry("advantage")

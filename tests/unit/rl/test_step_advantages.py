@@ -1,0 +1,195 @@
+"""Advantages where an episode has many steps: each episode weighs the same, or each step; and the penalty of invalid steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from statistics import stdev
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from skill_ttrl.rl.advantages import GroupStatistics, group_advantages, is_stepwise, step_advantages
+from skill_ttrl.rl.batch import pack
+from skill_ttrl.types import Group
+
+EPSILON = 1e-6
+
+rewards = st.sampled_from([0.0, 0.25, 1.0, 10.0])
+episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st.integers(0, 2))
+"""Outcome, whether each step was invalid, group."""
+episodes = st.lists(episode, min_size=1, max_size=12)
+statistics = st.sampled_from(["episodes", "steps"])
+
+
+def advantages(
+    found: Sequence[tuple[float, Sequence[bool], int]],
+    penalty: float,
+    statistics: GroupStatistics = "episodes",
+    *,
+    shift: float = 0.0,
+    estimate: Any = group_advantages,
+) -> list[list[float]]:
+    outcomes = [reward + shift for reward, _, _ in found]
+    penalties = [[penalty * invalid for invalid in steps] for _, steps, _ in found]
+    return step_advantages(outcomes, penalties, [group for _, _, group in found], estimate, EPSILON, statistics)
+
+
+def test_statistics_over_steps_are_verl_agents() -> None:
+    # A win of 10 in 2 steps and a loss in 3, one of them invalid at 0.1. verl-agent's rows: 10 10 0 -0.1 0; their mean is
+    # 19.9/5 and their unbiased variance (2 (10 - 3.98)^2 + 2 (0 - 3.98)^2 + (-0.1 - 3.98)^2) / 4.
+    found = [(10.0, [False, False], 0), (0.0, [False, True, False], 0)]
+    mean, rows = Fraction(199, 50), [*map(Fraction, (10, 10, 0, "-0.1", 0))]
+    deviation = math.sqrt(sum((row - mean) ** 2 for row in rows) / 4)
+    assert deviation == pytest.approx(stdev(map(float, rows)), rel=1e-12) == pytest.approx(5.4956, abs=1e-4)
+    expected = [float(row - mean) / (deviation + EPSILON) for row in rows]
+    assert expected == pytest.approx([1.09543, 1.09543, -0.72422, -0.74241, -0.72422], abs=1e-4)
+    won, lost = advantages(found, 0.1, "steps")
+    assert [*won, *lost] == pytest.approx(expected, abs=1e-6)
+
+
+def test_over_steps_a_long_loss_weighs_more_and_over_episodes_it_does_not() -> None:
+    # One win in 5 steps, one loss in 45. Over steps: mean 1/10, variance 50/49 x 9/100, so z = 0.9 / 0.30305 and
+    # -0.1 / 0.30305. Over episodes: mean 1/2, deviation sqrt(1/2).
+    found = [(1.0, [False] * 5, 0), (0.0, [False] * 45, 0)]
+    deviation = math.sqrt(Fraction(50, 49) * Fraction(9, 100))
+    won, lost = advantages(found, 0.0, "steps")
+    assert won == pytest.approx([0.9 / deviation] * 5, abs=1e-5)
+    assert lost == pytest.approx([-0.1 / deviation] * 45, abs=1e-5)
+    won, lost = advantages(found, 0.0, "episodes")
+    assert won == pytest.approx([math.sqrt(0.5)] * 5, abs=1e-5) and lost == pytest.approx(
+        [-math.sqrt(0.5)] * 45, abs=1e-5
+    )
+
+
+def test_a_penalty_with_each_episode_weighing_the_same_by_hand() -> None:
+    # Scores 1 1 | 0 -0.5 0 0. Means of the episodes: 1 and -1/8, so their mean is 7/16. Variance with Bessel's 2 - 1:
+    # (9/16)^2 + ((7/16)^2 x 3 + (15/16)^2) / 4 = (81 + (147 + 225) / 4) / 256 = 174/256.
+    won, lost = advantages([(1.0, [False] * 2, 0), (0.0, [False, True, False, False], 0)], 0.5)
+    deviation = math.sqrt(174 / 256) + EPSILON
+    assert won == pytest.approx([9 / 16 / deviation] * 2, abs=1e-6)
+    assert lost == pytest.approx([-7 / 16 / deviation, -15 / 16 / deviation, *[-7 / 16 / deviation] * 2], abs=1e-6)
+
+
+@given(episodes)
+def test_without_a_penalty_every_step_carries_grpo_over_episodes(found: list[tuple[float, list[bool], int]]) -> None:
+    plain = group_advantages([reward for reward, _, _ in found], [group for _, _, group in found], EPSILON).tolist()
+    assert advantages(found, 0.0) == [[value] * len(steps) for value, (_, steps, _) in zip(plain, found, strict=True)]
+    # The general formula comes to the same, where it is asked for without need.
+    owners = [number for number, (_, steps, _) in enumerate(found) for _ in steps]
+    asked = group_advantages([found[i][0] for i in owners], [found[i][2] for i in owners], EPSILON, owners)
+    assert asked.tolist() == pytest.approx([plain[i] for i in owners], abs=1e-5)
+
+
+@given(episodes, st.floats(0, 5), statistics)
+def test_an_invalid_step_is_never_better_than_a_valid_one_of_its_episode(
+    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics
+) -> None:
+    for (_, steps, _), row in zip(found, advantages(found, penalty, statistics), strict=True):
+        assert len(row) == len(steps) and all(map(math.isfinite, row))
+        valid = [value for value, invalid in zip(row, steps, strict=True) if not invalid]
+        invalid = [value for value, invalid in zip(row, steps, strict=True) if invalid]
+        assert len({*valid}) <= 1 and len({*invalid}) <= 1
+        assert not valid or not invalid or invalid[0] <= valid[0]
+
+
+@given(episodes, st.floats(0.01, 5), st.integers(-20, 20), statistics)
+def test_a_reward_for_everybody_changes_nothing_where_there_is_something_to_compare(
+    found: list[tuple[float, list[bool], int]], penalty: float, shift: int, statistics: GroupStatistics
+) -> None:
+    before, after = (advantages(found, penalty, statistics, shift=each) for each in (0.0, float(shift)))
+    sizes = [
+        sum(1 if statistics == "episodes" else len(steps) for _, steps, g in found if g == group) for group in range(3)
+    ]
+    for (_, _, group), left, right in zip(found, before, after, strict=True):
+        if sizes[group] > 1:
+            assert left == pytest.approx(right, abs=1e-3)
+
+
+@given(episodes, st.floats(0.001, 5))
+def test_each_episode_weighs_the_same_in_a_group_whose_mean_is_nothing_and_whose_variance_is_one(
+    found: list[tuple[float, list[bool], int]], penalty: float
+) -> None:
+    rows = advantages(found, penalty)
+    for group in {group for _, _, group in found}:
+        members = [row for row, (_, _, owner) in zip(rows, found, strict=True) if owner == group]
+        count = len(members)
+        if count == 1:
+            continue
+        assert sum(sum(row) / len(row) for row in members) == pytest.approx(0, abs=1e-4 * count)
+        assert all(abs(value) <= math.sqrt(len(row) * (count - 1)) + 1e-4 for row in members for value in row)
+        variance = sum(sum(value**2 for value in row) / len(row) for row in members) / (count - 1)
+        assert variance == pytest.approx(0 if all(not any(row) for row in members) else 1, abs=1e-2)
+
+
+@pytest.mark.parametrize("penalty", [1e-9, 1e-3, 0.1, 10.0])
+def test_equal_outcomes_with_equal_shares_of_invalid_steps_do_not_explode(penalty: float) -> None:
+    # Means of the episodes are all equal: a deviation between them alone would be 0.
+    rows = advantages([(1.0, [True, False, False, False], 0)] * 8, penalty)
+    assert all(abs(value) <= math.sqrt(4 * 7) for row in rows for value in row)
+    if penalty > 1e-6:
+        assert rows[0][0] < 0 < rows[0][1]
+    assert advantages([(1.0, [True, True], 0)] * 8, penalty) == [[0.0, 0.0]] * 8  # nothing to prefer
+
+
+def test_the_only_episode_of_a_group_keeps_its_scores() -> None:
+    (row,) = advantages([(1.0, [False, True], 0)], 0.25)
+    assert row == pytest.approx([1.0, 0.75], abs=1e-5)
+
+
+def test_an_episode_without_steps_counts_in_the_mean_over_episodes_alone() -> None:
+    found = [(0.0, [], 0), (1.0, [False, True], 0)]
+    empty, row = advantages(found, 0.5)
+    # Scores 0 | 1 0.5: mean 3/8, variance (9 + (25 + 1) / 2) / 64 = 22/64.
+    assert empty == [] and row == pytest.approx([5 / math.sqrt(22), 1 / math.sqrt(22)], abs=1e-5)
+    empty, row = advantages(found, 0.5, "steps")
+    assert empty == [] and row == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], abs=1e-5)
+    assert advantages([(0.0, [], 0)], 0.5, "steps") == [[]] and advantages([], 0.5) == []
+
+
+def centred(
+    rewards: Sequence[float] | torch.Tensor, groups: Sequence[Hashable] | torch.Tensor, epsilon: float
+) -> torch.Tensor:
+    """An estimator of a user's own, which knows of no steps."""
+    return torch.as_tensor(rewards) - torch.as_tensor(rewards).mean()
+
+
+def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_none() -> None:
+    found = [(1.0, [False, True], 0), (0.0, [False], 0)]
+    assert is_stepwise(group_advantages) and not is_stepwise(centred)
+    assert advantages(found, 0.0, estimate=centred) == [[0.5, 0.5], [-0.5]]
+    assert advantages(found, 0.6, "steps", estimate=centred)[0] == pytest.approx([1 - 1.4 / 3, 0.4 - 1.4 / 3])
+    with pytest.raises(ValueError, match="does not take `episodes`"):
+        advantages(found, 0.6, estimate=centred)
+
+
+@given(episodes, st.floats(0.01, 2), statistics, st.randoms(use_true_random=False))
+def test_the_order_of_the_episodes_does_not_matter(
+    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics, draw: Any
+) -> None:
+    assume(len(found) > 1)
+    order = draw.sample(range(len(found)), len(found))
+    rows = advantages(found, penalty, statistics)
+    for place, row in zip(order, advantages([found[i] for i in order], penalty, statistics), strict=True):
+        assert row == pytest.approx(rows[place], abs=1e-4)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(ValueError, match="one episode for each of 2 rewards, found 1"):
+        group_advantages([1.0, 0.0], [0, 0], EPSILON, ["a"])
+
+
+def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:
+    (group,) = make_groups(prompts=1, tries=2, turns=2)
+    batch = pack([group], [[0.5, -0.25], [0.125, 1.0]])
+    assert batch.advantages_N.tolist() == [0.5, -0.25, 0.125, 1.0]
+    silent = replace(group.trajectories[0].steps[0], completion=None)
+    mixed = replace(group.trajectories[0], steps=(silent, *group.trajectories[0].steps[1:]))
+    assert pack([replace(group, trajectories=(mixed,))], [[0.5, -0.25]]).advantages_N.tolist() == [-0.25]
+    with pytest.raises(ValueError, match="one advantage for each of 2 steps, found 1"):
+        pack([group], [[0.5], [0.125, 1.0]])
