@@ -18,6 +18,7 @@ from skill_ttrl.agents.alfworld_places import OPENABLE, chance
 
 TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """What is to be done with a thing → the kind of receptacle that does it, open or closed."""
+_UNDOES = {"heat": "cool", "cool": "heat"}
 TRIES = 4
 """Times that a command is given by plan. A plan that asks for more is stuck, and the least tried command is given instead."""
 UNLIKELY = 0.01
@@ -77,8 +78,8 @@ class Room:
     """Receptacles within reach that would take what is held."""
     refused: set[tuple[str, str]] = field(default_factory=set)
     """(kind of a thing that was held, receptacle that stood open and would not take it)."""
-    treated: set[str] = field(default_factory=set)
-    """Things that have been cleaned, heated or cooled."""
+    treated: set[tuple[str, str]] = field(default_factory=set)
+    """("clean", "heat" or "cool", thing that has been treated so and still is)."""
 
     def see(self, commands: Sequence[str]) -> None:
         """Take note of what the commands that are possible now tell about the room."""
@@ -101,6 +102,13 @@ class Room:
             for place in self.here - self.shut:
                 self.inside[place] = {thing for verb, thing, at in told if verb == "take" and at == place}
         self.lamps |= {lamp: min(self.here) for lamp in named("use") if self.here}
+
+    def undergo(self, command: str) -> None:
+        """Take note of what a command that was given does to what is held; what is heated is cool no more."""
+        verb, thing, _ = found.groups() if (found := _COMMAND.fullmatch(command)) else ("", "", "")
+        if verb in TOOLS:
+            self.treated.add((verb, thing))
+            self.treated.discard((_UNDOES.get(verb, ""), thing))
 
     def steps_into(self, place: str) -> int:
         """Steps from here until one sees what is in a receptacle, 0 to 2, by what is known of it."""
@@ -140,7 +148,7 @@ def next_command(errand: Errand, room: Room) -> str | None:
         return next((f"move {held} to {place}" for place in sorted(room.welcome)), None)
     if errand.how == "light":
         return _light(errand, room)
-    if errand.how in TOOLS and held not in room.treated:
+    if errand.how in TOOLS and (errand.how, held) not in room.treated:
         tool = _nearest(room, [place for place in room.places if kind(place) == TOOLS[errand.how]])
         return tool and (f"{errand.how} {held} with {tool}" if tool in room.here else f"go to {tool}")
     goal = _goal(errand, room)
@@ -219,20 +227,26 @@ class ALFWorldExpert:
         self._errand = read_errand(observation)
         self._room = Room()
         self._given: Counter[str] = Counter()
+        self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
         room, errand = self._room, self._errand
+        if self._done is not None:  # before the room is seen again: it tells what was held then
+            self._given[self._done] += 1
+            room.undergo(self._done)
         room.see(commands)
         command = next_command(errand, room) if errand else None
         if command is None or command not in commands or self._given[command] >= TRIES:
             command = self._least_tried(commands)
-        elif errand and room.held is not None and command.startswith(f"{errand.how} "):
-            room.treated.add(room.held)
-        self._given[command] += 1
+        self._done = command
         return command
+
+    def overruled(self, action: str) -> None:
+        """See `Player`: another command was given than the one it chose."""
+        self._done = action
 
     def _least_tried(self, commands: Sequence[str]) -> str:
         """The command given least often; among equals the one that may show most."""

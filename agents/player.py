@@ -12,7 +12,11 @@ from skill_ttrl.registry import Registry
 
 
 class Player(Protocol):
-    """Plays one episode after another, by what the environment shows and nothing else."""
+    """Plays one episode after another, by what the environment shows and nothing else.
+
+    A player may have a method `overruled(action)` too: it is told there that not what it said last was done, but another action
+    (`explore`). One that keeps in mind what it has done needs it.
+    """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
         """An episode begins; `seed` is for its random choices."""
@@ -90,8 +94,28 @@ class RandomPlayer:
         Raises:
             EnvError: there are no admissible actions, or a search is chosen and there is no `info["task"]`.
         """
-        action = self._rng.choice(_listed(info, "admissible_commands"))
-        return search(read_task(info)) if action == SEARCH_SLOT else action
+        return any_action(self._rng, info)
+
+
+def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
+    """Any of the admissible actions, all equally likely; a search whose words are the agent's own is one for the task's words.
+
+    Args:
+        rng: draws it.
+        info: as the environment gave it.
+
+    Raises:
+        EnvError: there are no admissible actions, or a search is drawn and there is no `info["task"]`.
+    """
+    action = str(rng.choice(_listed(info, "admissible_commands")))
+    return search(read_task(info)) if action == SEARCH_SLOT else action
+
+
+def overrule(player: Player, action: str) -> None:
+    """Tell a player that wants to know (`Player`) what was done in place of what it said."""
+    told = getattr(player, "overruled", None)
+    if callable(told):
+        told(action)
 
 
 @PLAYERS.register("walkthrough")
@@ -113,5 +137,5 @@ class WalkthroughPlayer:
 def _listed(info: Mapping[str, Any], name: str) -> Sequence[str]:
     listed = info.get(name)
     if not isinstance(listed, list | tuple) or not listed:
-        raise EnvError(f"This agent needs info[{name!r}], a list of actions, which the environment does not give.")
+        raise EnvError(f"info[{name!r}] is needed here, a list of actions, which the environment does not give.")
     return listed

@@ -75,10 +75,16 @@ class WebShopExpert:
         self._at: Candidate | None = None
         self._decided = False
         self._plan: list[str] = []
+        self._query: str | None = None
+        self._results = False
+        self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`."""
         clicks = read_clicks(info.get("admissible_commands", ()))
+        if self._done is not None:
+            self._follow(self._done)
+        self._results = NEXT in clicks
         if self._plan:
             action = self._plan.pop(0)
         elif BUY in clicks and self._at is not None:
@@ -86,13 +92,33 @@ class WebShopExpert:
         elif NEXT in clicks:
             action = self._browse(observation, clicks)
         elif PREVIOUS in clicks and self._at is not None:
-            self._at.said |= set(words(read_text(observation)))
-            self._at.read = True
+            if self._done == click(FEATURES):
+                self._at.said |= set(words(read_text(observation)))
+                self._at.read = True
             action = click(PREVIOUS)
         else:
-            action = self._search(query(self._wish))
+            action = query(self._wish)
         self._left -= 1
+        self._done = action
         return action
+
+    def overruled(self, action: str) -> None:
+        """See `Player`: something else was clicked or searched for; what it had set out to do is thought over."""
+        self._done = action
+        self._plan.clear()
+        self._decided = False
+
+    def _follow(self, action: str) -> None:
+        """Take note of where an action has led."""
+        if action.startswith("search["):
+            if action != self._query:  # what was found before stands on no page of these results
+                self._seen.clear()
+                self._last = 0
+            self._query, self._page = action, 1
+        elif self._results and action in (click(NEXT), click(PREVIOUS)):
+            self._page += 1 if action == click(NEXT) else -1
+        elif self._results:
+            self._at = self._seen.get(action[6:-1])
 
     def _browse(self, observation: str, clicks: Sequence[str]) -> str:
         """On a page of results: opens an offer, or goes to another page."""
@@ -101,7 +127,7 @@ class WebShopExpert:
             self._note(offers)
             self._last = self._page if offers else PAGES  # after an empty page there is none to look for
         if not self._seen:
-            return self._search(search(self._wish.kind))
+            return search(self._wish.kind)
         best = self._best()
         # To look at something, all but a step of the way is to be gone there and back, and then the best must still be bought.
         looks = [
@@ -118,12 +144,7 @@ class WebShopExpert:
         if wanted.page != self._page:
             return self._turn(1 if wanted.page > self._page else -1)
         self._decided = look is None
-        self._at = wanted
         return click(wanted.offer.asin)
-
-    def _search(self, action: str) -> str:
-        self._page, self._last = 1, 0
-        return action
 
     def _note(self, offers: Sequence[Offer]) -> None:
         for place, offer in enumerate(offers):
@@ -138,7 +159,6 @@ class WebShopExpert:
         return abs(candidate.page - self._page) + 1 + clicks + 1
 
     def _turn(self, by: int) -> str:
-        self._page += by
         return click(NEXT if by > 0 else PREVIOUS)
 
     def _judge(self, at: Candidate, options: Mapping[str, Sequence[str]]) -> str:

@@ -56,7 +56,10 @@ Agent = Annotated[
         "(`rule` of `webshop`), or `module:attribute`.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="With --env: only the first so many tasks. Default: all.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --env: only so many tasks, spread over the split and its types. Default: all."),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of a player's choices. Default: 0.")]
 Recipe = Annotated[
     str | None, typer.Option("--config", metavar="RECIPE", help="Template and lengths for a plain model.")

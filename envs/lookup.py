@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import inspect
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -170,7 +171,7 @@ def env_tasks(
     count: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Task]:
-    """The first `count` tasks of one split of an environment, None for all.
+    """The tasks of one split of an environment; None for all, else `count` of them, spread over types and order (`spread`).
 
     An environment that is made with a `split` is made with this one, whatever `kwargs` say. `progress` is as for
     `prepare_env`.
@@ -191,10 +192,37 @@ def env_tasks(
         env.close()
     if own is None:
         return _seed_tasks(resolve_env(env_id), split, DEFAULT_SEED_TASKS if count is None else count)
-    tasks = [replace(task, env_id=resolve_env(env_id)) for task in own[:count]]
+    tasks = [replace(task, env_id=resolve_env(env_id)) for task in spread(own, count)]
     if not tasks:
         raise SplitError(f"{env_id} has no tasks in the split {split!r}.")
     return tasks
+
+
+def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
+    """So many tasks, in their order, that are to stand for all: always the same ones.
+
+    Each type has its share of them, and at least one task where `count` allows it; those of a type are taken at even distances.
+    Tasks often stand in the order of their types, so that the first ones are of one type only.
+
+    Args:
+        tasks: what there is.
+        count: how many; None, or as many as there are: all.
+    """
+    if count is None or count >= len(tasks):
+        return list(tasks)
+    places: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        places.setdefault(task.task_type, []).append(place)
+    taken = dict.fromkeys(places, 0)
+    # Adams' method: always the type with most tasks for each that was taken of it; before that, those of which none was, largest first.
+    queue = [(-float(len(tasks) + len(own)), order, kind) for order, (kind, own) in enumerate(places.items())]
+    heapq.heapify(queue)
+    for _ in range(count):
+        _, order, kind = queue[0]
+        taken[kind] += 1
+        heapq.heapreplace(queue, (-len(places[kind]) / taken[kind], order, kind))
+    chosen = [own[number * len(own) // taken[kind]] for kind, own in places.items() for number in range(taken[kind])]
+    return [tasks[place] for place in sorted(chosen)]
 
 
 def list_envs() -> list[EnvInfo]:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.player import Player
+from skill_ttrl.agents.player import Player, any_action, overrule
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
+ADVICE = "advice"
+"""Key of a step's `info`: what an exploring player would have done there."""
+
 
 def play_episode(
-    env: gymnasium.Env[str, str], task: Task, player: Player, *, seed: int, attempt: int = 0, max_steps: int = 1000
+    env: gymnasium.Env[str, str],
+    task: Task,
+    player: Player,
+    *,
+    seed: int,
+    attempt: int = 0,
+    explore: float = 0.0,
+    max_steps: int = 1000,
 ) -> Trajectory:
     """Play a task to its end.
+
+    A player that explores is asked in every step, so that what it says is always for the state that it is in; in some of them
+    another action is taken all the same. So there are examples of how to get out of states that it would never get into.
 
     An exception of the environment or the player is the episode's outcome (`stop_reason` "error"), not the caller's.
 
@@ -26,6 +40,8 @@ def play_episode(
         player: who plays.
         seed: of the environment, where the task has none, and of the player.
         attempt: number of the try at this task: all begin alike, and the player's choices differ.
+        explore: chance of a step, in [0, 1], that any of the admissible actions is taken, all equally likely, whatever the player
+            says. Above 0, what it said stands in the `info` of every step (`ADVICE`).
         max_steps: bound for environments that set none.
     """
     steps: list[Step] = []
@@ -42,8 +58,12 @@ def play_episode(
         _text(observation, "The environment's observation")
         begun = plain(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
+        draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
         while len(steps) < max_steps:
-            action, admissible = _text(player.act(observation, info), "The agent's action"), listed_actions(info)
+            advice, admissible = _text(player.act(observation, info), "The agent's action"), listed_actions(info)
+            action = any_action(draws, info) if explore and draws.random() < explore else advice
+            if action != advice:
+                overrule(player, action)
             seen, reward, terminated, truncated, info = env.step(action)
             _text(seen, "The environment's observation")
             steps.append(
@@ -53,7 +73,7 @@ def play_episode(
                     finite(reward),
                     bool(terminated),
                     bool(truncated),
-                    info=plain(info, begun),
+                    info=plain(info, begun) | ({ADVICE: advice} if explore else {}),
                     admissible=admissible,
                 )
             )

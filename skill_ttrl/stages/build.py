@@ -159,7 +159,9 @@ def build(
     held_out = config.data.eval is not None or config.data.train is None
     evaluated = train
     if held_out:
-        evaluated = source_tasks(config, env_id, config.data.eval, evaluation_split(config), progress=progress)
+        evaluated = source_tasks(
+            config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress
+        )
     _refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
@@ -277,7 +279,7 @@ def source_tasks(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> list[Task]:
-    """The tasks of a source, or the environment's own where there is none; of these the first `limit`.
+    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
 
     Raises:
         DataError: there are none, or they cannot be read.
@@ -298,13 +300,13 @@ def source_tasks(
 def training_tasks(
     config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, progress: Progress | None = None
 ) -> list[Task]:
-    """What a run is trained on: the tasks of `source`, or those of `env.train_split`.
+    """What a run is trained on: the tasks of `source`, or `env.train_tasks` of those of `env.train_split`.
 
     Raises:
         DataError, EnvError: there are none, or they cannot be read.
     """
     split = config.env.train_split if source is None else "train"
-    return source_tasks(config, env_id, source, split, progress=progress)
+    return source_tasks(config, env_id, source, split, config.env.train_tasks, progress)
 
 
 def evaluation_split(config: SkillTTRLConfig) -> str:

@@ -34,7 +34,7 @@ from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json,
 PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
 """(tasks, tries, sampling, seed) → one group a task, in order."""
 KEPT = ("seed", "env", "agent", "skills", "runtime")
-"""Sections of a config that samples depend on as a whole; of others only what `_made_with` names."""
+"""Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 
 DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
 """Fields of an endpoint that samples depend on."""
@@ -173,10 +173,10 @@ def open_samples(
     """
     made_with = {
         "model": subject.fingerprint(),
-        "config": _made_with(subject.config),
+        "config": decisive(subject.config),
         "data": [
             {"name": each.name, **(each.source.model_dump(mode="json") if each.source is not None else {})}
-            | ({} if each.limit is None else {"limit": each.limit})
+            | ({} if each.limit is None else {"tasks": each.limit})
             for each in problems
         ],
         "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},
@@ -203,7 +203,7 @@ def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks
     return partial(play_both, bench, make_rewording(bench))
 
 
-def _made_with(config: SkillTTRLConfig) -> dict[str, Any]:
+def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
     """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
     whole = config.model_dump(mode="json")
     asked = {"endpoints": {"policy": endpoint_identity(config)}} if config.rollout.backend == REMOTE else {}

@@ -42,7 +42,7 @@ class Problems:
     split: str
     """Name of the part that they are."""
     limit: int | None = None
-    """Of the environment's own: only so many, the first; None: all."""
+    """Of the environment's own: only so many, spread over all (`envs.lookup.spread`); None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ class Subject:
             )
         if data.eval is not None:
             return Problems("", _pinned(data.eval), "test")
-        return Problems("", _pinned(data.train), evaluation_split(self.config) if data.train is None else "train")
+        if data.train is not None:
+            return Problems("", _pinned(data.train), "train")
+        return Problems("", None, evaluation_split(self.config), self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[frozenset[str] | None, str]:
         """Contents of all that the run was trained on, the prompts of its demonstrations included, and why they are not known.

@@ -1,0 +1,137 @@
+"""A player that explores: any action now and then, and what it would have done there beside every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.player import RandomPlayer
+from skill_ttrl.agents.webshop_expert import WebShopExpert
+from skill_ttrl.agents.webshop_reading import SEARCH_SLOT
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.lookup import spread
+from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.episode import ADVICE, play_episode
+from skill_ttrl.types import Trajectory
+from tests.alfworld_scenes import commands
+from tests.doors import DOORS, Doors, Opener
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each catalogue is read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]:
+    env, player = make_env(DOORS), player or Opener()
+    tasks = Doors().tasks("train")
+    return [play_episode(env, task, player, seed=seed, explore=explore) for task in tasks]
+
+
+def test_what_the_player_would_have_done_stands_beside_every_step() -> None:
+    played = doors(0.5)
+    steps = [step for episode in played for step in episode.steps]
+    assert all(step.info[ADVICE] in step.admissible for step in steps)
+    others = [step for step in steps if step.action != step.info[ADVICE]]
+    # Of the half that is drawn from three actions, a third is what the player says all the same.
+    assert 0.15 < len(others) / len(steps) < 0.5
+    assert all(ADVICE not in step.info for episode in doors(0.0) for step in episode.steps)
+
+
+def test_how_often_it_explores_is_drawn_anew_for_each_seed_task_and_try() -> None:
+    def actions(played: list[Trajectory]) -> list[list[str]]:
+        return [[step.action for step in episode.steps] for episode in played]
+
+    assert actions(doors(0.5)) == actions(doors(0.5)) != actions(doors(0.5, seed=1))
+    task = Doors().tasks("train")[0]
+    tries = [play_episode(Doors(), task, Opener(), seed=0, attempt=n, explore=0.9) for n in range(8)]
+    assert len({tuple(step.action for step in each.steps) for each in tries}) > 1
+
+
+def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:
+    class Attentive(Opener):
+        """Writes down what was done."""
+
+        def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+            super().start(observation, info, seed)
+            self.done: list[str] = []
+
+        def act(self, observation: str, info: Mapping[str, Any]) -> str:
+            self.done.append(super().act(observation, info))
+            return self.done[-1]
+
+        def overruled(self, action: str) -> None:
+            assert action != self.done[-1]
+            self.done[-1] = action
+
+    player = Attentive()
+    for task in Doors().tasks("train"):
+        episode = play_episode(Doors(), task, player, seed=0, explore=0.7)
+        assert player.done == [step.action for step in episode.steps]
+
+
+def test_where_no_action_is_listed_an_exploring_player_fails_its_episode() -> None:
+    class Bare(Doors):
+        """Lists nothing."""
+
+        def _info(self) -> dict[str, Any]:
+            return {}
+
+    episode = play_episode(Bare(), Doors().tasks("train")[0], Opener(), seed=0, explore=1.0)
+    assert episode.error is not None and "info['admissible_commands'] is needed here" in episode.error
+
+
+def test_all_exploring_is_playing_at_random_and_a_search_is_filled_with_the_words_of_the_task() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    for task in spread(env.tasks(), 5):
+        for player in (WebShopExpert(), RandomPlayer()):
+            episode = play_episode(env, task, player, seed=0, explore=1.0)
+            assert episode.error is None
+            assert SEARCH_SLOT not in {step.action for step in episode.steps}
+
+
+HOT = "-= Welcome =- You are in a room. Your task is to: put a hot mug in shelf."
+EMPTY = "go to shelf 1; take mug 1 from microwave 1; close microwave 1"
+HOLDS = "go to shelf 1; examine microwave 1; heat mug 1 with microwave 1"
+
+
+def after(*done: str | None) -> str:
+    """What the expert says when its last words were, or were not, what was done."""
+    player = ALFWorldExpert()
+    said = ""
+    listed = [EMPTY, *[HOLDS] * len(done)]
+    for number, (there, instead) in enumerate(zip(listed, (*done, None), strict=True)):
+        seen = {"admissible_commands": commands(there)}
+        if number == 0:
+            player.start(HOT, seen, 0)
+        said = player.act(HOT, seen)
+        if instead is not None:
+            player.overruled(instead)
+    return said
+
+
+def test_what_the_expert_of_alfworld_did_not_get_to_do_is_still_to_be_done() -> None:
+    assert after(None) == "heat mug 1 with microwave 1"
+    assert after(None, None) == "go to shelf 1", "it is hot now"
+    assert after(None, "look") == "heat mug 1 with microwave 1", "it was not heated"
+
+
+def test_what_chance_did_for_the_expert_of_alfworld_or_undid_is_known() -> None:
+    assert after(None, None, "cool mug 1 with fridge 1") == "heat mug 1 with microwave 1", "it is hot no more"
+
+
+def test_the_expert_of_webshop_goes_on_from_wherever_it_was_led() -> None:
+    """A random purchase ends it, and steps are few; what is left it buys right."""
+    env = WebShopEnv(data="generated", split="dev")
+    tasks = spread(env.tasks(), 60)
+    played = [play_episode(env, task, WebShopExpert(), seed=0, explore=0.1) for task in tasks]
+    bought = [each for each in played if each.steps[-1].action == each.steps[-1].info[ADVICE] and each.env_return]
+    assert not [each.error for each in played if each.error]
+    assert fmean(each.steps[-1].info["won"] for each in bought) > 0.85
