@@ -89,7 +89,9 @@ class HeuristicTeacher:
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
         """See `Teacher.evolve`."""
-        raise NotImplementedError
+        from skill_ttrl.skills.evolve import evolved_by_counting
+
+        return evolved_by_counting(failures, skills, config)
 
 
 @TEACHERS.register(OPENAI)
