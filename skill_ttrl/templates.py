@@ -37,6 +37,8 @@ PLACES: Mapping[str, frozenset[str]] = {
     "distill_task": frozenset({"most", "task_type", "title_chars", "text_chars"}),
     "distill_mistake": frozenset({"most", "title_chars", "text_chars"}),
     "distill_request": frozenset({"episodes"}),
+    "evolve": frozenset({"most", "title_chars", "text_chars"}),
+    "evolve_request": frozenset({"skills", "episodes"}),
 }
 """The templates that are used by name, and the places each may have; any other is one for questions."""
 REQUIRED: Mapping[str, frozenset[str]] = {
@@ -60,6 +62,8 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "distill_task": frozenset({"task_type"}),
     "distill_mistake": frozenset(),
     "distill_request": frozenset({"episodes"}),
+    "evolve": frozenset(),
+    "evolve_request": frozenset({"skills", "episodes"}),
 }
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")

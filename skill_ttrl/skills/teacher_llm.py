@@ -80,10 +80,10 @@ class LLMTeacher:
     """
 
     def __init__(self, asking: Asking) -> None:
-        from skill_ttrl.skills.distill_llm import TEMPLATES
+        from skill_ttrl.skills import distill_llm, evolve_llm
 
         self.asking = asking
-        for name in TEMPLATES:  # one that cannot be read is found now
+        for name in (*distill_llm.TEMPLATES, *evolve_llm.TEMPLATES):  # one that cannot be read is found now
             asking.templates.get(name)
 
     def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
@@ -99,7 +99,9 @@ class LLMTeacher:
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
         """See `Teacher.evolve`; raises as `distill`."""
-        raise NotImplementedError
+        from skill_ttrl.skills.evolve_llm import evolved_by_asking
+
+        return evolved_by_asking(self.asking, failures, skills, config)
 
 
 @dataclass(frozen=True, slots=True)
