@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
-from skill_ttrl.cli.envs import ENV_RULE, envs_app
+from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
+from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
@@ -44,21 +45,6 @@ app.add_typer(configs_app, name="configs")
 app.add_typer(envs_app, name="envs")
 app.add_typer(skills_app, name="skills")
 
-Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. rl.learning_rate=1e-6.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken.")
-]
-Resume = Annotated[
-    str | None,
-    typer.Option(help="`auto`: go on from the newest checkpoint, or start. `last-good`: pass over damaged ones."),
-]
-Env = Annotated[str | None, typer.Option(help=f"Play another environment with its own tasks: {ENV_RULE}.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
-Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 NoBank = Annotated[bool, typer.Option("--no-bank", help="Without the run's skill bank: what are the skills worth?")]
 TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
 
@@ -81,58 +67,9 @@ def root(
     """Options of every command; `--debug` may stand anywhere: `main` takes it out before anything is parsed."""
 
 
-@app.command()
-def train(
-    source: Source,
-    overrides: Overrides = None,
-    output: Output = None,
-    resume: Resume = None,
-    env: Env = None,
-    seed: Seed = None,
-    tracker: Tracker = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run all phases of a recipe: cold start, then sample → vote → reward → GRPO."""
-    _run(source, changes(overrides, env, seed, tracker, None), output, resume, as_json)
-
-
-@app.command()
-def sft(
-    source: Source,
-    overrides: Overrides = None,
-    output: Output = None,
-    resume: Resume = None,
-    env: Env = None,
-    seed: Seed = None,
-    tracker: Tracker = None,
-    as_json: AsJson = False,
-) -> None:
-    """Only the supervised cold start of a recipe."""
-    _run(source, changes(overrides, env, seed, tracker, "sft"), output, resume, as_json)
-
-
-@app.command()
-def rl(
-    source: Source,
-    model: Annotated[Path | None, typer.Option(help="Start from this run, checkpoint or model folder.")] = None,
-    overrides: Overrides = None,
-    output: Output = None,
-    resume: Resume = None,
-    env: Env = None,
-    seed: Seed = None,
-    tracker: Tracker = None,
-    as_json: AsJson = False,
-) -> None:
-    """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`."""
-    if model is not None:
-        from skill_ttrl.runs.folder import RunFolder
-        from skill_ttrl.stages.trained import find_trained
-
-        weights = find_trained(model).weights if RunFolder.exists(model) else model
-        overrides = [*(overrides or []), f"model.path={weights.resolve()}"]
-    _run(source, changes(overrides, env, seed, tracker, "rl"), output, resume, as_json)
-
-
+app.command()(train)
+app.command()(sft)
+app.command()(rl)
 app.command()(collect)
 app.command()(evaluate)
 
@@ -342,54 +279,6 @@ def doctor(
         Console().print(diagnosis_view(found))
     if found.failed:
         raise typer.Exit(5)
-
-
-def changes(
-    overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
-) -> list[str]:
-    """Options that stand for a key, after those of `--set`, as overrides."""
-    # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
-    own = ["data.train=null", "data.eval=null"] if env is not None else []
-    keys = {"env.id": env, "seed": seed, "run.tracker": tracker, "phases": f"[{phase}]" if phase else None}
-    return [*own, *(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
-
-
-def _run(source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool) -> None:
-    from skill_ttrl.cli.views import RunView, closing_lines, summary_table
-    from skill_ttrl.config import load_config, read_config_text, verified_note
-    from skill_ttrl.runs.beside import beside_lines
-
-    config = load_config(source, overrides)
-    text, where = read_config_text(source)
-    if resume not in (None, "auto", "last-good"):
-        raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
-    folder = output or _free_folder(config.name, resume)
-    screen = Console(stderr=as_json)
-    if verified_note(text) == "never":
-        screen.print(f"{where} says `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
-    with RunView(screen, f"{config.name} → {folder}") as view:
-        from skill_ttrl.stages.train import run
-
-        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked above
-    if as_json:
-        print_json(summary)
-        return
-    screen.print(summary_table(summary))
-    for line in closing_lines(summary, beside_lines(folder)):
-        screen.print(visible(line), markup=False, highlight=False)
-    screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
-
-
-def _free_folder(name: str, resume: str | None) -> Path:
-    """`runs/NAME`, or the next free `runs/NAME-2`, …; with `resume` the newest of them that there is."""
-    first = Path("runs") / name
-    taken = [first] if first.exists() else []
-    while taken:
-        following = Path("runs") / f"{name}-{len(taken) + 1}"
-        if not following.exists():
-            return taken[-1] if resume else following
-        taken.append(following)
-    return first
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.doctor import Diagnosis
     from skill_ttrl.stages.inspect import Inspection
     from skill_ttrl.stages.measure import Evaluation
+    from skill_ttrl.stages.plan import PhasePlan, Plan
     from skill_ttrl.stages.trained import Reply
 
 STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -98,3 +100,67 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
         status = Text(check.status, STATUS_STYLES[check.status])
         table.add_row(status, Text(check.name), Text(check.found), Text(check.advice))
     return table
+
+
+def plan_view(found: Plan) -> RenderableType:
+    """What a run would take: a row a phase, then memory, assumptions, and what stands in its way."""
+    table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD)
+    table.add_column("phase")
+    table.add_column("what", overflow="fold")
+    for column in (
+        "episodes",
+        "prompt tokens",
+        "answer tokens",
+        "trained tokens",
+        "hours",
+        "usual hours",
+        "questions",
+        "cost",
+    ):
+        table.add_column(column, justify="right")
+    for each in found.phases:
+        table.add_row(*_plan_row(each))
+    total = ["all", "", *[""] * 4, _hours(found.hours), _hours(found.usual_hours), "", _money(found.cost)]
+    table.add_row(*total, style="bold")
+    parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
+    lines: list[RenderableType] = [
+        table,
+        Text(f"Model: {found.model}, {found.parameters:,} parameters, of which {found.trainable:,} learn."),
+        Text(
+            f"Memory: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}."
+        ),
+    ]
+    if found.speed is not None:
+        speed, how = found.speed, "measured" if found.speed.measured else "reckoned"
+        lines.append(
+            Text(
+                f"Speed of {speed.device} ({how}): {speed.training:,.0f} tokens/s learnt, {speed.reading:,.0f} read, "
+                f"{speed.rounds:,.0f} decoding steps/s."
+            )
+        )
+    lines += [Text(f"- {text}") for text in found.assumptions]
+    lines += [Text(f"Not yet: {text}.", "red") for text in found.obstacles]
+    return Group(*lines)
+
+
+def _plan_row(each: PhasePlan) -> list[str]:
+    counts = (each.episodes, each.prompt_tokens, each.answer_tokens, each.trained_tokens)
+    return [
+        each.phase,
+        each.what,
+        *(f"{count:,}" if count < 1e6 else f"{count / 1e6:,.1f}M" for count in counts),
+        _hours(each.hours),
+        _hours(each.usual_hours),
+        f"{each.requests:,}" if each.requests else "",
+        _money(each.cost),
+    ]
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return ""
+    return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+
+
+def _money(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:.2f}"

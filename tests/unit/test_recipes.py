@@ -69,3 +69,32 @@ def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_samp
     del with_engine["rollout"]["max_batch_size"], without["rollout"]["max_batch_size"]  # of the hf backend
     assert with_engine == without
     assert load_config("ttrl_qwen2.5_0.5b_lora_vllm").vllm.sleep
+
+
+@pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])
+def test_skillrl_recipes_have_the_paper_s_settings(name: str) -> None:
+    config = load_config(name)
+    rl, evolve, sft = config.rl, config.evolve, config.sft
+    assert config.model.path == "Qwen/Qwen2.5-7B-Instruct" and config.phases == ["collect", "distill", "sft", "rl"]
+    assert (sft.learning_rate, sft.batch_size) == (1e-4, 16)
+    assert sft.steps * sft.batch_size == pytest.approx(3 * (config.demonstrations.examples or 0), rel=0.01)
+    assert config.demonstrations.examples == (7500 if name == "skillrl_alfworld" else 2400)
+    assert (rl.learning_rate, rl.kl_coef, rl.kl_estimator, rl.invalid_penalty, rl.steps) == (1e-6, 0.01, "k3", 0.1, 150)
+    assert (rl.prompts_per_step, config.rollout.n_samples_per_prompt, rl.validate_every) == (16, 8, 5)
+    assert evolve is not None
+    assert (evolve.every, evolve.threshold, evolve.deep, evolve.shallow, evolve.max_new_skills) == (5, 0.4, 10, 5, 3)
+    assert config.skills is not None
+    assert (config.skills.top_k, config.skills.min_score) == (6, 0.4)
+    assert (config.agent.history, config.agent.max_turns) == (2, 50 if name == "skillrl_alfworld" else 15)
+    assert (config.eval.temperature, config.env.kwargs["reward"]) == (0.4, 10.0)
+    assert config.waits_for is not None and "FSDP" in config.waits_for
+
+
+@pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])
+def test_the_variant_for_one_gpu_differs_in_adapters_rates_and_engine_alone(name: str) -> None:
+    whole, few = (load_config(each).model_dump() for each in (name, f"{name}_lora"))
+    differing = {key for key in whole if whole[key] != few[key]}
+    assert differing == {"name", "waits_for", "model", "sft", "rl", "vllm"}
+    assert {key for key in whole["rl"] if whole["rl"][key] != few["rl"][key]} == {"learning_rate"}
+    assert {key for key in whole["sft"] if whole["sft"][key] != few["sft"][key]} == {"learning_rate"}
+    assert few["model"]["lora"] is not None and few["vllm"]["sleep"]

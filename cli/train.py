@@ -1,0 +1,253 @@
+"""`skillttrl train`, `sft` and `rl`: all phases of a recipe in one run, or one of them, with a bank and episodes that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.cli.envs import ENV_RULE
+from skill_ttrl.cli.output import print_json
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.hostile import visible
+
+Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
+MaybeSource = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help="A recipe's name or a file. It can be left out with --bank: see below what stands for it.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. rl.learning_rate=1e-6.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken.")
+]
+OutputBeside = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken; with --bank, beside the bank."
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(help="`auto`: go on from the newest checkpoint, or start. `last-good`: pass over damaged ones."),
+]
+Env = Annotated[str | None, typer.Option(help=f"Play another environment with its own tasks: {ENV_RULE}.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
+Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+Bank = Annotated[
+    Path | None,
+    typer.Option(help="Begin with this skill bank: a bank's folder, a run that has one, or an exported file."),
+]
+Trajectories = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.jsonl", help="Episodes to imitate. Default with --bank: trajectories.jsonl beside it."),
+]
+Examples = Annotated[int | None, typer.Option(min=1, help="Most steps that are imitated.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what the run would take (tokens, memory, hours, cost) and do nothing.")
+]
+
+BESIDE = "trajectories.jsonl"
+"""What `skillttrl collect` is told to write in the documentation, beside the bank that comes of it."""
+
+
+def train(
+    source: Source,
+    overrides: Overrides = None,
+    output: Output = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    tracker: Tracker = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
+    _run(source, changes(overrides, env, seed, tracker, None), output, resume, as_json, dry_run)
+
+
+def sft(
+    source: MaybeSource = None,
+    bank: Bank = None,
+    trajectories: Trajectories = None,
+    examples: Examples = None,
+    overrides: Overrides = None,
+    output: OutputBeside = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    tracker: Tracker = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Only the supervised cold start of a recipe.
+
+    With `--bank` it imitates collected episodes with the bank's skills in their prompts. Without CONFIG it is then the quickstart
+    recipe of the environment that the episodes are of.
+    """
+    given = list(overrides or [])
+    if bank is not None or trajectories is not None:
+        episodes = _episodes(bank, trajectories)
+        if source is None:
+            source = _quickstart_of(episodes)
+        given += [f"demonstrations.trajectories={episodes}", "sft.data=null"]
+    if bank is not None:
+        given.append(f"skills.bank={bank}")
+        output = output or _beside(bank, "sft", resume)
+    if examples is not None:
+        given.append(f"demonstrations.examples={examples}")
+    if source is None:
+        raise ConfigError(
+            "Say which recipe (skillttrl configs list), or which skills and episodes: --bank, --trajectories."
+        )
+    _run(source, changes(given, env, seed, tracker, "sft"), output, resume, as_json, dry_run)
+
+
+def rl(
+    source: MaybeSource = None,
+    model: Annotated[Path | None, typer.Option(help="Start from this run, checkpoint or model folder.")] = None,
+    bank: Bank = None,
+    overrides: Overrides = None,
+    output: OutputBeside = None,
+    resume: Resume = None,
+    env: Env = None,
+    seed: Seed = None,
+    tracker: Tracker = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`.
+
+    With `--bank` the run begins with these skills. Without CONFIG it then goes on from the run of `skillttrl sft` beside the bank (or
+    the one that `--model` names) and does what its recipe says.
+    """
+    from skill_ttrl.runs.folder import RunFolder
+    from skill_ttrl.stages.trained import find_trained
+
+    given = list(overrides or [])
+    if bank is not None:
+        given.append(f"skills.bank={bank}")
+        output = output or _beside(bank, "rl", resume)
+        if source is None and model is None:
+            model = _sft_beside(bank)
+    if source is None:
+        if model is None or not RunFolder.exists(model):
+            raise ConfigError(
+                "Say which recipe (skillttrl configs list), or --model with a run of skillttrl sft, whose recipe it then is."
+            )
+        source = str(model / "config.yaml")
+    if model is not None:
+        weights = find_trained(model).weights if RunFolder.exists(model) else model
+        given.append(f"model.path={weights.resolve()}")
+    _run(source, changes(given, env, seed, tracker, "rl"), output, resume, as_json, dry_run)
+
+
+def changes(
+    overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
+) -> list[str]:
+    """Options that stand for a key, after those of `--set`, as overrides."""
+    # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
+    own = ["data.train=null", "data.eval=null"] if env is not None else []
+    keys = {"env.id": env, "seed": seed, "run.tracker": tracker, "phases": f"[{phase}]" if phase else None}
+    return [*own, *(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
+
+
+def _episodes(bank: Path | None, trajectories: Path | None) -> Path:
+    """The file of episodes: what was given, or what stands beside the bank."""
+    if trajectories is not None:
+        return trajectories
+    assert bank is not None
+    beside = bank.parent / BESIDE
+    if not beside.is_file():
+        raise ConfigError(
+            f"There are no episodes beside the bank ({beside}). Say which to imitate: --trajectories FILE.jsonl; collect some "
+            "with: skillttrl collect."
+        )
+    return beside
+
+
+def _quickstart_of(episodes: Path) -> str:
+    """The recipe of the environment that the episodes are of."""
+    from skill_ttrl.config import recipe_names
+    from skill_ttrl.envs.lookup import SHORT_NAMES
+    from skill_ttrl.stages.episodes import read_episodes
+
+    env_id = next(read_episodes(episodes)).task.env_id
+    short = next((name for name, known in SHORT_NAMES.items() if known == env_id), None)
+    recipe = f"quickstart_{short}"
+    if recipe not in recipe_names():
+        raise ConfigError(
+            f"The episodes are of {env_id}, for which no quickstart recipe is shipped. Say which recipe to follow."
+        )
+    return recipe
+
+
+def _beside(bank: Path, name: str, resume: str | None) -> Path:
+    return _free_folder(bank.parent / name, resume)
+
+
+def _sft_beside(bank: Path) -> Path:
+    """The newest run of `skillttrl sft` beside a bank."""
+    found = _free_folder(bank.parent / "sft", "auto")
+    if not (found / "run.json").is_file():
+        raise ConfigError(
+            f"There is no run of skillttrl sft beside the bank ({found}). Do that first, or say what to start from: a recipe, or "
+            "--model."
+        )
+    return found
+
+
+def _run(
+    source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool, dry_run: bool
+) -> None:
+    from skill_ttrl.cli.views import RunView, closing_lines, summary_table
+    from skill_ttrl.config import load_config, read_config_text, verified_note
+    from skill_ttrl.runs.beside import beside_lines
+
+    config = load_config(source, overrides)
+    text, where = read_config_text(source)
+    if resume not in (None, "auto", "last-good"):
+        raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
+    screen = Console(stderr=as_json)
+    if dry_run:
+        from skill_ttrl.cli.tables import plan_view
+        from skill_ttrl.stages.plan import plan
+
+        planned = plan(config)
+        if as_json:
+            print_json(planned)
+        else:
+            screen.print(plan_view(planned))
+        return
+    folder = output or _free_folder(Path("runs") / config.name, resume)
+    if verified_note(text) == "never":
+        screen.print(f"{where} says `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
+    with RunView(screen, f"{config.name} → {folder}") as view:
+        from skill_ttrl.stages.train import run
+
+        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked above
+    if as_json:
+        print_json(summary)
+        return
+    screen.print(summary_table(summary))
+    for line in closing_lines(summary, beside_lines(folder)):
+        screen.print(visible(line), markup=False, highlight=False)
+    screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
+
+
+def _free_folder(first: Path, resume: str | None) -> Path:
+    """This folder, or the next free one, `NAME-2`, …; with `resume` the newest of them that there is."""
+    taken = [first] if first.exists() else []
+    while taken:
+        following = first.with_name(f"{first.name}-{len(taken) + 1}")
+        if not following.exists():
+            return taken[-1] if resume else following
+        taken.append(following)
+    return first

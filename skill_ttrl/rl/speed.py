@@ -1,0 +1,130 @@
+"""How fast a model learns and samples: measured here for the built-in policy, else reckoned from the device's figures."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a device can do at best, by its data sheet."""
+
+    name: str
+    flops: float
+    """Dense bf16 operations a second."""
+    bandwidth: float
+    """Bytes of its memory a second."""
+    memory: float
+    """Bytes."""
+
+
+DEVICES = (
+    Device("H200", 989e12, 4.8e12, 141e9),
+    Device("H100", 989e12, 3.35e12, 80e9),
+    Device("A100", 312e12, 2.0e12, 80e9),
+    Device("L40S", 362e12, 0.86e12, 48e9),
+    Device("RTX 4090", 165e12, 1.0e12, 24e9),
+)
+"""NVIDIA's data sheets, dense figures without sparsity; the first whose name is in the GPU's name counts."""
+PLANNED = DEVICES[1]
+"""Reckoned with where there is no GPU: an H100 of 80 GB."""
+TRAINING_SHARE = 0.35
+"""Of the operations at best that a training step reaches; 0.3 to 0.45 is usual for dense models."""
+PREFILL_SHARE = 0.5
+DECODE_SHARE = 0.5
+"""Of the memory's bandwidth that decoding reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one device."""
+
+    device: str
+    training: float
+    """Tokens a second through forward, backward and optimiser."""
+    reading: float
+    """Prompt tokens a second."""
+    rounds: float
+    """Decoding steps a second: each gives one token to every sequence of the batch."""
+    measured: bool
+    gpus: int = 0
+    """0: a CPU."""
+
+
+def device_of(name: str) -> Device | None:
+    """What is known of a GPU of this name."""
+    return next((device for device in DEVICES if device.name in name), None)
+
+
+def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int | None = None) -> Speed:
+    """From the data sheet: 6 operations a parameter and token in training (4 where almost nothing learns, as under adapters), 2 in
+    reading; decoding reads all weights once a step (2 bytes a parameter).
+
+    Args:
+        parameters: of the model (a count).
+        device: one of the GPUs.
+        gpus: how many share the work.
+        trainable: parameters that learn; None: all.
+    """
+    few = trainable is not None and trainable < parameters // 2
+    return Speed(
+        device.name,
+        training=TRAINING_SHARE * device.flops * gpus / ((4 if few else 6) * parameters),
+        reading=PREFILL_SHARE * device.flops * gpus / (2 * parameters),
+        rounds=DECODE_SHARE * device.bandwidth * gpus / (2 * parameters),
+        measured=False,
+        gpus=gpus,
+    )
+
+
+def measured(model_config: Any, *, tokens: int, rows: int, threads: int | None = None, seconds: float = 1.0) -> Speed:
+    """Measured with a model of this shape and random weights, on the CPU.
+
+    Args:
+        model_config: the transformers config of a small model.
+        tokens: length of each sequence.
+        rows: sequences of a micro-batch.
+        threads: of torch; None: as many as it has now.
+        seconds: how long each of the three figures is measured for, at least.
+    """
+    with torch.random.fork_rng(devices=[]):
+        make: Any = AutoModelForCausalLM.from_config  # it has no types
+        model = make(model_config)
+        batch_N_T = torch.randint(0, model_config.vocab_size, (rows, tokens))
+
+    def learn() -> None:
+        model(input_ids=batch_N_T, labels=batch_N_T, use_cache=False).loss.backward()
+
+    @torch.no_grad()
+    def read() -> None:
+        model.model(input_ids=batch_N_T, use_cache=False)
+
+    with torch.no_grad():
+        cache = model(input_ids=batch_N_T, use_cache=True).past_key_values
+
+    @torch.no_grad()
+    def decode() -> None:
+        model(input_ids=batch_N_T[:, :1], past_key_values=cache, use_cache=True)
+        cache.crop(-1)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        training, reading, rounds = (_rate(work, seconds) for work in (learn, read, decode))
+    finally:
+        torch.set_num_threads(before)
+    return Speed("cpu", training * rows * tokens, reading * rows * tokens, rounds, measured=True)
+
+
+def _rate(work: Any, seconds: float) -> float:
+    work()  # the first time makes what the others use
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds or count < 2:
+        work()
+        count += 1
+    return count / (time.perf_counter() - began)

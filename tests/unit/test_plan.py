@@ -1,0 +1,72 @@
+"""`--dry-run`: what a run would take, reckoned before it starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, reckoned
+from skill_ttrl.stages.plan import USUAL, plan
+
+PAPER = ("skillrl_alfworld", "skillrl_alfworld_lora", "skillrl_webshop", "skillrl_webshop_lora")
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_plan_of_a_paper_recipe_names_every_phase_with_its_hours(name: str) -> None:
+    found = plan(load_config(name))
+    assert [each.phase for each in found.phases] == ["collect", "distill", "sft", "rl", "evaluate"]
+    assert found.parameters >= 7_615_616_512
+    assert found.hours is not None and found.usual_hours is not None and 1 < found.usual_hours < found.hours
+    assert any("published one" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_all_weights_do_not_fit_one_gpu_and_adapters_do(name: str) -> None:
+    found = plan(load_config(name))
+    whole = not name.endswith("_lora")
+    assert any("FSDP" in text for text in found.obstacles) is whole
+    assert (found.peak > found.available) is whole
+    assert found.available == int(PLANNED.memory)
+
+
+def test_tokens_are_those_of_every_turn_at_its_longest() -> None:
+    config = load_config("skillrl_webshop_lora", ["rl.steps=2", "rl.kl_coef=0"])
+    rl = next(each for each in plan(config).phases if each.phase == "rl")
+    assert rl.episodes == 2 * 16 * 8
+    assert rl.prompt_tokens == rl.episodes * 15 * (6000 + 1500)
+    assert rl.answer_tokens == rl.episodes * 15 * 768
+    assert rl.trained_tokens == rl.episodes * 15 * (6000 + 1500 + 768)
+
+
+def test_a_teacher_costs_what_its_prices_say() -> None:
+    priced = ["endpoints.teacher.price_in=2", "endpoints.teacher.price_out=8"]
+    found = plan(load_config("skillrl_webshop_lora", priced))
+    asked = {each.phase: each for each in found.phases}
+    assert asked["rl"].requests == 30
+    assert asked["rl"].cost == pytest.approx(30 * (6000 * 2 + 1500 * 8) / 1e6)
+    assert plan(load_config("skillrl_webshop_lora")).cost is None
+
+
+def test_the_built_in_policy_is_measured_here() -> None:
+    found = plan(load_config("quickstart"))
+    assert found.speed is not None and found.speed.measured and not found.obstacles
+
+
+def test_a_model_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="Cannot read the config"):
+        plan(load_config("skillrl_webshop_lora", ["model.path=nobody/nothing"]))
+
+
+def test_a_device_is_known_by_the_name_that_its_driver_gives() -> None:
+    assert device_of("NVIDIA H100 80GB HBM3") is DEVICES[1]
+    assert device_of("NVIDIA A100-SXM4-80GB") is DEVICES[2]
+    assert device_of("Tesla K80") is None
+
+
+def test_adapters_learn_faster_than_all_weights_and_read_as_fast() -> None:
+    whole, few = reckoned(10**9, PLANNED), reckoned(10**9, PLANNED, trainable=10**7)
+    assert few.training == pytest.approx(1.5 * whole.training)
+    assert few.reading == whole.reading
+    assert all(0 < share < 1 for share in USUAL.values())
