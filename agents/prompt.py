@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from skill_ttrl.config import AgentConfig
-from skill_ttrl.skills.access import TIERS, in_turn
+from skill_ttrl.skills.access import TIERS, Query, SkillAccess
 from skill_ttrl.skills.hostile import escape
 from skill_ttrl.templates import Templates
 from skill_ttrl.types import Message, Skill
@@ -145,9 +145,8 @@ class PromptFormatter:
         return self.templates.render("skills", skills=self._joined(skills), question=text)
 
     def _look_up(self, bank: SkillBank, question: str) -> list[Skill]:
-        task_type, k = self._task_type or None, self._max_skills
-        tiers = [bank.search(question, task_type=task_type, tiers=(tier,), top_k=k) for tier in TIERS]
-        return in_turn(tiers, k)
+        access = SkillAccess(bank.snapshot(), bank.retriever)
+        return list(access.for_prompts([Query(question, self._task_type)], self._max_skills)[0])
 
     def _joined(self, skills: Sequence[Skill]) -> str:
         return "\n".join(self.render_skill(skill) for skill in skills)

@@ -120,8 +120,10 @@ class SkillsConfig(Section):
     """Capacity; the least useful skills go first."""
     stale_after: int | None = Field(default=None, ge=1)
     """A skill that was not used for so many steps is retired; None: never."""
-    retrieval: Literal["embedding", "keyword", "hybrid"] = "embedding"
-    """Cosine similarity, BM25, or their weighted sum."""
+    retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"
+    """Cosine similarity, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
+    the task's type, `in_prompt` general ones and the first five mistakes, as far as `prompt_tokens` reach; questions are answered
+    by BM25."""
     embedder: str = "sentence-transformers"
     """`sentence-transformers`, `hash` (character n-grams, nothing to download), `openai` (`endpoints.embeddings`), or
     `module:attribute` of your own."""
@@ -166,6 +168,11 @@ class SkillsConfig(Section):
     negation never do. None: only texts of the same words."""
     extract: bool = True
     """Where no winner of a group wrote a skill, take one from what their solutions have in common."""
+
+    @property
+    def embeds(self) -> bool:
+        """Whether skills are found by vectors, so that an embedder is needed."""
+        return self.retrieval in ("embedding", "hybrid")
 
     @model_validator(mode="after")
     def _notes_need_vectors(self) -> SkillsConfig:

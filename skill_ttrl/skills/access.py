@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.template import by_template
 from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ class SkillAccess:
 
     def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
-        the best warning, then the second of each.
+        the best warning, then the second of each. Under `template` they are chosen by type of task (`template.by_template`).
         """
         if k == 0:
             return [()] * len(queries)
+        if self.retriever.mode == "template":
+            kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
+            return [tuple(in_turn(kinds[query.task_type], len(self.snapshot))) for query in queries]
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, k) for tier in TIERS]
-        return [tuple(in_turn([hits[place] for hits in tiers], k)) for place in range(len(queries))]
+        columns = ([[hit.skill for hit in hits[place]] for hits in tiers] for place in range(len(queries)))
+        return [tuple(in_turn(each, k)) for each in columns]
 
 
 def _together(found: Sequence[Hit], own: Sequence[Hit], k: int) -> list[Hit]:
@@ -72,8 +77,8 @@ def by_type(
     return found
 
 
-def in_turn(columns: Sequence[Sequence[Hit]], k: int) -> list[Skill]:
+def in_turn(columns: Sequence[Sequence[Skill]], k: int) -> list[Skill]:
     """The first of each column, then the second of each, and so on, `k` in all."""
     longest = max((len(column) for column in columns), default=0)
-    ordered = [column[row].skill for row in range(longest) for column in columns if row < len(column)]
+    ordered = [column[row] for row in range(longest) for column in columns if row < len(column)]
     return ordered[:k]

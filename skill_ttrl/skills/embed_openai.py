@@ -33,7 +33,7 @@ def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
         ConfigError: `skills.embedder` is openai, and the config has no `endpoints.embeddings`.
     """
     skills = config.skills
-    if skills is None or skills.embedder != NAME or skills.retrieval == "keyword":
+    if skills is None or skills.embedder != NAME or not skills.embeds:
         return skills
     own = config.endpoints.embeddings
     if own is None:

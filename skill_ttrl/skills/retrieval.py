@@ -6,6 +6,7 @@ Retrieval is defined as exact scores over one frozen snapshot, ties by id; how t
     keyword     BM25 (Robertson and Zaragoza 2009; k1 = 1.5, b = 0.75, the variant of Lucene) over the whole snapshot;
                 skills that share no word with the query are not found
     hybrid      0.5 x cosine + 0.5 x BM25 divided by the query's best BM25 among the eligible skills
+    template    as keyword; prompts are given skills by type of task, without a query (`skills/template.py`)
 
 A query without content (blank, or nothing the embedder knows) finds nothing. Up to `EXACT_BELOW` eligible skills all are
 scored. Above, Chroma names candidates, more than are needed; they are scored in the same way, and more are asked for
@@ -29,9 +30,14 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.view import KeptVectors, Question, Rows, Scores, View, skill_text
 from skill_ttrl.types import Skill, Tier
 
-Mode = Literal["embedding", "keyword", "hybrid"]
+Mode = Literal["embedding", "keyword", "hybrid", "template"]
 
-WEIGHTS: dict[str, tuple[float, float]] = {"embedding": (1.0, 0.0), "keyword": (0.0, 1.0), "hybrid": (0.5, 0.5)}
+WEIGHTS: dict[str, tuple[float, float]] = {
+    "embedding": (1.0, 0.0),
+    "keyword": (0.0, 1.0),
+    "hybrid": (0.5, 0.5),
+    "template": (0.0, 1.0),
+}
 """Of cosine and BM25."""
 EXACT_BELOW = 8192
 """Up to so many eligible skills all are scored: about a millisecond."""
@@ -62,7 +68,8 @@ def make_retriever(
     chroma_server: str | None = None,
     min_score: float | None = None,
 ) -> Retriever:
-    """A retriever by names, as the `skills` section of a config gives them. `keyword` opens no embedder and no index.
+    """A retriever by names, as the `skills` section of a config gives them. `keyword` and `template` open no embedder and no
+    index.
 
     Args:
         mode: see the module.
@@ -80,7 +87,7 @@ def make_retriever(
         ModelError: the embedder's model cannot be loaded.
         MissingDependencyError: a package of the extra `skills` is not installed.
     """
-    if mode == "keyword":
+    if mode in ("keyword", "template"):
         return Retriever(mode, min_score=min_score)
     if index not in ("memory", "chroma"):
         raise ConfigError(f"Unknown index {index!r}. Known: chroma, memory.")
@@ -99,9 +106,9 @@ class Retriever:
     """Finds skills of a snapshot. Keeps the vectors of the last few snapshots in memory; not for several threads at once.
 
     Args:
-        mode: `embedding`, `keyword` or `hybrid`.
-        embedder: makes the vectors; not needed for `keyword`.
-        index: keeps the vectors; not needed for `keyword`.
+        mode: `embedding`, `keyword`, `hybrid` or `template`.
+        embedder: makes the vectors; not needed for `keyword` and `template`.
+        index: keeps the vectors; likewise.
         min_score: skills that score less are not found; None: no threshold.
         exact_below: number of eligible skills up to which all are scored.
     """
@@ -117,6 +124,7 @@ class Retriever:
     ) -> None:
         if mode not in WEIGHTS:
             raise ConfigError(f"Unknown retrieval {mode!r}. Known: {', '.join(WEIGHTS)}.")
+        self.mode: Mode = mode
         self._cosine_weight, self._keyword_weight = WEIGHTS[mode]
         self._vectors = None
         if self._cosine_weight:

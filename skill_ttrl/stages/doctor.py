@@ -189,10 +189,11 @@ def _skills(config: SkillTTRLConfig) -> list[Check]:
         return make_embedder(skills.embedder, skills.embedder_model, skills.embedder_revision).name
 
     checks = tried("skill bank", begun)
-    if skills.retrieval != "keyword" and skills.embedder != "openai":  # its address is looked at apart
+    if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
         checks += tried("embedder", embedder)
-    packages = {"hybrid": ["bm25s"], "keyword": ["bm25s"]}.get(skills.retrieval, [])
-    packages += ["chromadb"] if skills.index == "chroma" and skills.retrieval != "keyword" else []
+    asks = skills.retrieval != "template" or skills.max_retrievals > 0
+    packages = ["bm25s"] if skills.retrieval != "embedding" and asks else []
+    packages += ["chromadb"] if skills.index == "chroma" and skills.embeds else []
     for name in packages:
         if installed_version(name) is None:
             checks.append(Check("skills", "fail", f"{name} is not installed", "pip install 'skill-ttrl[skills]'"))

@@ -223,7 +223,7 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
             asked["merger"] = "skills.merger"
         if config.skills.update == "merge" and config.skills.extract and config.skills.extractor == "openai":
             asked["teacher"] = "skills.extractor"
-        if config.skills.retrieval != "keyword" and config.skills.embedder == "openai":
+        if config.skills.embeds and config.skills.embedder == "openai":
             asked["embeddings"] = "skills.embedder"
     return asked
 

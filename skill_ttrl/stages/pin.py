@@ -56,7 +56,7 @@ def _model_revision(model: ModelConfig) -> str | None:
 def _embedder_revision(skills: SkillsConfig) -> str | None:
     """Commit of a hub model; another embedder, or a folder, has its fingerprint in the bank's index."""
     hub = skills.embedder == "sentence-transformers" and not Path(skills.embedder_model).expanduser().is_dir()
-    if not hub or skills.retrieval == "keyword":
+    if not hub or not skills.embeds:
         return skills.embedder_revision
     try:
         return hub_commit(skills.embedder_model, skills.embedder_revision)

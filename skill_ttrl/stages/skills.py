@@ -215,7 +215,11 @@ def _history_row(update: BankUpdate) -> tuple[Any, ...]:
 
 
 def _retrieval(bank: SkillBank) -> str:
-    return bank.retrieval_mode if bank.retrieval_mode == "keyword" else f"{bank.retrieval_mode} ({bank.embedder})"
+    return (
+        bank.retrieval_mode
+        if bank.retrieval_mode in ("keyword", "template")
+        else f"{bank.retrieval_mode} ({bank.embedder})"
+    )
 
 
 def _size(skill: Skill) -> int:
