@@ -27,14 +27,16 @@ from skill_ttrl.skills.hostile import visible
 if TYPE_CHECKING:
     from skill_ttrl.runs.report import Summary
 
-SHOWN = ("loss", "reward", "majority_ratio", "label_accuracy", "retrieve_rate", "generate_rate", "bank_skills",
-         "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
+SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_ratio", "label_accuracy",
+         "retrieve_rate", "generate_rate", "bank_skills", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
 """Figures of the live view, in this order, where a step has them."""
 LOOP = ("sample", "vote", "reward", "update")
 LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO", "skills": "merge"}
+BY_TYPE = "success/"
+"""Begins the figures of single types of task: a line of their own, on a terminal, each as it was when it last came."""
 PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
-OVERALL = ("success", "score")
+OVERALL = ("success", "score", "tokens/s", "cost")
 """Figures of such a line, where they come; else the first one that does."""
 
 
@@ -67,6 +69,7 @@ class RunView:
         self._phase = ""
         self._part: str | None = None
         self._figures: Mapping[str, float] = {}
+        self._by_type: dict[str, float] = {}
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> RunView:
@@ -86,7 +89,8 @@ class RunView:
         if not self._with_loop:
             figures = [Text(line, "dim")] if (line := self._figures_line()) else []
             return Panel(Group(self._bars, *figures), title=Text(visible(self._title)))
-        return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim")), title=self._title)
+        types = [Text(line, "dim")] if (line := self._types_line()) else []
+        return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim"), *types), title=self._title)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
@@ -110,6 +114,7 @@ class RunView:
         speed = f"{rate:.1f} {self._units[phase]}s/s"
         self._bars.update(self._tasks[phase], completed=done, speed=speed)
         self._figures = metrics
+        self._by_type |= {name: value for name, value in metrics.items() if name.startswith(BY_TYPE)}
         total = self._totals[phase]
         a_line = max(1, total // PLAIN_LINES)
         due = done // a_line > self._told[phase] // a_line or done == total
@@ -144,6 +149,12 @@ class RunView:
         if overall:
             names = [name for name in OVERALL if name in self._figures] or names[:1]
         return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
+
+    def _types_line(self) -> str:
+        """Success by type: a step has few tasks of each, and of some none."""
+        found = sorted(self._by_type.items())
+        shown = "  ".join(f"{name.removeprefix(BY_TYPE)} {value:.2f}" for name, value in found)
+        return visible(f"success by type: {shown}") if found else ""
 
 
 def summary_table(summary: Summary) -> Table:

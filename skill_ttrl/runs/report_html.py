@@ -22,9 +22,21 @@ Point = tuple[float, float]
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 52, 26, 22  # of one chart, in pixels
 
 FIRST = tuple(
-    f"rl: {name}" for name in ("majority_ratio", "label_accuracy", "reward", "answer_entropy", "flip_rate", "entropy")
+    f"rl: {name}"
+    for name in (
+        "success",
+        "score",
+        "majority_ratio",
+        "label_accuracy",
+        "reward",
+        "answer_entropy",
+        "flip_rate",
+        "entropy",
+    )
 )
-"""Curves that say how the votes fare: they stand first."""
+"""Curves that say how episodes and votes fare: they stand first."""
+BY_TYPE = "rl: success/"
+"""Begins the curves of single types of task: they follow."""
 
 
 def write_report_html(folder: RunFolder) -> Path:
@@ -48,7 +60,7 @@ def report_html(run: Run) -> str:
 
 
 def curves(run: Run) -> list[tuple[str, list[Point]]]:
-    """(title, points) of every figure in `metrics.jsonl` that changes, those of `FIRST` before the others."""
+    """(title, points) of every figure in `metrics.jsonl` that changes, those of `FIRST` before the others, types of task between."""
     points: dict[str, list[Point]] = {}
     for record in run.metrics.to_dict("records"):
         for name, value in record.items():
@@ -56,7 +68,12 @@ def curves(run: Run) -> list[tuple[str, list[Point]]]:
             if number:
                 points.setdefault(f"{record['phase']}: {name}", []).append((float(record["step"]), float(value)))
     moving = [(title, found) for title, found in points.items() if len({value for _, value in found}) > 1]
-    return sorted(moving, key=lambda curve: FIRST.index(curve[0]) if curve[0] in FIRST else len(FIRST))
+
+    def place(curve: tuple[str, list[Point]]) -> int:
+        title = curve[0]
+        return FIRST.index(title) if title in FIRST else len(FIRST) + (not title.startswith(BY_TYPE))
+
+    return sorted(moving, key=place)
 
 
 def line_chart(title: str, points: Sequence[Point]) -> str:

@@ -19,7 +19,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRL
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rewards import Reward, build_reward
-from skill_ttrl.rl.advantages import ADVANTAGES
+from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import Correction
 from skill_ttrl.rl.gauge import Gauge
@@ -31,8 +31,9 @@ from skill_ttrl.runs.statistics import vote_entropy
 from skill_ttrl.stages.ballots import Poll, shaped
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.stopping import stopped_by
-from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 
 PHASE = "GRPO"
@@ -100,6 +101,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock.enter("record")
         figures |= poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
+        figures |= episode_figures(groups, config, by_type=several_types(bench.train_tasks))
         figures |= trained_figures(kept, bench.references, config)
         figures |= vote_metrics(votes, shaping=config.vote.strategy != PLAIN)
         record(run, step, groups, votes, figures, clock)
@@ -137,8 +139,9 @@ def trained_on(
 ) -> list[tuple[Group, VoteResult]]:
     """`n_samples_per_prompt` of each group's tries, drawn with a seed: all vote, these are learned from (TTRL).
 
-    A try that failed in its environment says nothing of the policy and is left out. Where two wordings were asked, half are
-    of each. Where votes are rewarded, a prompt that its vote skips is left out as a whole.
+    A try that failed in its environment says nothing of the policy and is left out; so is one that is left alone by such
+    failures, which has nothing to be compared with. Where two wordings were asked, half are of each. Where votes are
+    rewarded, a prompt that its vote skips is left out as a whole.
     """
     rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
     chosen = []
@@ -150,6 +153,8 @@ def trained_on(
             tries = enumerate(group.trajectories)
             whole = [place for place, each in tries if each.error is None and each.view == view]
             drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
+        if len(drawn) == 1 < min(len(group.trajectories), config.rollout.n_samples_per_prompt):
+            drawn = []
         if not (vote.skipped and config.rl.reward == VOTED):
             chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
@@ -158,16 +163,56 @@ def trained_on(
 def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig) -> RolloutBatch:
     """Rewards become advantages within each group, and everything becomes tensors.
 
-    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shaped`).
+    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shaped`). Where steps of an episode can
+    differ, each has an advantage of its own; a try's reward is its outcome's in any case.
     """
     rewards = [trajectory.reward or 0.0 for group, _ in kept for trajectory in group.trajectories]
     owners = [place for place, (group, _) in enumerate(kept) for _ in group.trajectories]
     estimate = ADVANTAGES.get(config.rl.advantage)
+    if by_steps(config):
+        fines = [penalties(trajectory, config) for group, _ in kept for trajectory in group.trajectories]
+        steps = step_advantages(
+            rewards, fines, owners, estimate, config.rl.advantage_epsilon, config.rl.group_statistics
+        )
+        return pack([group for group, _ in kept], steps)
     advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist() if rewards else [])
     rows = [[next(advantages) for _ in group.trajectories] for group, _ in kept]
     if config.rl.reward == VOTED:
         rows = [shaped(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]
     return pack([group for group, _ in kept], [value for row in rows for value in row])
+
+
+def by_steps(config: SkillTTRLConfig) -> bool:
+    """Whether the advantage of a step depends on more than its episode's reward."""
+    return config.rl.group_statistics == "steps" or config.rl.invalid_penalty > 0
+
+
+def penalties(trajectory: Trajectory, config: SkillTTRLConfig) -> list[float]:
+    """What is taken off the score of each step: `rl.invalid_penalty` where its action was invalid."""
+    return [config.rl.invalid_penalty * (step.verdict == "invalid") for step in trajectory.steps]
+
+
+def check_advantage(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where `rl.advantage` is not there, or cannot do what is asked of the steps of an episode."""
+    estimate = ADVANTAGES.get(config.rl.advantage)
+    if not by_steps(config):
+        return
+    asked = f"rl.group_statistics={config.rl.group_statistics} with rl.invalid_penalty={config.rl.invalid_penalty:g}"
+    if config.rl.reward == VOTED and config.vote.strategy != PLAIN:
+        raise ConfigError(
+            f"{asked} is about single steps, but vote.strategy={config.vote.strategy} shapes the advantages of whole tries. "
+            "Take vote.strategy=majority, or rl.group_statistics=episodes and rl.invalid_penalty=0."
+        )
+    if config.rl.group_statistics == "episodes" and not is_stepwise(estimate):
+        raise ConfigError(
+            f"{asked}: the advantage {config.rl.advantage!r} does not take `episodes`, so it cannot penalise single steps and "
+            "let each episode weigh the same. Take rl.group_statistics=steps, rl.invalid_penalty=0, or rl.advantage=grpo."
+        )
+    if config.rl.invalid_penalty and config.agent.projection == "none":
+        raise ConfigError(
+            f"rl.invalid_penalty={config.rl.invalid_penalty:g}, but with agent.projection=none no action is ever found invalid. "
+            "Set agent.projection=action, or rl.invalid_penalty=0."
+        )
 
 
 def update(learner: Learner, batch: RolloutBatch, step: int, bench: Workbench) -> dict[str, float]:

@@ -13,7 +13,6 @@ from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
-from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
@@ -36,7 +35,7 @@ from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.gather import gather, learning_phases
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
-from skill_ttrl.stages.rl import BANK_OFF, make_reward, reinforce
+from skill_ttrl.stages.rl import BANK_OFF, check_advantage, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.stages.vote_sft import imitate_majority
@@ -157,7 +156,7 @@ def _phase(
     if bench.bank is not None and bench.bank.config.update == "merge":
         _ = bench.bank.merger, bench.bank.config.extract and bench.bank.extractor
     LOSSES.get(config.loss)
-    ADVANTAGES.get(config.advantage)
+    check_advantage(bench.config)
     return partial(reinforce, reward=make_reward(bench))
 
 

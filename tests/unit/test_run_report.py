@@ -19,7 +19,7 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.read import read_run
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.report import Summary, read_summary, summary_markdown, summary_versions, write_summary
-from skill_ttrl.runs.report_html import report_html, write_report_html
+from skill_ttrl.runs.report_html import curves, report_html, write_report_html
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
@@ -142,6 +142,17 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"
     assert "&lt;entropy&gt;" in text and "0.950" in text
+
+
+def test_success_stands_first_among_the_curves_and_that_of_each_type_before_other_figures(folder: RunFolder) -> None:
+    log = MetricsLog(folder)
+    figures = ("entropy", "grad_norm", "success", "success/cool", "success/heat", "kl")
+    for step in range(3):  # a step need not have tasks of every type
+        log.log("rl", step, {name: step + 0.5 for name in figures if step != 1 or name != "success/heat"})
+    found = curves(read_run(folder.path))
+    names = [title.removeprefix("rl: ") for title, _ in found]
+    assert names == ["success", "entropy", "success/cool", "success/heat", "grad_norm", "kl"]
+    assert dict(found)["rl: success/heat"] == [(0.0, 0.5), (2.0, 2.5)]
 
 
 def test_html_report_before_the_first_step(folder: RunFolder) -> None:

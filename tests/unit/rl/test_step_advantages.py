@@ -44,7 +44,7 @@ def test_statistics_over_steps_are_verl_agents() -> None:
     # A win of 10 in 2 steps and a loss in 3, one of them invalid at 0.1. verl-agent's rows: 10 10 0 -0.1 0; their mean is
     # 19.9/5 and their unbiased variance (2 (10 - 3.98)^2 + 2 (0 - 3.98)^2 + (-0.1 - 3.98)^2) / 4.
     found = [(10.0, [False, False], 0), (0.0, [False, True, False], 0)]
-    mean, rows = Fraction(199, 50), [*map(Fraction, (10, 10, 0, "-0.1", 0))]
+    mean, rows = Fraction(199, 50), [Fraction(score, 10) for score in (100, 100, 0, -1, 0)]
     deviation = math.sqrt(sum((row - mean) ** 2 for row in rows) / 4)
     assert deviation == pytest.approx(stdev(map(float, rows)), rel=1e-12) == pytest.approx(5.4956, abs=1e-4)
     expected = [float(row - mean) / (deviation + EPSILON) for row in rows]

@@ -1,0 +1,149 @@
+"""What is said of a training step's episodes, and which advantages their steps get."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from skill_ttrl.cli.views import RunView
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.stages.episode_figures import episode_figures, several_types
+from skill_ttrl.stages.rl import check_advantage, make_batch, trained_on
+from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
+
+PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
+
+
+def config(**sections: Any) -> SkillTTRLConfig:
+    return load_config({"agent": {"max_turns": 9, "projection": "action"}, "rl": {"reward": "env"}} | sections)
+
+
+def step(
+    verdict: Verdict | None = "valid",
+    *,
+    left_out: Mapping[str, int] | None = None,
+    info: Mapping[str, Any] | None = None,
+) -> Step:
+    done = Completion("go", (7,), (-0.5,), "stop")
+    return Step("", "go", 0.0, False, False, (1, 2), done, info or {}, verdict=verdict, left_out=left_out or {})
+
+
+def tried(
+    *steps: Step, kind: str = "heat", reward: float = 0.0, error: str | None = None, stop: StopReason = "terminated"
+) -> Trajectory:
+    return Trajectory(Task("t", "env", task_type=kind), steps, None, stop, reward, error)
+
+
+def group(*tries: Trajectory) -> Group:
+    return Group(tries[0].task, tries)
+
+
+def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
+    won, lost = step(info={"won": True}), step(info={"won": False})
+    groups = [
+        group(tried(lost, won), tried(lost), tried(stop="error", error="broken"), tried(won)),
+        group(tried(lost, kind="cool"), tried(won, kind="cool")),
+    ]
+    assert several_types(each.task for each in groups) and not several_types([groups[0].task] * 2)
+    figures = episode_figures(groups, config(), by_type=True)
+    assert figures["success"] == pytest.approx(3 / 6) and "score" not in figures
+    assert figures["success/heat"] == pytest.approx(2 / 4) and figures["success/cool"] == pytest.approx(1 / 2)
+    assert figures["episode_steps"] == pytest.approx(6 / 5)
+    assert not any(name.startswith("success/") for name in episode_figures(groups, config(), by_type=False))
+
+
+def test_partial_scores_are_told_where_the_environment_gives_them() -> None:
+    half, none = step(info={"won": False, "score": 0.5}), tried(stop="error", error="broken")
+    figures = episode_figures([group(tried(half), none)], config(), by_type=False)
+    assert figures["score"] == pytest.approx(0.25) and figures["success"] == 0
+
+
+def test_of_what_is_not_judged_no_success_is_told() -> None:
+    ungraded = step(None, info={"graded": False})
+    assert not episode_figures([group(tried(ungraded))], SkillTTRLConfig(), by_type=True), (
+        "nothing is new for mathematics"
+    )
+
+
+def test_actions_prompts_and_timeouts_are_shares() -> None:
+    steps = [step("invalid"), step("repaired", left_out={"turns": 2}), step(), step(left_out={"turns": 1, "skills": 3})]
+    figures = episode_figures([group(tried(*steps), tried(stop="timeout"))], config(), by_type=False)
+    expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeouts": 0.5, "episode_steps": 2.0}
+    expected |= {"left_out/turns": 0.5, "left_out/skills": 0.25, "left_out/actions": 0.0}
+    assert expected.items() <= figures.items()
+
+
+def test_the_penalty_is_taken_off_single_steps_and_not_off_the_reward() -> None:
+    good, bad = tried(step(), step("invalid"), reward=1.0), tried(step("repaired"), reward=0.0)
+    kept = [(group(good, bad), PLAIN_VOTE)]
+    batch = make_batch(kept, config(rl={"reward": "env", "invalid_penalty": 0.5}))
+    # Scores 1 0.5 | 0: mean 3/8, variance ((5/8)^2 + (1/8)^2) / 2 + (3/8)^2 = 22/64.
+    assert batch.advantages_N.tolist() == pytest.approx([5 / 22**0.5, 1 / 22**0.5, -3 / 22**0.5], abs=1e-5)
+    assert [each.reward for each in kept[0][0].trajectories] == [1.0, 0.0]
+    plain = make_batch(kept, config()).advantages_N.tolist()
+    assert plain == pytest.approx([0.5**0.5, 0.5**0.5, -(0.5**0.5)], abs=1e-5)
+    rows = make_batch(kept, config(rl={"reward": "env", "group_statistics": "steps"})).advantages_N.tolist()
+    assert rows == pytest.approx([(1 / 3) ** 0.5] * 2 + [-2 * (1 / 3) ** 0.5], abs=1e-5)
+
+
+def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> None:
+    broken = tried(stop="error", error="broken")
+    settings = config(rollout={"n_votes_per_prompt": 2, "n_samples_per_prompt": 2})
+    groups = [group(tried(step(), reward=10.0), broken), group(tried(step()), tried(step()))]
+    kept = trained_on(groups, [PLAIN_VOTE] * 2, settings, 0)
+    assert [len(each.trajectories) for each, _ in kept] == [0, 2]
+    alone = config(rollout={"n_votes_per_prompt": 1, "n_samples_per_prompt": 1})
+    (one,) = trained_on([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
+    assert len(one[0].trajectories) == 1, "asked for one by one they are learned from"
+
+
+def unaware(rewards: Sequence[float], groups: Sequence[Hashable], epsilon: float) -> torch.Tensor:
+    """An advantage that knows of no episodes."""
+    return torch.tensor(rewards)
+
+
+@pytest.mark.parametrize(
+    ("rl", "other", "words"),
+    [
+        ({"invalid_penalty": 0.1, "advantage": f"{__name__}:unaware"}, {}, "does not take `episodes`"),
+        ({"group_statistics": "steps", "reward": "majority"}, {"vote": {"strategy": "harmonic"}}, "whole tries"),
+        ({"invalid_penalty": 0.1}, {"agent": {"max_turns": 9}}, "projection=none no action is ever found invalid"),
+        ({"advantage": "grop"}, {}, "Did you mean 'grpo'"),
+    ],
+)
+def test_what_an_advantage_cannot_do_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_advantage(config(rl={"reward": "env"} | rl, **other))
+
+
+def test_an_advantage_of_ones_own_is_taken_where_it_can_do_what_is_asked() -> None:
+    own = f"{__name__}:unaware"
+    for rl in ({}, {"group_statistics": "steps", "invalid_penalty": 0.5}):
+        check_advantage(config(rl={"reward": "env", "advantage": own} | rl))
+    steps = {"reward": "env", "advantage": own, "group_statistics": "steps", "invalid_penalty": 0.5}
+    batch = make_batch([(group(tried(step("invalid"), step(), reward=1.0)), PLAIN_VOTE)], config(rl=steps))
+    assert batch.advantages_N.tolist() == [0.5, 1.0]
+
+
+def test_success_by_type_is_drawn_live_each_as_it_last_came() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    out = StringIO()
+    with RunView(Console(file=out, force_terminal=True, width=120), "run") as view:
+        view.start("GRPO", 3, "step")
+        view.advance("GRPO", 1, {"success": 0.5, "success/heat": 0.25, "success/cool": 0.75})
+        view.advance("GRPO", 2, {"success": 0.4, "success/heat": 0.125, "invalid_actions": 0.1})
+        view._console.print(view)
+    assert "success 0.400  invalid_actions 0.100" in out.getvalue()
+    assert "success by type: cool 0.75  heat 0.12" in out.getvalue()
+    plain = StringIO()
+    with RunView(Console(file=plain, width=120), "run") as view:
+        view.start("GRPO", 1, "step")
+        view.advance("GRPO", 1, {"success": 0.5, "success/heat": 0.25})
+    assert "success 0.500" in plain.getvalue() and "heat" not in plain.getvalue()
