@@ -38,6 +38,8 @@ class Prompt:
     messages: tuple[Message, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
     """What it had no room for; see `Step.left_out`."""
+    fits: bool | None = None
+    """Whether it is within its limit, skills not counted; None: its maker has not looked."""
 
 
 class Agent(Protocol):

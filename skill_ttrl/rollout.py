@@ -1,194 +1,36 @@
-"""Rollouts: every task is tried `group_size` times, all tries advancing together through one batching backend.
+"""Rollouts: every task is tried `group_size` times through one batching backend.
 
-The loop is the same for one turn and for many. At each turn all living episodes ask at once; tries that stand at the same
-prompt (the first turn of a group) are one request with `n` samples, so the prompt is read once. Where the agent has a skill
-bank, what a try asks in the middle of an answer is answered there and then, for all tries that ask together.
+The same for one turn and for many, in one of two orders. In `lockstep` all living tries ask at once, turn by turn: the same seed
+gives the same samples. When `free`, each asks as soon as its environment has answered: a slow one holds up nobody. Tries that stand
+at the same prompt at the start of a group are one request with `n` samples, so the prompt is read once. Where the agent has a skill
+bank, what a try asks in the middle of an answer is answered there and then.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
-import gymnasium
-
-from skill_ttrl.agents.agent import Agent, Scene
-from skill_ttrl.agents.projection import Projection
-from skill_ttrl.agents.skill_agent import Asked, SkillAgent
-from skill_ttrl.episode import finite, goal_of, listed_actions, plain, source_of
-from skill_ttrl.errors import EnvError
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.attempt import Episode, call_here
+from skill_ttrl.env_pool import EnvPool, EnvThreads
+from skill_ttrl.errors import BudgetError, EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
-from skill_ttrl.llm.pauses import Pause, generate_with_pauses
-from skill_ttrl.skills.merge import note
-from skill_ttrl.skills.merger import titles
-from skill_ttrl.skills.ops import RETRIEVE_END, OutputParser
-from skill_ttrl.types import (
-    Completion,
-    Group,
-    Message,
-    Skill,
-    SkillOps,
-    Step,
-    StopReason,
-    Task,
-    Trajectory,
-    derive_seed,
-)
+from skill_ttrl.llm.gather import GatheringBackend
+from skill_ttrl.turns import Known, Play, answers, show_skills
+from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 
-TextEnvironment = gymnasium.Env[str, str]
-_PARSER = OutputParser()
-
-
-class EnvPool:
-    """Environments that are made once and used again for every episode.
-
-    Args:
-        make: makes one environment; called as often as episodes run side by side.
-    """
-
-    def __init__(self, make: Callable[[], TextEnvironment]) -> None:
-        self._make = make
-        self._envs: list[TextEnvironment] = []
-
-    def take(self, count: int) -> list[TextEnvironment]:
-        """`count` environments, ready to be reset."""
-        while len(self._envs) < count:
-            self._envs.append(self._make())
-        return self._envs[:count]
-
-    def close(self) -> None:
-        """Close them all."""
-        for env in self._envs:
-            env.close()
-        self._envs.clear()
-
-
-@dataclass
-class Episode:
-    """One try while it runs."""
-
-    task: Task
-    env: TextEnvironment
-    observation: str = ""
-    steps: list[Step] = field(default_factory=list)
-    stop_reason: StopReason | None = None
-    error: str | None = None
-    skills: tuple[Skill, ...] = ()
-    """What its prompts show."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """What its present prompt had no room for; see `Step.left_out`."""
-    skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
-    """The same of the skills that were found for it, which holds for all of its prompts."""
-    skill_tokens: int = 0
-    """How much longer its prompts are for that, and for what is said of the bank."""
-    retrieved: list[Skill] = field(default_factory=list)
-    """What it was told, in order."""
-    notes: tuple[Skill, ...] = ()
-    """Skills it wrote itself, where it may find them again."""
-    admissible: tuple[str, ...] = ()
-    """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
-    begun: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment said at the start beside the observation."""
-
-    def start(self, seed: int) -> None:
-        """Reset the environment, with `seed` where the task has none of its own.
-
-        The true answer goes along only where the task still carries it.
-        """
-        options = dict(self.task.options)
-        if self.task.reference is not None:
-            options["reference"] = self.task.reference
-        try:
-            self.observation, info = self.env.reset(
-                seed=seed if self.task.seed is None else self.task.seed, options=options
-            )
-            self.admissible, self.begun = listed_actions(info), plain(info)
-        except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
-            self._fail(error)
-
-    @property
-    def scene(self) -> Scene:
-        """What its agent sees now."""
-        asked = self.task.options.get("question")
-        task = goal_of(self.begun) or (asked if isinstance(asked, str) else "")
-        return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
-
-    def act(
-        self,
-        prompt_ids: tuple[int, ...],
-        completion: Completion,
-        max_turns: int,
-        projection: Projection,
-    ) -> None:
-        """Hand the action to the environment; where no answer came, the episode ends with the reason."""
-        if completion.finish_reason == "error":
-            self.stop_reason, self.error = "error", completion.error or "The sampler gave no answer."
-            return
-        try:
-            seen, reward, terminated, truncated, info = self.env.step(projection.action)
-            step = Step(
-                observation=self.observation,
-                action=projection.action,
-                reward=finite(reward),
-                terminated=bool(terminated),
-                truncated=bool(truncated),
-                prompt_ids=prompt_ids,
-                completion=completion,
-                info=plain(info, self.begun),
-                admissible=self.admissible,
-                verdict=projection.verdict,
-                complaint=projection.complaint,
-                left_out=self.left_out,
-            )
-        except Exception as error:  # as in `start`
-            self._fail(error)
-            return
-        self.steps.append(step)
-        self.observation, self.admissible = seen, listed_actions(info)
-        if terminated:
-            self.stop_reason = "terminated"
-        elif truncated:
-            self.stop_reason = "truncated"
-        elif len(self.steps) >= max_turns:
-            self.stop_reason = "max_turns"
-
-    def end_too_long(self, found: int, limit: int) -> None:
-        """There is no room for another turn; where there was none for the first, nothing was tried."""
-        if self.steps:
-            self.stop_reason = "truncated"
-        else:
-            self.stop_reason, self.error = "error", f"The prompt has {found} tokens, more than the {limit} allowed."
-
-    def finish(self, bank_version: int | None = None) -> Trajectory:
-        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text.
-
-        `bank_version` is that of the skill bank; None where there is none, then the text is not searched for operations.
-        """
-        answer = None
-        if self.steps:
-            last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else _PARSER.parse(last.written).answer
-            answer = answer if answer is None else str(answer)
-        assert self.stop_reason is not None
-        return Trajectory(
-            self.task,
-            tuple(self.steps),
-            answer,
-            self.stop_reason,
-            error=self.error,
-            ops=None if bank_version is None else operations(self.steps),
-            skills_in_prompt=tuple(skill.id for skill in self.skills),
-            retrieved=tuple(skill.id for skill in self.retrieved),
-            bank_version=bank_version,
-            last_observation=self.observation if self.steps else "",
-            source=source_of(self.begun),
-            goal=goal_of(self.begun),
-        )
-
-    def _fail(self, error: Exception) -> None:
-        self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
+Schedule = Literal["lockstep", "free"]
+Placed = tuple[int, Episode]
+"""A try and its place among all."""
+THREADS = 256
+"""Most environments that are called at the same time in threads."""
+STRAGGLERS = 1.0
+"""Seconds that the first try of a group to be ready waits for the others, to share its first request with them."""
 
 
 async def rollout(
@@ -203,111 +45,150 @@ async def rollout(
     max_turns: int = 1,
     max_prompt_tokens: int | None = None,
     constrain: bool = False,
+    schedule: Schedule = "lockstep",
+    episode_seconds: float | None = None,
+    on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Group]:
     """Try each task `group_size` times; one `Group` for each task, in order.
 
-    With `constrain` the model can write nothing but an action that the environment lists, where it lists any. An episode whose
-    conversation grows past `max_prompt_tokens` ends there; one that begins past it has failed. What the bank adds to a prompt has
-    a budget of its own and does not count.
+    Args:
+        tasks: to be tried.
+        group_size: tries at each.
+        envs: where environments are taken from.
+        agent: makes prompts and reads answers.
+        backend: samples.
+        sampling: how.
+        seed: of all random choices.
+        max_turns: longest episode.
+        max_prompt_tokens: an episode whose conversation grows past it ends there; one that begins past it has failed. What the
+            bank adds to a prompt has a budget of its own and does not count.
+        constrain: the model can write nothing but an action that the environment lists, where it lists any.
+        schedule: `lockstep` calls environments here and in order, `free` in threads.
+        episode_seconds: an episode that has taken so long has failed (`stop_reason` "timeout"). Environments are then called in
+            threads in either schedule, and one that hangs is not used again. None: it may take any time.
+        on_episode: called with each try as it ends, in any order.
     """
     owners = [task for task in tasks for _ in range(group_size)]
-    episodes = [Episode(task, env) for task, env in zip(owners, envs.take(len(owners)), strict=True)]
+    threads = EnvThreads(THREADS)
+    call = threads.call if schedule == "free" or episode_seconds is not None else call_here
+    taken = zip(owners, envs.take(len(owners)), strict=True)
+    episodes = [Episode(task, env, envs, call, episode_seconds) for task, env in taken]
+    play = Play(agent, backend, sampling, seed, max_turns, max_prompt_tokens, constrain, on_episode)
+    starts = range(0, len(episodes), group_size)
+    try:
+        if schedule == "lockstep":
+            await _in_lockstep(play, episodes, group_size)
+        else:
+            if getattr(backend, "blocks", False):
+                play.backend = GatheringBackend(backend, lambda: len(episodes) - len(play.ended))
+            placed = list(enumerate(episodes))
+            await _all(_group(play, placed[start : start + group_size]) for start in starts)
+    finally:
+        threads.close()
+    tries = [play.ended[place] for place in range(len(episodes))]
+    return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
+
+
+async def _in_lockstep(play: Play, episodes: Sequence[Episode], group_size: int) -> None:
+    """All living tries ask together, turn by turn.
+
+    Their environments are called one after the other: two that share something, a file or a generator, meet in the same order
+    every time, without which a resumed run would not be the same.
+    """
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
-        episode.start(derive_seed(seed, "env", episode.task.id))
-    if isinstance(agent, SkillAgent):
-        show_skills(episodes, agent, backend)
-    for turn in range(max_turns):
-        living = [(number, episode) for number, episode in enumerate(episodes) if episode.stop_reason is None]
-        if not living:
-            break
+        await episode.start(derive_seed(play.seed, "env", episode.task.id))
+    if isinstance(play.agent, SkillAgent):
+        show_skills(episodes, play.agent, play.backend)
+    for turn in range(play.max_turns):
+        known: Known = {}
         waiting: dict[tuple[int, Request], list[Episode]] = defaultdict(list)
-        prompts: dict[tuple[Message, ...], tuple[Request, int]] = {}  # tries at the same point share their conversation
-        for number, episode in living:
-            prompt = agent.prompt(episode.scene)
-            messages, episode.left_out = prompt.messages, {**prompt.left_out, **episode.skills_had_no_room}
-            if messages not in prompts:
-                ids = backend.encode(messages)
-                prompts[messages] = (
-                    Request(messages, token_ids=ids),
-                    backend.count(messages) if ids is None else len(ids),
-                )
-            request, length = prompts[messages]
-            length -= episode.skill_tokens
-            if max_prompt_tokens is not None and length > max_prompt_tokens:
-                episode.end_too_long(length, max_prompt_tokens)
-                continue
-            choices = episode.admissible if constrain else ()
-            waiting[number // group_size, replace(request, choices=choices)].append(episode)
-        requests = [replace(request, n=len(asking)) for (_, request), asking in waiting.items()]
-        asking = list(waiting.values())
-        answered = await answers(requests, asking, agent, backend, sampling, derive_seed(seed, "turn", turn))
-        for row, generation in zip(asking, answered, strict=True):
+        for place, episode in enumerate(episodes):
+            request = play.ask(episode, known)
+            if request is not None:
+                waiting[place // group_size, request].append(episode)
+        if not waiting:
+            break
+        requests = [replace(request, n=len(row)) for (_, request), row in waiting.items()]
+        found = await answers(requests, list(waiting.values()), play, derive_seed(play.seed, "turn", turn))
+        for generation, row in found:
             for episode, completion in zip(row, generation.completions, strict=True):
-                projection = agent.read(completion.written, episode.scene)
-                episode.act(generation.prompt_ids, completion, max_turns, projection)
-                if isinstance(agent, SkillAgent) and agent.config.own_notes and episode.error is None:
-                    episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
-    version = agent.access.snapshot.version if isinstance(agent, SkillAgent) and agent.access is not None else None
-    tries = [episode.finish(version) for episode in episodes]
-    return [
-        Group(task, tuple(tries[number * group_size : (number + 1) * group_size])) for number, task in enumerate(tasks)
-    ]
+                await play.take(episode, generation, completion)
+        for place, episode in enumerate(episodes):
+            play.end(place, episode)
+    for place, episode in enumerate(episodes):
+        play.end(place, episode)
 
 
-def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
-    """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
-    begun = {(episode.task.id, episode.observation): episode for episode in episodes}
-    scenes = [episode.scene for episode in begun.values()]
-    chosen = agent.choose(
-        [episode.task for episode in begun.values()], [each.task or each.observation for each in scenes]
-    )
-    bare = agent.seeing(None)  # a prompt as its limit counts it
-    for episode, scene, shown in zip(begun.values(), scenes, chosen, strict=True):
-        with_skills = agent.prompt(replace(scene, skills=shown.skills)).messages
-        episode.skill_tokens = backend.count(with_skills) - backend.count(bare.prompt(scene).messages)
-        episode.skills = shown.skills
-        episode.skills_had_no_room = {"skills": shown.left_out} if shown.left_out else {}
-    for episode in episodes:
-        first = begun[episode.task.id, episode.observation]
-        episode.skills, episode.skill_tokens = first.skills, first.skill_tokens
-        episode.skills_had_no_room = first.skills_had_no_room
+async def _group(play: Play, row: Sequence[Placed]) -> None:
+    """The tries at one task when `free`: those that are ready at about the same time begin together."""
+
+    async def later(start: asyncio.Task[None], placed: Placed) -> None:
+        await start
+        await _begin(play, [placed])
+
+    seed = derive_seed(play.seed, "env", row[0][1].task.id)
+    starts = [(asyncio.create_task(placed[1].start(seed)), placed) for placed in row]
+    try:
+        _, late = await asyncio.wait([start for start, _ in starts], return_when=asyncio.FIRST_COMPLETED)
+        if late:
+            _, late = await asyncio.wait(late, timeout=STRAGGLERS)
+        ready = [placed for start, placed in starts if start not in late]
+        await _all([_begin(play, ready), *(later(start, placed) for start, placed in starts if start in late)])
+    finally:
+        for start, _ in starts:
+            start.cancel()
 
 
-async def answers(
-    requests: Sequence[Request],
-    asking: Sequence[Sequence[Episode]],
-    agent: Agent,
-    backend: Backend,
-    sampling: Sampling,
-    seed: int,
-) -> list[Generation]:
-    """One turn of all living tries; where the agent has a bank, their questions to it are answered on the way."""
-    if not isinstance(agent, SkillAgent):
-        return await backend.generate(requests, sampling, seed=seed)
-
-    def tell(pauses: Sequence[Pause]) -> list[str | None]:
-        owners = [asking[pause.request][pause.sample] for pause in pauses]
-        questions = [Asked(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)]
-        told = agent.tell(questions)
-        for owner, answer in zip(owners, told, strict=True):
-            owner.retrieved += answer.skills if answer is not None else ()
-        return [None if answer is None else answer.text for answer in told]
-
-    return await generate_with_pauses(
-        backend, requests, sampling, seed=seed, mark=RETRIEVE_END, answer=tell, limit=agent.max_questions
-    )
+async def _begin(play: Play, row: Sequence[Placed]) -> None:
+    """Tries that have begun, from their first turn on; those at the same prompt share their first request."""
+    if isinstance(play.agent, SkillAgent):
+        show_skills([episode for _, episode in row], play.agent, play.backend)
+    known: Known = {}
+    waiting: dict[Request, list[Placed]] = defaultdict(list)
+    for place, episode in row:
+        request = play.ask(episode, known)
+        if request is None:
+            play.end(place, episode)
+        else:
+            waiting[request].append((place, episode))
+    await _all(_together(play, request, asking) for request, asking in waiting.items())
 
 
-def operations(steps: Sequence[Step]) -> SkillOps:
-    """All that a try asked of the skill bank, in the order of its turns; read from its own words only."""
-    found = [_PARSER.parse(step.written).skill_ops for step in steps]
-    return SkillOps(
-        generate=tuple(text for ops in found for text in ops.generate),
-        retrieve=tuple(query for ops in found for query in ops.retrieve),
-        evolve=tuple(evolution for ops in found for evolution in ops.evolve),
-        errors=tuple(error for ops in found for error in ops.errors),
-        titles=tuple(title for ops in found for title in titles(ops)),
-    )
+async def _together(play: Play, request: Request, row: Sequence[Placed]) -> None:
+    """The first turn of tries that stand at the same prompt; each goes on alone from there."""
+    requests = [replace(request, n=len(row))]
+    found = await answers(requests, [[episode for _, episode in row]], play, _seed(play, *row[0]))
+    for generation, _ in found:
+        pairs = zip(row, generation.completions, strict=True)
+        await _all(_alone(play, *placed, generation, completion) for placed, completion in pairs)
+    for place, episode in row:
+        play.end(place, episode)
+
+
+async def _alone(play: Play, place: int, episode: Episode, generation: Generation, completion: Completion) -> None:
+    """The rest of a try, from its first answer on."""
+    await play.take(episode, generation, completion)
+    while (request := play.ask(episode, {})) is not None:
+        for generation, _ in await answers([request], [[episode]], play, _seed(play, place, episode)):
+            await play.take(episode, generation, generation.completions[0])
+    play.end(place, episode)
+
+
+def _seed(play: Play, place: int, episode: Episode) -> int:
+    return derive_seed(play.seed, "episode", place, len(episode.steps))
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All of it side by side; the first error ends the others, but for answers that are paid for."""
+    running = [asyncio.create_task(each) for each in work]
+    try:
+        await asyncio.gather(*running)
+    except BaseException as error:
+        if not isinstance(error, BudgetError):
+            for task in running:
+                task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
 
 
 def refuse_failure(groups: Sequence[Group]) -> list[str]:

@@ -58,7 +58,11 @@ class Generation:
 
 
 class Backend(Protocol):
-    """A sampler."""
+    """A sampler.
+
+    One that computes where it is called, so that nothing else goes on meanwhile, says `blocks = True`: those who ask at about the same
+    time are then asked for in one call. Others take several calls at once.
+    """
 
     policy_version: int
     """Stamped on every completion; raised by `sync`."""

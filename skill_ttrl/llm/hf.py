@@ -53,6 +53,7 @@ class HFBackend(KnowsTokens):
         self.policy_version = 0
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
         self.constrains = False
+        self.blocks = True
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stops: dict[tuple[str, ...], StopTexts] = {}

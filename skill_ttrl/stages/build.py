@@ -16,6 +16,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.window import Window
 from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError, SplitError
@@ -24,7 +25,6 @@ from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
 from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rollout import EnvPool
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench

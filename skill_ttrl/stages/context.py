@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
 from skill_ttrl.llm.load import save_model
 from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.rollout import Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
@@ -28,7 +29,7 @@ from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import summary_versions
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.measure import Evaluation, measure
-from skill_ttrl.types import Group, Task, to_json
+from skill_ttrl.types import Group, Task, Trajectory, to_json
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -84,11 +85,18 @@ class Workbench:
         return self.agent
 
     def play(
-        self, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int, *, bank_off: bool = False
+        self,
+        tasks: Sequence[Task],
+        tries: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        bank_off: bool = False,
+        on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> list[Group]:
         """Each task `tries` times with the policy and the bank as they are now; one group a task, in order.
 
-        All tries see the same frozen version of the bank, or none (see `acting`).
+        All tries see the same frozen version of the bank, or none (see `acting`). `on_episode` is called with each as it ends.
         """
         return wait_for(
             rollout(
@@ -102,6 +110,9 @@ class Workbench:
                 max_turns=self.config.agent.max_turns,
                 max_prompt_tokens=self.config.data.max_prompt_tokens,
                 constrain=self.config.agent.constrain_actions,
+                schedule=schedule_of(self.config),
+                episode_seconds=self.config.rollout.episode_seconds,
+                on_episode=on_episode,
             )
         )
 
@@ -115,6 +126,13 @@ class Workbench:
             seed=self.config.seed,
         )
         return replace(found, transductive=self.transductive)
+
+
+def schedule_of(config: SkillTTRLConfig) -> Schedule:
+    """How episodes advance, where the config leaves it open (`rollout.schedule: auto`): those of one turn cannot but go together."""
+    if config.rollout.schedule != "auto":
+        return config.rollout.schedule
+    return "lockstep" if config.rollout.backend == "hf" or config.agent.max_turns == 1 else "free"
 
 
 @dataclass

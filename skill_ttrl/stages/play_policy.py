@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.llm.base import Sampling, wait_for
 from skill_ttrl.llm.usage import accounting, spending
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.rollout import rollout
 from skill_ttrl.stages.play import Stopped, TextEnvironment, Watch, WatchedEnv, ended, with_turns
 from skill_ttrl.stages.subject import Subject, find_subject
 from skill_ttrl.stages.trained import Answering, awake
@@ -71,6 +72,7 @@ def play_policy(
             max_turns=config.agent.max_turns,
             max_prompt_tokens=config.data.max_prompt_tokens,
             constrain=config.agent.constrain_actions,
+            schedule="lockstep",  # in this thread, as who watches is; and whoever looks on for long is not out of time
         )
         try:
             (group,) = wait_for(work)

@@ -10,12 +10,13 @@ from typing import Protocol
 
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
 from skill_ttrl.llm.usage import accounting, spending
-from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
+from skill_ttrl.rollout import refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.changes import storable

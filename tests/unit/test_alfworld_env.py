@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.player import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
 from skill_ttrl.envs.alfworld import game as game_module
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
@@ -34,7 +35,7 @@ from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Sampling
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import EnvPool, rollout
+from skill_ttrl.rollout import rollout
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
 

@@ -11,12 +11,13 @@ import pytest
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import EnvPool, refuse_failure, rollout
+from skill_ttrl.rollout import refuse_failure, rollout
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory, from_json, to_json
 

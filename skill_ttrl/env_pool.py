@@ -1,0 +1,135 @@
+"""The environments that episodes are played in, and the threads in which they may be played side by side.
+
+An environment is foreign code: it may be slow, and it may hang. What hangs in a thread cannot be ended; it can be left alone, so that
+the episode, the run and the process end without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import gymnasium
+
+T = TypeVar("T")
+TextEnvironment = gymnasium.Env[str, str]
+
+
+class OutOfTime(Exception):
+    """An environment's answer did not come in time. `hangs`: it may still come, and the environment cannot be used."""
+
+    def __init__(self, hangs: bool) -> None:
+        super().__init__("an environment did not answer in time")
+        self.hangs = hangs
+
+
+class EnvPool:
+    """Environments that are made once and used again for every episode.
+
+    Args:
+        make: makes one environment; called as often as episodes run side by side.
+    """
+
+    def __init__(self, make: Callable[[], TextEnvironment]) -> None:
+        self._make = make
+        self._envs: list[TextEnvironment] = []
+
+    def take(self, count: int) -> list[TextEnvironment]:
+        """`count` environments, ready to be reset."""
+        while len(self._envs) < count:
+            self._envs.append(self._make())
+        return self._envs[:count]
+
+    def abandon(self, env: TextEnvironment) -> None:
+        """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed."""
+        self._envs = [each for each in self._envs if each is not env]
+
+    def close(self) -> None:
+        """Close them all."""
+        for env in self._envs:
+            env.close()
+        self._envs.clear()
+
+
+@dataclass
+class _Job:
+    work: Callable[[], Any]
+    answer: Future[Any]
+    left_alone: bool = False
+    """Nobody waits for it any more, and its thread has been counted out."""
+
+
+class EnvThreads:
+    """Threads that call environments for one event loop.
+
+    They are no executor's: those are waited for when the process ends, which with one that hangs it would never do.
+
+    Args:
+        most: calls that run at the same time; those that hang do not count.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # between "it hangs" and "it has answered"
+        self._threads = self._open = 0
+
+    async def call(self, work: Callable[[], T], seconds: float | None = None) -> T:
+        """What `work` returns or raises.
+
+        Args:
+            work: called in one of the threads.
+            seconds: how long it is waited for; None: any time.
+
+        Raises:
+            OutOfTime: it has not returned by then.
+        """
+        job = _Job(partial(contextvars.copy_context().run, work), Future())
+        self._open += 1
+        if self._open > self._threads < self._most:
+            self._threads += 1
+            threading.Thread(target=self._live, name="environment", daemon=True).start()
+        self._jobs.put(job)
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                return cast(T, await asyncio.wrap_future(job.answer))
+        except TimeoutError:
+            if not clock.expired():  # it is the environment's own
+                raise
+            with self._lock:
+                hangs = not job.answer.cancel() and not job.answer.done()
+                job.left_alone = hangs
+            self._threads -= hangs
+            raise OutOfTime(hangs) from None
+        finally:
+            self._open -= 1
+
+    def close(self) -> None:
+        """End the threads that do not hang."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+    def _live(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not job.answer.set_running_or_notify_cancel():
+                continue  # it was out of time before its turn came
+            error, found = None, None
+            try:
+                found = job.work()
+            except BaseException as raised:  # whoever asked is told, also of a signal or an exit
+                error = raised
+            with self._lock:
+                if error is None:
+                    job.answer.set_result(found)
+                else:
+                    job.answer.set_exception(error)
+                if job.left_alone:
+                    return

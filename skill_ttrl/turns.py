@@ -1,0 +1,152 @@
+"""One turn of tries: from where they stand to prompts, answers, actions and steps. Who goes when is `rollout`'s."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.skill_agent import Asked, SkillAgent
+from skill_ttrl.attempt import Episode, operations
+from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.skills.merge import note
+from skill_ttrl.skills.ops import RETRIEVE_END
+from skill_ttrl.types import Completion, Message, Trajectory
+
+Known = dict[tuple[Message, ...], tuple[Request, int]]
+"""The request and the tokens of conversations that have been looked at."""
+
+
+@dataclass
+class Play:
+    """What all tries of one rollout share."""
+
+    agent: Agent
+    backend: Backend
+    sampling: Sampling
+    seed: int
+    max_turns: int
+    max_prompt_tokens: int | None
+    constrain: bool
+    tell: Callable[[Trajectory], None]
+    """Told of each try as it ends."""
+    ended: dict[int, Trajectory] = field(default_factory=dict)
+    """By the place of the try among all."""
+
+    @property
+    def bank_version(self) -> int | None:
+        """The frozen version of the bank that the tries see; None where they see none."""
+        if not isinstance(self.agent, SkillAgent) or self.agent.access is None:
+            return None
+        return self.agent.access.snapshot.version
+
+    def end(self, place: int, episode: Episode) -> None:
+        """Keep and tell what has ended; what has not goes on."""
+        if episode.stop_reason is not None and place not in self.ended:
+            self.ended[place] = episode.finish(self.bank_version)
+            self.tell(self.ended[place])
+
+    def ask(self, episode: Episode, known: Known) -> Request | None:
+        """What the model is asked for a try; None where it has ended: before, or because there is no time or room for more.
+
+        Tries at the same point share their conversation, whose tokens are looked up in `known`.
+        """
+        if episode.stop_reason is None and episode.left is not None and episode.left <= 0:
+            episode.end_late()
+        if episode.stop_reason is not None:
+            return None
+        prompt = self.agent.prompt(episode.scene)
+        messages, episode.left_out = prompt.messages, {**prompt.left_out, **episode.skills_had_no_room}
+        if messages not in known:
+            ids = self.backend.encode(messages)
+            known[messages] = (
+                Request(messages, token_ids=ids),
+                self.backend.count(messages) if ids is None else len(ids),
+            )
+        request, length = known[messages]
+        length -= episode.skill_tokens
+        limit = self.max_prompt_tokens
+        if limit is not None and (length > limit if prompt.fits is None else not prompt.fits):
+            episode.end_too_long(length, limit)
+            return None
+        return replace(request, choices=episode.admissible if self.constrain else ())
+
+    async def take(self, episode: Episode, generation: Generation, completion: Completion) -> None:
+        """What the model wrote becomes an action, and the action a step."""
+        projection = self.agent.read(completion.written, episode.scene)
+        await episode.act(generation.prompt_ids, completion, self.max_turns, projection)
+        if isinstance(self.agent, SkillAgent) and self.agent.config.own_notes and episode.error is None:
+            episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
+
+
+def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
+    """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
+    begun = {(episode.task.id, episode.observation): episode for episode in episodes}
+    scenes = [episode.scene for episode in begun.values()]
+    chosen = agent.choose(
+        [episode.task for episode in begun.values()], [each.task or each.observation for each in scenes]
+    )
+    bare = agent.seeing(None)  # a prompt as its limit counts it
+    for episode, scene, shown in zip(begun.values(), scenes, chosen, strict=True):
+        if agent.window is None:  # which counts for itself
+            with_skills = agent.prompt(replace(scene, skills=shown.skills)).messages
+            episode.skill_tokens = backend.count(with_skills) - backend.count(bare.prompt(scene).messages)
+        episode.skills = shown.skills
+        episode.skills_had_no_room = {"skills": shown.left_out} if shown.left_out else {}
+    for episode in episodes:
+        first = begun[episode.task.id, episode.observation]
+        episode.skills, episode.skill_tokens = first.skills, first.skill_tokens
+        episode.skills_had_no_room = first.skills_had_no_room
+
+
+async def answers(
+    requests: Sequence[Request], asking: Sequence[Sequence[Episode]], play: Play, seed: int
+) -> list[tuple[Generation, Sequence[Episode]]]:
+    """What the model answers in one turn, each request with those who asked it; nothing where the time of all of them is over.
+
+    Where the agent has a bank, their questions to it are answered on the way.
+    """
+    every = [episode for row in asking for episode in row]
+    left = max((episode.left for episode in every if episode.left is not None), default=None)
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(left) as clock:
+            return list(zip(await _generate(requests, asking, play, seed), asking, strict=True))
+    except TimeoutError:
+        if not clock.expired():  # it is the sampler's own
+            raise
+    finally:
+        for episode in every:
+            episode.spent += time.monotonic() - began
+    for episode in every:
+        episode.end_late()
+    return []
+
+
+async def _generate(
+    requests: Sequence[Request], asking: Sequence[Sequence[Episode]], play: Play, seed: int
+) -> list[Generation]:
+    agent = play.agent
+    if not isinstance(agent, SkillAgent):
+        return await play.backend.generate(requests, play.sampling, seed=seed)
+
+    def tell(pauses: Sequence[Pause]) -> list[str | None]:
+        owners = [asking[pause.request][pause.sample] for pause in pauses]
+        questions = [Asked(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)]
+        told = agent.tell(questions)
+        for owner, answer in zip(owners, told, strict=True):
+            owner.retrieved += answer.skills if answer is not None else ()
+        return [None if answer is None else answer.text for answer in told]
+
+    return await generate_with_pauses(
+        play.backend,
+        requests,
+        play.sampling,
+        seed=seed,
+        mark=RETRIEVE_END,
+        answer=tell,
+        limit=agent.max_questions,
+    )
