@@ -27,6 +27,8 @@ OUR_TAGS = (
     "solution",
     "problem",
     "episode",
+    "shown",
+    "done",
 )
 """Tags that mean something to this framework."""
 CONTROL_TAGS = (

@@ -90,8 +90,12 @@ def _waits(config: SkillTTRLConfig) -> list[Check]:
 def _template(config: SkillTTRLConfig) -> list[Check]:
     def found() -> str:
         from skill_ttrl.agents.prompt import PromptFormatter
+        from skill_ttrl.templates import Templates
 
-        PromptFormatter.from_config(config.agent)
+        if config.agent.memory == "window":
+            Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
+        else:
+            PromptFormatter.from_config(config.agent)
         return config.agent.template
 
     return tried("prompt template", found)

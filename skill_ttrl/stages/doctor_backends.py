@@ -223,8 +223,14 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
             asked["merger"] = "skills.merger"
         if config.skills.update == "merge" and config.skills.extract and config.skills.extractor == "openai":
             asked["teacher"] = "skills.extractor"
+        if "distill" in config.phases and config.distill.teacher == "openai":
+            asked["teacher"] = "distill.teacher"
+        if config.evolve is not None and config.evolve.teacher == "openai":
+            asked["teacher"] = "evolve.teacher"
         if config.skills.embeds and config.skills.embedder == "openai":
             asked["embeddings"] = "skills.embedder"
+    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == "openai":
+        asked["teacher"] = "demonstrations.thought"
     return asked
 
 

@@ -20,9 +20,12 @@ from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.skills.asking import OPENAI
+from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.thoughts import with_thoughts
 from skill_ttrl.types import Skill, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
@@ -111,6 +114,8 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
     episodes, agent = list(read_episodes(config.trajectories, progress)), bench.acting()
     tagged = bench.config.agent.projection != "none"
     shown = list(demonstrate(episodes, agent, config, bench.config.seed))
+    if config.thought == OPENAI:
+        shown = with_thoughts(shown, models_of(bench.config).asking("teacher"), progress)
     bank = [] if bench.bank is None else list(bench.bank.bank.snapshot())
     found = coverage(shown, episodes, bank, chosen_steps(episodes, config)[1])
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
