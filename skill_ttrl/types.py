@@ -233,6 +233,9 @@ class Skill:
     stats: SkillStats = field(default_factory=SkillStats)
     flags: tuple[str, ...] = ()
     """What looks hostile in its text (see `skills.hostile`); empty for most."""
+    extra: str = ""
+    """What the file it came from said of it and no field here holds: a JSON object as text (`skills.leftover`), empty for
+    none. A text, so that a skill stays hashable, and numbers and the order of keys stay as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,8 @@ class BankUpdate:
     """Ids of the tasks or trajectories that led to it."""
     round: int | None = None
     """Training step it belongs to."""
+    origin: str | None = None
+    """`Snapshot.origin` from this version on; None: as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,7 @@ class Trajectory:
     reward: float | None = None
     """What the learner is given (set by the reward: a vote, a label, the environment)."""
     error: str | None = None
-    """What went wrong, when `stop_reason` is "error": a failed rollout is data, not a crash."""
+    """What went wrong, when `stop_reason` is "error" or "timeout": a failed rollout is data, not a crash."""
     ops: SkillOps | None = None
     """What it asked of the skill bank; None where there was no bank to ask."""
     skills_in_prompt: tuple[str, ...] = ()
@@ -307,7 +312,9 @@ class Trajectory:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the environment calls it a success: what it says (`won`), else a return above 0."""
+        """Whether the environment calls it a success: what it says (`won`), else a return above 0. A try that failed is none."""
+        if self.error is not None:
+            return False
         return self.env_return > 0 if self.won is None else self.won
 
 

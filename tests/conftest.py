@@ -97,6 +97,20 @@ def official_products() -> Path:
     pytest.skip("needs the official products: set WEBSHOP_DATA to the folder that holds items_shuffle_1000.json")
 
 
+SKILLRL_BANKS = Path(__file__).parents[1].parent / "shared" / "data" / "skillrl"
+
+
+@pytest.fixture(scope="session")
+def skillrl_banks() -> Path:
+    """The folder of SkillRL's published skill banks: $SKILLRL_BANKS, or a folder beside the checkout."""
+    for folder in (Path(os.environ.get("SKILLRL_BANKS") or os.devnull), SKILLRL_BANKS):
+        if all((folder / f"{name}_skills.json").is_file() for name in ("alfworld", "webshop")):
+            return folder
+    pytest.skip(
+        "needs SkillRL's banks: set SKILLRL_BANKS to the folder of alfworld_skills.json and webshop_skills.json"
+    )
+
+
 @pytest.fixture(scope="session")
 def tiny_skills_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with a skill bank: every prompt shows a skill, so each step credits some and changes the bank."""

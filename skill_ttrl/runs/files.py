@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,6 +79,28 @@ def write_new(path: Path, text: str) -> Path:
     with explaining("write", path):
         write_atomic(path, text.encode())
     return path
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Make a folder with these files (by paths relative to it, with `/`), whole or not at all.
+
+    Raises:
+        OSError: it exists, or cannot be written. Nothing is left then.
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for name, data in files.items():
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
+            (beside / name).write_bytes(data)
+        os.replace(beside, path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    fsync(path.parent)
 
 
 def fsync(path: Path) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from skill_ttrl.config import SkillsConfig
     from skill_ttrl.skills.retrieval import Hit, Retriever
 
-Mode = Literal["embedding", "keyword", "hybrid"]
+Mode = Literal["embedding", "keyword", "hybrid", "template"]
 SETTINGS = (
     "max_skills",
     "retrieval_mode",
@@ -79,7 +79,7 @@ class SkillBank:
         path: the bank's folder, made when it is not there; None: in memory.
         max_skills: capacity. Whatever would pass it evicts the least useful (`changes.useful_last`) in the same update,
             what that update adds last.
-        retrieval_mode: `embedding`, `keyword` or `hybrid` (`skills/retrieval.py`).
+        retrieval_mode: `embedding`, `keyword`, `hybrid` or `template` (`skills/retrieval.py`).
         top_k: skills found for one query.
         min_score: skills that score less are not found; None: no threshold.
         embedder: name of the embedder (`skills/embed.py`).
@@ -149,7 +149,7 @@ class SkillBank:
     def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
         """A bank in memory that begins with a frozen version, under that version's number."""
         bank = cls(**settings)
-        tidied = Snapshot.of(snapshot.version, map(tidy, snapshot))  # as every other way into a bank
+        tidied = Snapshot.of(snapshot.version, map(tidy, snapshot), snapshot.origin)  # as every other way into a bank
         bank._log = MemoryLog(snapshot if tidied == snapshot else tidied)
         return bank
 
@@ -229,14 +229,16 @@ class SkillBank:
         reason: str = "",
         evidence: Iterable[str] = (),
         round: int | None = None,
+        origin: str | None = None,
     ) -> BankUpdate:
         """Change the bank: the one way to do so. When this returns, the update is in the log and on the disk.
 
         Args:
             changes: what to change, in order, made from the present version; or a whole update for the next version.
-            reason: why, in a few words. An update brings its own, as it does evidence and round.
+            reason: why, in a few words. An update brings its own, as it does all that follows.
             evidence: ids of tasks or trajectories.
             round: training step.
+            origin: see `BankUpdate.origin`.
 
         Raises:
             SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
@@ -247,9 +249,9 @@ class SkillBank:
                     f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
                     "Make it again from the present version."
                 )
-            reason, evidence, round = changes.reason, changes.evidence, changes.round
+            reason, evidence, round, origin = changes.reason, changes.evidence, changes.round, changes.origin
             changes = changes.changes
-        return self._write(self.plan(changes, reason=reason, evidence=evidence, round=round))
+        return self._write(replace(self.plan(changes, reason=reason, evidence=evidence, round=round), origin=origin))
 
     def add(self, skill: Skill, **why: Unpack[Why]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
@@ -264,19 +266,20 @@ class SkillBank:
         return self.snapshot().skills[skill.id]
 
     def add_from_dict(self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[Why]) -> Skill:
-        """Add a skill from a plain dictionary, in any of the spellings of `formats.skill_from_dict`.
+        """Add a skill from a plain dictionary, in any of the spellings of `records.skill_from_dict`.
 
         `task_type` and `source` count where the dictionary has none; without an id it gets one.
         """
-        from skill_ttrl.skills.formats import skill_from_dict
+        from skill_ttrl.skills.records import skill_from_dict
 
         skill = skill_from_dict(d, task_type=task_type, source=source, new_id=new_ids(self.snapshot(), 1)[0])
         return self.add(skill, **why)
 
     def import_skills(
-        self, skills: Iterable[Skill], *, on_duplicate: OnDuplicate = "refuse", **why: Unpack[Why]
+        self, skills: Iterable[Skill], *, on_duplicate: OnDuplicate = "refuse", origin: str = "", **why: Unpack[Why]
     ) -> BankUpdate:
-        """Add many skills in one update (see `changes.imported`): all of them or none.
+        """Add many skills in one update (see `changes.imported`): all of them or none. A bank without skills also takes
+        over the `origin` of their file (`formats.SkillFile`).
 
         Raises:
             SkillBankError: an id is taken, or there are more than the bank can hold.
@@ -287,7 +290,7 @@ class SkillBank:
                 f"{len(changes)} skills do not fit into a bank of at most {self.max_skills}. Raise max_skills "
                 "(--max-skills), or import fewer."
             )
-        return self.apply(changes, **because("import", why))
+        return self.apply(changes, **because("import", why), origin=None if len(self) else origin)
 
     def edit(
         self,
@@ -361,8 +364,9 @@ class SkillBank:
         Whole skills come back, statistics included: they are part of the version, and what was counted since is still in
         the log. Capacity is not looked at.
         """
-        changes = difference(self.snapshot(), self.at(version))
-        return self._write(BankUpdate(self.version + 1, changes, reason or f"rollback to {version}", tuple(evidence)))
+        old = self.at(version)
+        why = reason or f"rollback to {version}", tuple(evidence)
+        return self._write(BankUpdate(self.version + 1, difference(self.snapshot(), old), *why, origin=old.origin))
 
     def rewind(self, version: int) -> None:
         """Forget every update after `version`, for good. Only for a run that goes on from an older checkpoint: what
@@ -427,15 +431,15 @@ class SkillBank:
         """Put the skills of a file in the place of all that are here, in one update. The file may be of any format that
         `formats.read_skills` knows.
         """
-        from skill_ttrl.skills.formats import read_skills
+        from skill_ttrl.skills.formats import read_file
 
-        skills = read_skills(path)
+        skills, origin = (found := read_file(path)).skills, found.origin
         if len(skills) > self.max_skills:
             raise SkillBankError(
                 f"{path} holds {len(skills)} skills, the bank at most {self.max_skills}. Raise max_skills."
             )
         changes = [*(Change("remove", skill, None) for skill in self), *imported(Snapshot(), skills)]
-        return self.apply(changes, reason=reason or "load")
+        return self.apply(changes, reason=reason or "load", origin=origin)
 
     def close(self) -> None:
         """Free the folder and the index. What was read stays readable; a change is refused."""
@@ -456,7 +460,9 @@ class SkillBank:
         now = self.snapshot()
         evidence = tuple(map(storable, update.evidence))
         update = replace(update, reason=storable(update.reason), evidence=evidence)
-        self._log.append(update, now.changed(update.version, update.changes))
+        if update.origin == now.origin:  # the log says what changes
+            update = replace(update, origin=None)
+        self._log.append(update, now.changed(update.version, update.changes, update.origin))
         return update
 
     def _need(self, skill_id: str) -> Skill:

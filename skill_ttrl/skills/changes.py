@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.leftover import checked_extra
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
 
@@ -33,7 +34,7 @@ _SIDES: Mapping[str, tuple[bool, bool]] = {
     "evict": (True, False),
 }
 """For each kind whether there is a skill before and one after."""
-EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source")
+EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source", "extra")
 """Fields that an edit may set; the others are the bank's own book-keeping."""
 
 
@@ -70,7 +71,7 @@ def tidy(skill: Skill) -> Skill:
         counts.pop()
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         raise SkillBankError(f"{where}: version and statistics are whole numbers from 0 on, found {counts}.")
-    checked: dict[str, Any] = {**texts, **lists}
+    checked: dict[str, Any] = {**texts, **lists, "extra": checked_extra(skill.extra, where)}
     return replace(skill, **checked)
 
 

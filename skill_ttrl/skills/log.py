@@ -103,7 +103,7 @@ def replay(start: Snapshot, updates: Iterable[BankUpdate]) -> Snapshot:
     Raises:
         ValueError: an update has another version than the next one, or changes a skill that is not as it says.
     """
-    skills, version = dict(start.skills), start.version
+    skills, version, origin = dict(start.skills), start.version, start.origin
     for update in updates:
         version += 1
         if update.version != version:
@@ -113,7 +113,8 @@ def replay(start: Snapshot, updates: Iterable[BankUpdate]) -> Snapshot:
                 raise ValueError(f"it changes the skill {change.before.id!r}, which was not so before")
             if change.after is not None:
                 skills[change.after.id] = change.after
-    return Snapshot.of(version, skills.values())
+        origin = origin if update.origin is None else update.origin
+    return Snapshot.of(version, skills.values(), origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +327,8 @@ def _snapshot_bytes(mark: _Mark, snapshot: Snapshot) -> bytes:
     """A line that says where it belongs and what follows, then a skill a line."""
     body = "".join(f"{to_json(skill)}\n" for skill in snapshot).encode()
     digest = hashlib.blake2b(body, digest_size=16).hexdigest()
-    return json.dumps({**asdict(mark), "body": digest}).encode() + b"\n" + body
+    origin = {"origin": snapshot.origin} if snapshot.origin else {}
+    return json.dumps({**asdict(mark), "body": digest, **origin}).encode() + b"\n" + body
 
 
 def _read_snapshot(data: bytes) -> tuple[_Mark, Snapshot]:
@@ -335,5 +337,6 @@ def _read_snapshot(data: bytes) -> tuple[_Mark, Snapshot]:
     head = json.loads(first)
     if head.pop("body") != hashlib.blake2b(body, digest_size=16).hexdigest():
         raise ValueError("damaged")
+    origin = head.pop("origin", "")
     mark = _Mark(**head)
-    return mark, Snapshot.of(mark.version, (from_json(Skill, line) for line in body.split(b"\n")[:-1]))
+    return mark, Snapshot.of(mark.version, (from_json(Skill, line) for line in body.split(b"\n")[:-1]), origin)

@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.formats import skill_from_dict
+from skill_ttrl.skills.records import skill_from_dict
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
-TEXTS = ("title", "tier", "task_type", "when_to_apply", "source")
+TEXTS = ("title", "tier", "task_type", "when_to_apply", "source", "extra")
 LISTS = ("parents", "evidence", "flags")
 COUNTS = ("uses", "successes", "created_round", "last_used_round")
 FIELDS = (*TEXTS, "version", *LISTS, *COUNTS)

@@ -15,12 +15,15 @@ class Snapshot:
 
     version: int = 0
     skills: Mapping[str, Skill] = field(default_factory=lambda: MappingProxyType({}))
+    origin: str = ""
+    """What the file that the bank began with held besides its skills (their order, its metadata, its layout): a JSON object
+    as text, empty where there is none. Only writing such a file again looks at it."""
 
     @classmethod
-    def of(cls, version: int, skills: Iterable[Skill]) -> Snapshot:
+    def of(cls, version: int, skills: Iterable[Skill], origin: str = "") -> Snapshot:
         """A snapshot of these skills; a later one of the same id counts."""
         by_id = {skill.id: skill for skill in skills}
-        return cls(version, MappingProxyType({key: by_id[key] for key in sorted(by_id)}))
+        return cls(version, MappingProxyType({key: by_id[key] for key in sorted(by_id)}), origin)
 
     def __len__(self) -> int:
         return len(self.skills)
@@ -35,12 +38,12 @@ class Snapshot:
         """The skill of this id, or None."""
         return self.skills.get(skill_id)
 
-    def changed(self, version: int, changes: Iterable[Change]) -> Snapshot:
-        """The snapshot after these changes."""
+    def changed(self, version: int, changes: Iterable[Change], origin: str | None = None) -> Snapshot:
+        """The snapshot after these changes; `origin` None leaves that as it was."""
         skills = dict(self.skills)
         for change in changes:
             if change.before is not None:
                 skills.pop(change.before.id, None)
             if change.after is not None:
                 skills[change.after.id] = change.after
-        return Snapshot.of(version, skills.values())
+        return Snapshot.of(version, skills.values(), self.origin if origin is None else origin)

@@ -19,10 +19,10 @@ from skill_ttrl.llm.replies import tokens_in_text
 from skill_ttrl.llm.structured import instruction
 from skill_ttrl.skills.asking import Asking, fenced, shortened
 from skill_ttrl.skills.changes import shown
-from skill_ttrl.skills.formats import SPELLINGS
 from skill_ttrl.skills.merge import made_title
 from skill_ttrl.skills.merge_llm import text_problem
 from skill_ttrl.skills.ops import MAX_TITLE
+from skill_ttrl.skills.records import SPELLINGS
 from skill_ttrl.skills.teacher import Case, Draft, Lesson
 from skill_ttrl.types import Message, Skill, Step, Tier
 

@@ -1,0 +1,62 @@
+"""What a file said of a skill that has no field in `Skill`: kept as JSON text in `Skill.extra`, and written back.
+
+    {"fields": {"example": "..."}, "keys": ["title", "skill_id", ...], "given": {"skill_id": 7}}
+
+`fields` are those that mean nothing to us. `keys` is the order of all of the record's keys, where it is not the usual one.
+`given` are values that are read into a field of ours in another form than we write them, as they were; each counts as long
+as it still says what the skill says (`skillrl_format`). All three are left out where they are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.errors import SkillBankError
+
+PARTS = ("fields", "keys", "given")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """The parts of `Skill.extra`."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    keys: Sequence[str] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As `Skill.extra` holds it; empty where nothing is left over."""
+        parts = {"fields": dict(self.fields), "keys": list(self.keys), "given": dict(self.given)}
+        kept = {name: part for name, part in parts.items() if part}
+        return json.dumps(kept) if kept else ""
+
+
+def leftover(extra: str) -> Leftover:
+    """The parts of a skill's `extra`; what is not there is empty, and what has another form is passed over."""
+    found = json.loads(extra) if extra else {}
+    fields, keys, given = (found.get(name) for name in PARTS)
+    return Leftover(
+        fields if isinstance(fields, dict) else {},
+        keys if isinstance(keys, list) else (),
+        given if isinstance(given, dict) else {},
+    )
+
+
+def checked_extra(extra: object, where: str) -> str:
+    """`extra` as it is stored: the text of a JSON object in one spelling; a mapping is written as one.
+
+    Raises:
+        SkillBankError: it is something else.
+    """
+    if extra == "":
+        return ""
+    try:
+        content = json.loads(extra) if isinstance(extra, str) else extra
+        if isinstance(content, Mapping):
+            return json.dumps(dict(content)) if content else ""
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise SkillBankError(f"{where}: 'extra' is an object of JSON, found {repr(extra)[:80]}.")
