@@ -1,7 +1,7 @@
 """From what a model wrote to the action that is played, with a verdict.
 
-Model output is text: it is compared, never evaluated. An action that the environment lists with a place for words of the agent's
-own, `search[<your query>]`, is met by any words in that place.
+Model output is text: it is compared, never evaluated. An action that the environment lists with one place for words of the agent's
+own, `search[<your query>]`, is met by any words in that place. The work is linear in what was written, whatever it is.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from skill_ttrl.types import Verdict
 
 LONGEST = 400
 """Characters of an action that is played; a model that never closes its tag wrote no action of this length."""
-_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
-_OPENED = re.compile(r"<action>(.*)", re.DOTALL | re.IGNORECASE)
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL | re.IGNORECASE)
+_OPEN = re.compile(r"<action>", re.IGNORECASE)
+_CLOSE = re.compile(r"</action>", re.IGNORECASE)
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
+_OPS = re.compile(r"<skill_ops\b", re.IGNORECASE)
+_OPS_END = re.compile(r"</skill_ops>", re.IGNORECASE)
 _PLACE = re.compile(r"<[^<>]+>")
-_NUMBER = re.compile(r"\[?(\d{1,4})\]?")
+_NUMBER = re.compile(r"\[?([0-9]{1,4})\]?")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
 """Characters from the end that SkillRL plays where the tags are missing; 30 elsewhere."""
@@ -46,48 +47,84 @@ def whole(written: str, admissible: Sequence[str] = ()) -> Projection:
 
 
 def project(written: str, admissible: Sequence[str] = ()) -> Projection:
-    """The first `<action>` outside of `<think>`, held against the list.
+    """The first `<action>` outside of `<think>` and `<skill_ops>`, held against the list.
 
-    `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, another case, white space, quotes), and
-    what is meant is possible. `invalid`: nothing was found, or it is not possible; it is played as it is, and the environment
-    answers it. Where the environment lists nothing, every action that is found counts as possible.
+    `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, it stands in the thoughts, another case,
+    white space, quotes), and what is meant is possible. `invalid`: nothing was found, or it is not possible; it is played as it is,
+    and the environment answers it. Where the environment lists nothing, every action that is found counts as possible.
 
     Args:
         written: the model's own words.
         admissible: the actions that are possible now; empty: not known.
     """
-    thoughtless = _THOUGHT.sub(" ", written)
-    closed = _ACTION.search(thoughtless) or _ACTION.search(written)
-    if closed:
-        found, fault = closed.group(1).strip(), ""
-    elif opened := _OPENED.search(thoughtless):
-        found, fault = opened.group(1).strip().split("\n", 1)[0].strip(), "</action> is missing"
-    else:
-        found, fault = thoughtless.strip().rsplit("\n", 1)[-1].strip(), "there is no <action>"
-    found = found[:LONGEST]
-    if not found:
+    candidates = _candidates(written, listed=bool(admissible))
+    if not candidates:
         return Projection("", "invalid", "there is no action")
-    if not admissible:
-        return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
-    if _possible(found, admissible):
-        return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
-    meant = _meant(found, admissible)
-    if meant is not None:
-        return Projection(meant, "repaired", fault or "it was not written as it is listed")
+    for found, fault in candidates:
+        if not admissible or _possible(found, admissible):
+            return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
+        meant = _meant(found, admissible)
+        if meant is not None:
+            return Projection(meant, "repaired", fault or "it was not written as it is listed")
+    found, fault = candidates[0]
     return Projection(found, "invalid", fault or "it is not among the possible actions")
+
+
+def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
+    """(what may be the action, what is wrong with its form), likeliest first. Skills that were written are none.
+
+    Where a list tells an action from other words, the last line is likelier than what was thought of.
+    """
+    own = _without_operations(written)
+    spoken = _THOUGHT.sub(" ", own).strip()
+    closed, opened = _tagged(spoken)
+    if closed:
+        return [(closed, "")]
+    thought = _tagged(own)[0], "<action> stands inside <think>"
+    last = "" if opened else spoken.rsplit("\n", 1)[-1], "there is no <action>"
+    found = [(opened, "</action> is missing"), *((last, thought) if listed else (thought, last))]
+    return [(text.strip()[:LONGEST].strip(), fault) for text, fault in found if text.strip()]
+
+
+def _without_operations(text: str) -> str:
+    """The text without the `<skill_ops>` blocks that are closed."""
+    kept, end = [], 0
+    while opened := _OPS.search(text, end):
+        closing = _OPS_END.search(text, opened.end())
+        if closing is None:
+            break
+        kept.append(text[end : opened.start()])
+        end = closing.end()
+    return " ".join([*kept, text[end:]])
+
+
+def _tagged(text: str) -> tuple[str, str]:
+    """What stands in the first `<action>` that is closed and not empty; else what follows the first one, up to the end of the line."""
+    first = opened = _OPEN.search(text)
+    while opened:
+        closing = _CLOSE.search(text, opened.end())
+        if closing is None:
+            break
+        if within := text[opened.end() : closing.start()].strip()[:LONGEST].strip():
+            return within, ""
+        opened = _OPEN.search(text, closing.end())
+    return "", text[first.end() :].strip().split("\n", 1)[0] if first else ""
 
 
 def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection:
     """As `project`, where the actions are listed with numbers: `[7]` or `7` is the seventh."""
     found = project(written, admissible)
-    number = _NUMBER.fullmatch(found.action)
-    if found.verdict == "valid" or number is None:
+    if found.verdict != "invalid":
         return found
-    place = int(number[1]) - 1
-    if not 0 <= place < len(admissible):
-        return Projection(found.action, "invalid", f"there is no action number {number[1]}")
-    closed = _ACTION.search(written) is not None
-    return Projection(admissible[place], *(("valid", "") if closed else ("repaired", found.complaint)))
+    for text, fault in _candidates(written, listed=True):
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            continue
+        place = int(number[1]) - 1
+        if not 0 <= place < len(admissible):
+            return Projection(text, "invalid", f"there is no action number {number[1]}")
+        return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
+    return found
 
 
 def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
@@ -98,7 +135,7 @@ def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
 def project_as_skillrl(tail: int = 30) -> Project:
     """SkillRL's rules to the letter (verl-agent, `env_package/*/projection.py`): lower case; the text between the first
     `<action>` and the first `</action>`; where they are missing the last `tail` characters, invalid; also invalid where `<think>` or
-    `</think>` is missing or a Chinese character was written. Whether the action is possible does not matter.
+    `</think>` is missing or a Chinese character was written. Whether the action is possible does not matter, nor how long it is.
     """
 
     def projected(written: str, admissible: Sequence[str] = ()) -> Projection:
@@ -126,34 +163,34 @@ def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Projec
 
 
 def _possible(action: str, admissible: Sequence[str]) -> bool:
-    return action in admissible or any(slot.fullmatch(action) for slot in _slots(tuple(admissible)))
+    return action in admissible or any(_fills(listed, action) for listed in admissible if "<" in listed)
 
 
 def _meant(action: str, admissible: Sequence[str]) -> str | None:
     """The listed action that differs in case, white space, quotes or a final full stop alone; None where there is none."""
-    plain = _plain(action)
-    for listed in admissible:
-        if _plain(listed) == plain:
-            return listed
     tidy = " ".join(action.split()).strip("'\"`. ")
-    for slot in _slots(tuple(admissible), loose=True):
-        if slot.fullmatch(tidy):
-            head, bracket, rest = tidy.partition("[")
-            return f"{head.strip().lower()}{bracket}{rest}"
+    plain = tidy.casefold()
+    for listed in admissible:
+        if " ".join(listed.split()).strip("'\"`. ").casefold() == plain:
+            return listed
+    for listed in admissible:
+        if "<" in listed and (filled := _fills(listed, tidy, loose=True)):
+            return filled
     return None
 
 
-def _plain(action: str) -> str:
-    return " ".join(action.split()).strip("'\"`. ").casefold()
+def _fills(listed: str, action: str, *, loose: bool = False) -> str | None:
+    """The action as it is listed, with words in its one place; None where it is another, or has no such place.
 
-
-@lru_cache(maxsize=1024)
-def _slots(admissible: tuple[str, ...], loose: bool = False) -> tuple[re.Pattern[str], ...]:
-    """Patterns of the listed actions that have a place for words."""
-    found = []
-    for listed in admissible:
-        pieces = _PLACE.split(listed)
-        if len(pieces) > 1:
-            pattern = r"[^\n]*\S[^\n]*".join(map(re.escape, pieces))
-            found.append(re.compile(pattern, re.IGNORECASE if loose else 0))
-    return tuple(found)
+    `loose`: what stands around the words may be in other case.
+    """
+    pieces = _PLACE.split(listed)
+    if len(pieces) != 2:
+        return None
+    before, after = pieces
+    words = action[len(before) : len(action) - len(after)]
+    around = action[: len(before)], action[len(action) - len(after) :]
+    same = [one.lower() == other.lower() if loose else one == other for one, other in zip(around, pieces, strict=True)]
+    if not all(same) or len(before) + len(after) >= len(action) or "\n" in words or not words.strip():
+        return None
+    return before + words + after
