@@ -15,6 +15,7 @@ from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.asking import OPENAI, Models
+from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.fuse import Similarity, clusters, content_id
 from skill_ttrl.types import Skill, SkillStats, Step, Tier, Trajectory
 
@@ -140,10 +141,11 @@ def cases_of(trajectories: Iterable[Trajectory], type_names: Mapping[str, str] |
 def fused(
     drafts: Sequence[Draft], similarity: Similarity | None = None, threshold: float = 0.95
 ) -> tuple[list[Draft], list[str]]:
-    """Drafts of one tier that say the same as one, in the order of the first of them; and what was fused, in words.
+    """Drafts of one kind that say the same as one, in the order of the first of them; and what was fused, in words.
 
-    What was found for several types of task holds for any, and becomes general; mistakes stay mistakes. The wording is that of
-    `fuse.clusters`, the evidence that of all. Drafts that replace a skill are left alone.
+    What a general principle says is not said again for a type of task, nor what a mistake of any type says for one; apart from
+    that each type keeps its own. The wording is that of `fuse.clusters`, the evidence that of all. Drafts that take the place of
+    a skill are left alone.
 
     Args:
         drafts: the most important first.
@@ -158,11 +160,21 @@ def fused(
             kinds[draft.tier == "mistake"].append(place)
     for places in kinds.values():
         for cluster in clusters([drafts[place].text for place in places], similarity, threshold):
-            alike = [drafts[places[member]] for member in cluster.members]
-            placed[places[cluster.members[0]]] = _as_one(alike, cluster.text)
-            if len(alike) > 1:
-                notes.append(f"{len(alike)} skills that say the same are one: {alike[0].title!r}")
+            for alike in _of_one_scope([places[member] for member in cluster.members], drafts):
+                placed[alike[0]] = _as_one([drafts[place] for place in alike], cluster.text)
+                if len(alike) > 1:
+                    notes.append(f"{len(alike)} skills that say the same are one: {shown(placed[alike[0]].title)}.")
     return [placed[place] for place in sorted(placed)], notes
+
+
+def _of_one_scope(places: Sequence[int], drafts: Sequence[Draft]) -> list[list[int]]:
+    """Places of drafts that say the same, by type of task; all together where one of them is for any."""
+    if any(not drafts[place].task_type for place in places):
+        return [list(places)]
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        by_type[drafts[place].task_type].append(place)
+    return list(by_type.values())
 
 
 def skill_of(draft: Draft, *, source: str, taken: Collection[str] = (), round: int | None = None) -> Skill:
@@ -187,12 +199,6 @@ def skill_of(draft: Draft, *, source: str, taken: Collection[str] = (), round: i
 
 
 def _as_one(alike: Sequence[Draft], text: str) -> Draft:
-    first = next(draft for draft in alike if draft.text.strip() == text)
-    types = {draft.task_type for draft in alike}
-    general = any(draft.tier == "general" for draft in alike) or (len(types) > 1 and first.tier == "task")
-    return replace(
-        first,
-        tier="general" if general else first.tier,
-        task_type="" if general or len(types) > 1 else first.task_type,
-        evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)),
-    )
+    """The widest of them, in the wording that most have, with the evidence of all."""
+    best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != text))
+    return replace(best, evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)))
