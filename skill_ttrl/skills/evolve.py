@@ -27,13 +27,17 @@ CIRCLING = 0.4
 """Share of an episode's steps that came to what had been seen before after the same action."""
 REFUSAL_CHARS = 100
 """A longer answer shows a place or a page, which some actions change without its text telling."""
+PLACE_CHARS = 400
+"""A longer one shows a page of many things, where a word of the task says little."""
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W\d_]+")
 _QUOTED = re.compile(r"`([^`\n]{1,80})`")
-_SMALL = frozenset("to in on at into onto from with off up out for the a an of and or".split())
+_SMALL = frozenset(
+    "to in on at into onto from with off up out for the a an of and or is it as by be not no one two all".split()
+)
 _COMMON = frozenset(
-    "find place make take have this that then them with from into onto some same price lower than less dollars more your "
-    "look looking task under using clean cool heat examine want need please".split()
+    "find get put place make take have move this that then them some any same price lower than less more most you your me my "
+    "look looking task under over using use need want please show buy are was its their there each other first last".split()
 )
 """Words of a goal that name no thing."""
 
@@ -123,11 +127,12 @@ def passes_by(case: Case) -> bool:
     """Something that the task names was seen on the way, and no action named it."""
     if not case.task:
         return False
-    wanted = {word for word in _WORD.findall(case.task.lower()) if len(word) > 3} - _COMMON
+    wanted = {word for word in _WORD.findall(case.task.lower()) if len(word) > 1} - _SMALL - _COMMON
     done = {word for step in case.steps for word in _WORD.findall(step.action.lower())}
     seen = {
         word
         for text in answers(case)
+        if len(text) <= PLACE_CHARS
         for word in _WORD.findall(text.replace(case.task, " ").lower())
         if word in wanted and word not in done
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.samples import said_won
-from skill_ttrl.types import Group, Skill, Trajectory
+from skill_ttrl.types import Group, Skill, Task, Trajectory
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.evolve import Evolver
@@ -111,9 +111,10 @@ class RunBank:
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
         report = MergeReport()
+        named = [replace(group, task=self._named(group.task)) for group in groups]
         try:
             changes, report = merge_groups(
-                groups,
+                named,
                 [winning(group) for group in groups],
                 self.bank.snapshot(),
                 round=step,
@@ -147,6 +148,10 @@ class RunBank:
                 "skills_merge_fallback": float(report.fallback),
             }
         return figures
+
+    def _named(self, task: Task) -> Task:
+        """The task with its type as the bank calls it: new skills are found again under that name."""
+        return replace(task, task_type=self.config.type_names.get(task.task_type, task.task_type))
 
     def _count_uses(self, groups: Sequence[Group], step: int) -> None:
         """Count for each skill the tries that were given it, and those of them that succeeded: evolution retires by that."""

@@ -1,0 +1,145 @@
+"""What failed episodes do again and again, found without a language model and in any environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from skill_ttrl.config import EvolveConfig
+from skill_ttrl.skills.evolve import FAULTS, evolved_by_counting, verb
+from skill_ttrl.skills.teacher import Case, make_teacher
+from skill_ttrl.types import Skill, Step, Verdict
+
+CONFIG = EvolveConfig(max_new_skills=9)
+Turn = tuple[str, str]
+"""What was seen, what was done."""
+
+
+def case(
+    *turns: Turn, end: str = "the end", task: str = "put a clean mug in the cabinet", kind: str = "clean", name: str = "t",
+    verdict: Verdict = "valid", ended: bool = False,
+) -> Case:  # fmt: skip
+    steps = [Step(seen, done, 0.0, False, False, verdict=verdict) for seen, done in turns]
+    steps[-1] = replace(steps[-1], terminated=ended)
+    return Case(name, task, kind, False, tuple(steps), end)
+
+
+def walk(*places: str) -> list[Turn]:
+    return [
+        (f"You are at {before}.", f"go to {after}") for before, after in zip(("start", *places), places, strict=False)
+    ]
+
+
+def drafted(cases: Sequence[Case], *skills: Skill, config: EvolveConfig = CONFIG) -> list[str]:
+    found = make_teacher("heuristic").evolve(cases, skills, config)
+    assert found == make_teacher("heuristic").evolve(cases, skills, config) and not found.requests
+    return [draft.title for draft in found.drafts]
+
+
+STUCK = case(*[("A page.", "click[next]")] * 4, end="A page.", task="")
+CIRCLES = case(*walk(*"ABCABCABCABC"), end="You are at C.", task="")
+REFUSED = case(
+    *[("Nothing happens.", f"take {thing}") for thing in ("cup", "pan", "pot")], end="Nothing happens.", task=""
+)
+MALFORMED = case(*[(f"room {place}", f"I think {place}") for place in "abc"], verdict="invalid", task="")
+PASSING = case(
+    ("a hall", "go to shelf 1"), ("On the shelf 1 is a mug 2.", "go to desk 1"), end="On the desk 1 is a pen 1."
+)
+FINE = case(*walk(*"ABCDEF"), end="You are at F.")
+
+
+@pytest.mark.parametrize(
+    ("faulty", "title"),
+    [
+        (STUCK, "Repeat an action that changed nothing"),
+        (CIRCLES, "Go back to what was already looked at"),
+        (REFUSED, "Try one action after another where all get the same answer"),
+        (MALFORMED, "Write an action that cannot be read or is not possible"),
+        (PASSING, "Pass by what the task names"),
+    ],
+)
+def test_a_fault_that_most_failures_share_is_drafted_as_a_mistake(faulty: Case, title: str) -> None:
+    cases = [replace(faulty, task_id="t1"), replace(faulty, task_id="t2"), replace(FINE, task_id="t3")]
+    assert drafted(cases) == [title]
+    (draft,) = evolved_by_counting(cases, [], CONFIG).drafts
+    assert (draft.tier, draft.task_type, draft.evidence) == ("mistake", "", ("t1", "t2"))
+    assert draft.text and draft.when_to_apply and not any(sign.isdigit() for sign in draft.text)
+
+
+def test_failures_that_share_nothing_teach_nothing() -> None:
+    assert drafted([FINE, FINE, FINE]) == []
+    assert drafted([STUCK, FINE, FINE]) == [], "one of three is chance"
+    assert drafted([STUCK]) == [], "so is one of one"
+    assert drafted([]) == []
+
+
+def test_a_long_page_that_does_not_show_what_was_chosen_is_no_refusal() -> None:
+    page = "A page of a shop with many words on it. " * 5
+    chosen = case(*[(page, f"click[{colour}]") for colour in ("red", "blue", "green")], end=page, task="")
+    assert drafted([chosen, chosen]) == []
+
+
+def test_what_the_bank_says_already_is_not_drafted_again() -> None:
+    (draft,) = evolved_by_counting([STUCK, STUCK], [], CONFIG).drafts
+    assert drafted([STUCK, STUCK], Skill("m", "M", draft.text.upper(), tier="mistake")) == []
+
+
+def test_ending_by_the_same_action_is_a_mistake_of_that_type_of_task() -> None:
+    early = [
+        case(
+            ("A page.", "search[mug]"),
+            (f"Item {number}.", "click[buy now]"),
+            kind="mugs",
+            ended=True,
+            name=f"t{number}",
+        )
+        for number in range(4)
+    ]
+    (draft,) = evolved_by_counting([*early, FINE], [], CONFIG).drafts
+    assert draft.title == "End with `click[buy now]` too soon" and draft.task_type == "mugs"
+    assert (
+        drafted([replace(each, steps=(*each.steps[:-1], replace(each.steps[-1], terminated=False))) for each in early])
+        == []
+    )
+
+
+def test_a_skill_that_names_what_failures_never_came_to_gets_a_better_text() -> None:
+    """The kind of action is known because failures of another type did it, or because the skill quotes it."""
+    skill = Skill("c1", "Clean it", "Take it, clean it with the sink, put it away.", "always", task_type="clean")
+    other = [case(("a sink", "clean mug 1 with sink 1"), kind="other", name="o", task="")] * 2
+    (draft,) = evolved_by_counting([FINE, FINE, *other], [skill], CONFIG).drafts
+    assert draft.base == "c1" and draft.text.startswith(skill.text) and "any `clean`" in draft.text
+    assert (draft.title, draft.when_to_apply, draft.task_type) == (skill.title, "always", "clean")
+    again = replace(skill, text=draft.text)
+    assert drafted([FINE, FINE, *other], again) == [], "it is said once"
+    assert drafted([FINE, FINE], skill) == [], "nobody knows that it is an action"
+    quoting = replace(skill, text="Take it, then `clean {it} with {sink}`.")
+    assert drafted([FINE, FINE], quoting) == ["Clean it"]
+    warning = replace(skill, text="Do not clean it.")
+    assert drafted([FINE, FINE, *other], warning) == []
+    assert drafted([FINE, FINE, *other], replace(skill, task_type="heat")) == []
+
+
+def test_the_most_frequent_faults_come_first_and_no_more_than_asked_for() -> None:
+    both = [replace(STUCK, task="find a mug", last_observation="a mug") for _ in range(3)] + [PASSING] * 2
+    titles = drafted(both)
+    assert titles[:2] == ["Pass by what the task names", "Repeat an action that changed nothing"]
+    assert drafted(both, config=EvolveConfig(max_new_skills=1)) == titles[:1]
+
+
+@pytest.mark.parametrize("odd", ["", " ", "[", "]", "search[", "[x]", "\x00", "go to", "🙂 " * 50])
+def test_odd_actions_are_only_odd(odd: str) -> None:
+    verb(odd)
+    strange = case(*[(odd, odd)] * 6, end=odd, task=odd)
+    assert all(isinstance(fault.shows(strange), bool) for fault in FAULTS)
+    drafted([strange] * 3, Skill("s", "t", odd or "text", task_type="clean"))
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [("go to shelf 3", "go to"), ("take mug 1 from desk 2", "take"), ("search[blue mug]", "search"), ("LOOK", "look")],
+)
+def test_the_kind_of_an_action(action: str, kind: str) -> None:
+    assert verb(action) == kind

@@ -1,0 +1,150 @@
+"""The faults that users found in SkillRL's evolution of skills: each is tried here on ours.
+
+Evaluation failures that feed the training bank, evolved skills that push out all others, ids that stick.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from skill_ttrl.config import EvolveConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.access import Query
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.evolved import evolved
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.teacher import Draft
+from skill_ttrl.stages.evolve import Evolver, Judgement, Lookout
+from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
+
+ROUNDS = 40
+
+
+def failure(task: Task) -> Group:
+    step = Step("a room", "wait", 0.0, False, True, info={"won": False})
+    return Group(task, (Trajectory(task, (step,), None, "max_turns"),))
+
+
+class Prolific:
+    """A teacher that always has more to say than it may."""
+
+    said = 0
+
+    def distill(self, *_: object) -> object:
+        raise AssertionError("nobody asks it to distill")
+
+    def evolve(self, failures, skills, config):  # type: ignore[no-untyped-def]
+        from skill_ttrl.skills.teacher import Lesson
+
+        self.said += 5
+        texts = [f"Put the clean mug away carefully, way {number}." for number in range(self.said, self.said + 5)]
+        return Lesson(tuple(Draft(text, text, tier="general", evidence=("t",)) for text in texts))
+
+
+def judged() -> Judgement:
+    from skill_ttrl.skills.teacher import Case
+
+    return Judgement({"clean": 0.0}, ("clean",), (Case("t", "put a clean mug away", "clean", False, ()),))
+
+
+def statics() -> list[Skill]:
+    return [
+        Skill(f"gen_{number:03d}", "Mug", f"Clean the mug and put it away {number}.", tier="general", source="import")
+        for number in range(12)
+    ]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task("test/3", "env", split="test", task_type="clean"),
+        Task("train/3", "env", split="valid_seen"),
+        Task("another", "env", split="train"),
+    ],
+    ids=["of the evaluation's split", "an id of training in another split", "not one of the training tasks"],
+)
+def test_evaluation_failures_never_feed_the_bank(task: Task) -> None:
+    """SkillRL: failures of its validation are what its training bank evolves from."""
+    watch = Lookout(EvolveConfig(min_episodes=1), splits=["train"], tasks=["train/3"])
+    watch.see([failure(Task("train/3", "env"))], 0)
+    before = watch.state_dict()
+    with pytest.raises(ConfigError, match="training tasks only"):
+        watch.see([failure(Task("train/3", "env")), failure(task)], 1)
+    assert watch.state_dict() == before, "a refused step leaves no trace"
+
+
+@pytest.mark.parametrize("mode", ["keyword", "embedding", "hybrid", "template"])
+def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
+    """SkillRL: evolved skills stand first, so that two rounds of three leave none of the others a place, and nothing ends it.
+
+    Here a teacher brings new general skills in each of 40 rounds, none of which helps: the others keep places in the prompt, and
+    all of them their place in the bank.
+    """
+    evolver = Evolver(
+        EvolveConfig(max_new_skills=3, max_evolved=30), Prolific(), Lookout(EvolveConfig(), splits=["train"])
+    )
+    query = Query("Clean the mug and put it away.", "clean")
+    with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:  # type: ignore[arg-type]
+        bank.import_skills(statics())
+        for step in range(ROUNDS):
+            found, _ = evolver.round(judged(), bank.snapshot(), step=step, capacity=bank.max_skills)
+            bank.apply(found.changes, reason="evolve", round=step)
+            shown = prompt_of(bank, query)
+            bank.record_usages([(skill.id, skill.source == "import" and step % 2 == 0) for skill in shown], step)
+        sources = [skill.source for skill in prompt_of(bank, query)]
+        assert sources.count("import") >= 3, sources
+        assert sum(skill.source == "import" for skill in bank) == 12
+        assert sum(skill.source == "evolve" for skill in bank) == 30, "their number is bounded"
+
+
+def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
+    from skill_ttrl.skills.access import SkillAccess
+
+    return SkillAccess(bank.snapshot(), bank.retriever).for_prompts([query], 6)[0]
+
+
+def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> None:
+    evolver = Evolver(EvolveConfig(max_new_skills=3), Prolific(), Lookout(EvolveConfig(), splits=["train"]))
+    with SkillBank(max_skills=20, index="memory") as bank:
+        bank.import_skills(statics())
+        for step in range(ROUNDS):
+            bank.apply(evolver.round(judged(), bank.snapshot(), step=step, capacity=20)[0].changes)
+        assert len(bank) == 20 and sum(skill.source == "import" for skill in bank) == 12
+
+
+def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
+    """The heuristic has a handful of things to say; once the bank says them, rounds change nothing."""
+    from skill_ttrl.skills.teacher import Case, make_teacher
+
+    loop = tuple(Step("a room", "look", 0.0, False, False) for _ in range(9))
+    cases = tuple(Case(f"t{number}", "find the mug", "clean", False, loop, "a room with a mug") for number in range(6))
+    evolver = Evolver(EvolveConfig(threshold=1.0), make_teacher("heuristic"), Lookout(EvolveConfig(), splits=["train"]))
+    sizes = []
+    with SkillBank(index="memory") as bank:
+        for step in range(10):
+            found, _ = evolver.round(
+                Judgement({"clean": 0.0}, ("clean",), cases), bank.snapshot(), step=step, capacity=200
+            )
+            if found.changes:
+                bank.apply(found.changes)
+            sizes.append(len(bank))
+        assert sizes[0] > 0 and sizes == [sizes[0]] * 10 and bank.version == 1
+
+
+def test_ids_do_not_stick_and_are_never_given_twice() -> None:
+    """SkillRL: numbers are read from another bank than they are given in, so the same `dyn_` ids come again and again."""
+    with SkillBank(index="memory") as bank, SkillBank(index="memory") as other:
+        for round_ in range(6):
+            drafts = [Draft("T", f"Advice {round_}-{number}.", evidence=("t",)) for number in range(3)]
+            found = evolved(drafts, bank.snapshot(), most=3, room=9, round=round_)
+            bank.apply(found.changes)
+            other.apply(evolved(drafts, other.snapshot(), most=3).changes)
+        given = [change.after.id for update in bank.history() for change in update.changes if change.after is not None]
+        assert len(given) == len(set(given)) == 18, "also not those of skills that went"
+        assert set(bank.snapshot().skills) <= set(other.snapshot().skills), (
+            "the same text has the same id in every bank"
+        )
+        taken = next(iter(bank))
+        moved = Snapshot.of(1, [Skill(taken.id, "T", "Edited since.", stats=SkillStats(3, 1))])
+        (change,) = evolved([Draft("T", taken.text)], moved, most=1).changes
+        assert change.after is not None and change.after.id == f"{taken.id}-2"
