@@ -32,6 +32,7 @@ from skill_ttrl.stages.ballots import Poll, shaped
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
+from skill_ttrl.stages.evolve import evolve
 from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
@@ -95,6 +96,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step, run.warn)
+            figures |= evolve(run, groups, step, figures)
         clock.enter("sync")
         refused = followed(bench, step + 1)
 
@@ -230,11 +232,13 @@ def update(learner: Learner, batch: RolloutBatch, step: int, bench: Workbench) -
 def make_reward(bench: Workbench) -> Reward:
     """The reward of the config. Only the `label` control is handed the true answers."""
     name = bench.config.rl.reward
+    if name == "env":
+        refuse_ungraded(bench, "rl.reward=env", "Use rl.reward=majority, or rl.reward=label as a control.")
+    elif bench.config.evolve is not None:
+        refuse_ungraded(bench, "There is an evolve section", "Leave it out: no success is known that it could go by.")
     if name.startswith(MODEL_REWARD):
         scorer = RewardModel(name.removeprefix(MODEL_REWARD), device=str(bench.policy.device))
         return build_reward(name, {}, scorer)
-    if name == "env":
-        refuse_ungraded(bench)
     if name != "label":
         return build_reward(name, {})
     missing = [task.id for task in bench.train_tasks if task.id not in bench.references]
@@ -246,15 +250,14 @@ def make_reward(bench: Workbench) -> Reward:
     return build_reward(name, bench.references)
 
 
-def refuse_ungraded(bench: Workbench) -> None:
+def refuse_ungraded(bench: Workbench, asked: str, instead: str) -> None:
     """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
     task = bench.train_tasks[0]
     env = bench.envs.take(1)[0]
     env.reset(seed=task.seed, options=dict(task.options))
     if env.step("")[4].get("graded") is False:
         raise ConfigError(
-            f"rl.reward=env, but {task.env_id} cannot grade without true answers, which training tasks do not carry. "
-            "Use rl.reward=majority, or rl.reward=label as a control."
+            f"{asked}, but {task.env_id} cannot grade without true answers, which training tasks do not carry. {instead}"
         )
 
 

@@ -32,6 +32,7 @@ from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.evolve import make_evolver
 from skill_ttrl.stages.gather import gather, learning_phases
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
@@ -100,6 +101,8 @@ def run(
                     stopping=lambda: stop.signum is not None,
                 )
             stack.callback(bench.close)
+            if bank is not None and "rl" in config.phases:
+                bank.evolver = make_evolver(bench, state)
             learn = [_phase(name, bench, folder, checkpoint, progress) for name in learning]
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
