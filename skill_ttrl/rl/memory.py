@@ -41,6 +41,12 @@ LOGIT_COPIES = 4
 """Float32 (rows, vocabulary) tensors alive at once: in the loss, log-softmax and three gradients; in sampling, the
 logits, the tempered ones, their log-softmax and the probabilities."""
 
+EPISODE_TOKEN_BYTES = 43
+"""What one token of a step's prompt or answer takes while its episode is kept, as Python keeps numbers (measured with prompts of
+500 tokens and answers of 20: 42.5)."""
+BATCH_TOKEN_BYTES = 27
+"""What it takes in the learner's batch, while that is made (measured: 26.6)."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
@@ -55,7 +61,7 @@ class MemoryEstimate:
     trainable: int
     """Those that learn (a count)."""
     parts: Mapping[str, int]
-    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling runtime engine`, and
+    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
     """Peak of each phase: `sample`, `update` and, where the config has it, `sft`."""
@@ -109,6 +115,8 @@ def estimate_memory(
     - kv_cache: rows x tokens x layers x width of keys and values, and one layer more while it is extended.
     - sampling: `LOGIT_COPIES` x 4 x rows x vocabulary, and one layer of the prompts' first pass. This and kv_cache are the
       `hf` backend's; others sample elsewhere.
+    - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
+      own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
     - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
       the learner computes too, unless `vllm.sleep`. On a CPU, where sleeping changes nothing, its weights and
       `vllm.cpu_kv_cache_gb`.
@@ -130,11 +138,14 @@ def estimate_memory(
     stored = compute if lora is not None else FP32
     shape = _shape(model_config, lora)
     trainable = shape.adapters or shape.parameters
-    longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    prompt, answer = longest_turn(config)
+    longest = prompt + answer
+    tries = config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
+    tokens = tries * config.agent.max_turns * longest * (kind == "cpu")
 
-    rows = min(config.rollout.max_batch_size, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt)
+    rows = min(config.rollout.max_batch_size, tries)
     cache_layer = rows * longest * shape.key_value * (stored + compute)
-    prefill = min(rows, config.rl.prompts_per_step) * config.data.max_prompt_tokens
+    prefill = min(rows, config.rl.prompts_per_step) * prompt
     activations, logits, heap = _backward(
         config, shape, kind, compute, config.rl.micro_batch_size, config.rl.entropy_coef > 0
     )
@@ -155,18 +166,20 @@ def estimate_memory(
         "sampling": own_sampler
         * (
             LOGIT_COPIES * FP32 * rows * shape.vocabulary
-            + prefill
-            * layer_bytes_per_token(shape, compute, False, _eager_tokens(config, config.data.max_prompt_tokens))
+            + prefill * layer_bytes_per_token(shape, compute, False, _eager_tokens(config, prompt))
         ),
+        "episodes": tokens * EPISODE_TOKEN_BYTES,
+        "batch": tokens * BATCH_TOKEN_BYTES,
         "runtime": PROCESS_BYTES if kind == "cpu" else CUDA_CONTEXT_BYTES,
         "engine": engine,
     }
     sleeps = config.vllm.sleep and kind == "cuda"
     beside = min(engine, ASLEEP_BYTES) if sleeps else engine
     fixed = sum(parts[name] for name in ("weights", "reference", "casts", "runtime"))
+    kept = parts["episodes"] + parts["batch"]
     phases = {
-        "sample": fixed + parts["optimizer"] + parts["kv_cache"] + parts["sampling"] + engine,
-        "update": fixed + parts["optimizer"] + parts["gradients"] + activations + logits + heap + beside,
+        "sample": fixed + parts["optimizer"] + parts["kv_cache"] + parts["sampling"] + parts["episodes"] + engine,
+        "update": fixed + parts["optimizer"] + parts["gradients"] + activations + logits + heap + kept + beside,
     }
     if "sft" in config.phases:
         muon = shape.matrices if config.sft.optimizer == "muon" and lora is None else 0
@@ -176,13 +189,22 @@ def estimate_memory(
     return MemoryEstimate(kind, precision, shape.parameters, trainable, parts, phases, engine_rows)
 
 
+def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
+    """(tokens of the longest prompt, of the longest answer): skills have budgets of their own beside both."""
+    prompt, answer = config.data.max_prompt_tokens, config.rollout.max_new_tokens
+    if config.skills is not None and config.skills.use:
+        prompt += config.skills.prompt_tokens if config.skills.in_prompt else 0
+        answer += config.skills.max_retrievals * config.skills.retrieve_tokens
+    return prompt, answer
+
+
 def _engine(config: SkillTTRLConfig, shape: _Shape, kind: str, compute: int, total: int | None) -> tuple[int, float]:
     """(bytes, longest sequences whose keys and values fit) of a vLLM engine in this process; (0, 0) without one."""
     if config.rollout.backend != "vllm" or config.vllm.mode != "engine":
         return 0, 0.0
     number = {"auto": compute, "float32": FP32}.get(config.vllm.dtype, 2)
     weights = (shape.parameters - shape.adapters) * number
-    longest = config.vllm.max_model_len or config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    longest = config.vllm.max_model_len or sum(longest_turn(config))
     row = 2 * shape.key_value * shape.layers * longest * number
     if kind == "cpu":
         cache = config.vllm.cpu_kv_cache_gb * 1024**3
@@ -198,7 +220,7 @@ def _backward(
 ) -> tuple[int, int, int]:
     """(activations, logits, heap) of one forward and backward pass over a micro-batch, in bytes."""
     adapters = config.model.lora is not None
-    longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    longest = sum(longest_turn(config))
     tokens = micro_batch_size * longest
     layer = layer_bytes_per_token(shape, compute, adapters, _eager_tokens(config, longest))
     kept = (shape.layers + 1) * layer

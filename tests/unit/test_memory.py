@@ -65,10 +65,10 @@ def measured(
     return found
 
 
-def estimated(config: dict[str, Any], model: dict[str, Any]) -> Any:
+def estimated(config: dict[str, Any] | SkillTTRLConfig, model: dict[str, Any]) -> Any:
     from skill_ttrl.rl.memory import estimate_memory
 
-    return estimate_memory(load_config(config), published(**model))
+    return estimate_memory(config if isinstance(config, SkillTTRLConfig) else load_config(config), published(**model))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
@@ -132,6 +132,28 @@ def test_recipes_fit_where_their_headers_say() -> None:
     assert beside.parts["weights"] == half.parts["weights"]
     assert beside.parts["engine"] == 12e9 and 12e9 < beside.peak < 0.9 * 24e9
     assert beside.engine_rows > 256  # vllm.max_num_seqs of them are decoded at once
+
+
+def test_episodes_of_many_turns_are_kept_until_they_are_learned_from() -> None:
+    def found(*overrides: str) -> Any:
+        return estimated(load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), overrides), WIDE)
+
+    one, many = found(), found("agent.max_turns=50")
+    assert many.parts["episodes"] == 50 * one.parts["episodes"] and many.parts["batch"] == 50 * one.parts["batch"]
+    grown = many.phases["update"] - one.phases["update"]
+    assert grown == 49 * (2 * 4 * 128) * 70 and many.parts["activations"] == one.parts["activations"]
+    assert many.phases["sample"] - one.phases["sample"] == 49 * (2 * 4 * 128) * 43
+
+
+def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
+    from skill_ttrl.rl.memory import longest_turn
+
+    config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))
+    skills = "skills={prompt_tokens: 100, max_retrievals: 2, retrieve_tokens: 10}"
+    assert longest_turn(config) == (64, 64)
+    assert longest_turn(load_config(config.model_dump(mode="json"), [skills])) == (164, 84)
+    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.in_prompt=0"])) == (64, 84)
+    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.use=false"])) == (64, 64)
 
 
 def test_engine_in_this_process_takes_its_share() -> None:
