@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
@@ -99,6 +100,7 @@ class Templates:
                 )
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
+        self._taken_apart: dict[str, list[_Paragraph]] = {}
 
     def names(self) -> list[str]:
         """Names of all templates that can be used."""
@@ -107,11 +109,10 @@ class Templates:
 
     def render(self, name: str, **values: str) -> str:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
-        template = self.get(name)
-        paragraphs = [part for part in template.template.split("\n\n") if not _is_empty(part, values)]
-        lines = "\n\n".join(paragraphs).split("\n")
-        kept = [line for line in lines if not _is_empty(line, values)]
-        return Template("\n".join(kept)).substitute(values)
+        if name not in self._taken_apart:  # prompts are made of hundreds of these
+            self._taken_apart[name] = _paragraphs(self.get(name))
+        kept = [part for part in self._taken_apart[name] if not part.is_empty(values)]
+        return "\n\n".join(part.filled(values) for part in kept)
 
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
@@ -157,9 +158,50 @@ class Templates:
         return template
 
 
-def _is_empty(part: str, values: Mapping[str, str]) -> bool:
-    places = Template(part).get_identifiers()
-    return bool(places) and all(values.get(place) == "" for place in places)
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a template: texts, and between each two of them a place."""
+
+    texts: tuple[str, ...]
+    places: tuple[str, ...]
+
+    def is_empty(self, values: Mapping[str, str]) -> bool:
+        return bool(self.places) and all(values.get(place) == "" for place in self.places)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        pairs = zip(self.texts[1:], self.places, strict=True)
+        return "".join([self.texts[0], *(part for text, place in pairs for part in (values[place], text))])
+
+
+@dataclass(frozen=True, slots=True)
+class _Paragraph:
+    lines: tuple[_Line, ...]
+    places: frozenset[str]
+
+    def is_empty(self, values: Mapping[str, str]) -> bool:
+        return bool(self.places) and all(values.get(place) == "" for place in self.places)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        return "\n".join(line.filled(values) for line in self.lines if not line.is_empty(values))
+
+
+def _paragraphs(template: Template) -> list[_Paragraph]:
+    parts = [tuple(map(_line, part.split("\n"))) for part in template.template.split("\n\n")]
+    return [_Paragraph(lines, frozenset(place for line in lines for place in line.places)) for lines in parts]
+
+
+def _line(line: str) -> _Line:
+    texts, places, end = [""], [], 0
+    for found in Template.pattern.finditer(line):
+        texts[-1] += line[end : found.start()]
+        end = found.end()
+        if place := found["named"] or found["braced"]:
+            places.append(place)
+            texts.append("")
+        else:
+            texts[-1] += "$"
+    texts[-1] += line[end:]
+    return _Line(tuple(texts), tuple(places))
 
 
 def _listed(names: frozenset[str] | set[str]) -> str:
