@@ -1,4 +1,4 @@
-"""`skillttrl collect`: play the tasks of an environment with a player that needs no model, and keep the trajectories."""
+"""`skillttrl collect`: have a player or a policy play the tasks of an environment, and keep the trajectories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collect import Collected
+    from skill_ttrl.stages.collection import Collected
     from skill_ttrl.stages.outcomes import Success
 
 Env = Annotated[
@@ -26,7 +26,8 @@ Agent = Annotated[
     str,
     typer.Option(
         metavar="WHO",
-        help="`expert`, `random`, `walkthrough`, another of the environment's own (`rule` of `webshop`), or `module:attribute`.",
+        help="A player: `expert`, `random`, `walkthrough`, another of the environment's own (`rule` of `webshop`), or "
+        "`module:attribute`. Or a policy: a run, a checkpoint, a model's folder, a model of the hub, or `openai:MODEL`.",
     ),
 ]
 Types = Annotated[
@@ -44,8 +45,32 @@ Jobs = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="An argument of the environment, e.g. env.kwargs.max_steps=20."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="An argument of the environment, e.g. env.kwargs.max_steps=20; of a policy, any key of its config, e.g. "
+        "rollout.temperature=0.4.",
+    ),
 ]
+Explore = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Of a player: share of the steps in which any admissible action is taken, whatever it says; what it says stands beside "
+        "every step as `advice`. Default: 0.",
+    ),
+]
+Recipe = Annotated[
+    str | None, typer.Option("--config", metavar="RECIPE", help="Template, lengths and endpoints of a plain model.")
+]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Of a policy: episodes that are played together and kept together. Default: 64, or what the backend takes.",
+    ),
+]
+NoBank = Annotated[bool, typer.Option("--no-bank", help="Of a policy: without its skill bank.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
 
@@ -59,41 +84,90 @@ def collect(
     ],
     agent: Agent = "expert",
     split: Annotated[str, typer.Option(help="Part of the environment's tasks.")] = "train",
-    episodes: Annotated[int | None, typer.Option(min=1, help="At most so many, from the start. Default: all.")] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="So many, spread over the split and its types. Default: all.")
+    ] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task; of a policy: one group.")] = 1,
     types: Types = None,
+    explore: Explore = None,
     data: Data = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
+    config: Recipe = None,
+    no_bank: NoBank = False,
+    chunk: Chunk = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of every random choice. Default: 0; of a policy, its config's.")
+    ] = None,
     jobs: Jobs = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play every task of a split and write its trajectory, with exact text, as one line; success by type of task.
+    """Play the tasks of a split and write each trajectory, with exact text, as one line; success by type of task.
 
-    Where an environment rewards what is right in part (`webshop`), the mean score is reported beside.
+    A policy plays as it is sampled in its rollouts, with the skills of its bank in its prompts. Where an environment rewards what
+    is right in part (`webshop`), the mean score is reported beside.
     """
     from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.views import RunView
-    from skill_ttrl.stages.collect import run
+    from skill_ttrl.envs import resolve_env
+    from skill_ttrl.stages.play import find_player
 
-    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
-        found = run(
-            env,
-            agent=agent,
-            split=split,
-            kwargs=environment_arguments(overrides or (), data),
-            types=words(types),
-            episodes=episodes,
-            tries=tries,
-            seed=seed,
-            jobs=jobs,
-            output=output,
-            progress=view,
-        )
+    is_player = find_player(agent, resolve_env(env)) is not None
+    _refuse_idle(is_player, agent, {"--explore": explore, "--jobs": jobs}, {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None})  # fmt: skip
+    title = f"collect {env} {split}: {agent}"
+    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view:
+        if is_player:
+            from skill_ttrl.stages.collect import run
+
+            found = run(
+                env,
+                agent=agent,
+                split=split,
+                kwargs=environment_arguments(overrides or (), data),
+                types=words(types),
+                episodes=episodes,
+                tries=tries,
+                explore=explore or 0.0,
+                seed=seed or 0,
+                jobs=jobs,
+                output=output,
+                progress=view,
+            )
+        else:
+            from skill_ttrl.stages.collect_policy import run_policy
+
+            found = run_policy(
+                agent,
+                env,
+                split=split,
+                overrides=overrides or (),
+                kwargs=None if data is None else {"data": data},
+                types=words(types),
+                episodes=episodes,
+                tries=tries,
+                chunk=chunk,
+                seed=seed,
+                config=config,
+                use_bank=not no_bank,
+                output=output,
+                progress=view,
+            )
     if as_json:
         print_json(found)
         return
     show_collected(Console(), found)
+
+
+def _refuse_idle(is_player: bool, agent: str, of_player: Mapping[str, object], of_policy: Mapping[str, object]) -> None:
+    """Options that would change nothing are mistakes.
+
+    Raises:
+        ConfigError: one of them is given in vain.
+    """
+    idle, meant = (of_policy, "a policy") if is_player else (of_player, "a player without a model")
+    for name, value in idle.items():
+        if value is not None:
+            it_is = "a player" if is_player else "a policy"
+            raise ConfigError(f"{name} is for {meant}, but {agent} is {it_is}. Leave it out.")
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
@@ -126,6 +200,8 @@ def show_collected(console: Console, found: Collected) -> None:
     title = f"{found.agent} in {found.env}, {found.split}: {_episodes(overall.episodes)}"
     if overall.tasks < overall.episodes:
         title += f" of {overall.tasks:,} tasks"
+    if found.explore:
+        title += f", {found.explore:g} of the steps taken at random"
     lines = [f"Source: {found.source or 'the environment does not say'}."]
     if overall.success is None:
         lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
@@ -134,8 +210,11 @@ def show_collected(console: Console, found: Collected) -> None:
     if overall.exploits:
         lines.append(f"{_episodes(overall.exploits)} in which the agent sought a way around the task.")
     if found.played:
-        rate = found.played / max(found.seconds, 1e-9)
-        lines.append(f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({rate:.1f} a second).")
+        seconds = max(found.seconds, 1e-9)
+        wrote = f"; {found.tokens:,} tokens written, {found.tokens / seconds:.0f} a second" if found.tokens else ""
+        lines.append(
+            f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({found.played / seconds:.1f} a second{wrote})."
+        )
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
     console.print(Text(visible(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)

@@ -29,6 +29,8 @@ MAX_TURNS = 50
 """Steps of a policy in a game where neither its config nor an override gives it more than one."""
 REMOTE = "openai"
 """The policy behind `endpoints.policy` is called so."""
+EMBEDDED = "embedded"
+"""And the built-in one so."""
 PLAYER_NAMES = player_names()
 
 TextEnvironment = gymnasium.Env[str, str]
@@ -161,7 +163,7 @@ def find_player(name: str, env_id: str) -> Player | None:
     exists = Path(name).exists()
     if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
         return make_player(name, env_id)
-    if name != REMOTE and "/" not in name and ":" not in name and not exists:
+    if name not in (REMOTE, EMBEDDED) and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
             f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
             "folder, owner/name or openai:MODEL; a player of your own is module:attribute."

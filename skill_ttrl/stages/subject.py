@@ -130,7 +130,11 @@ class Subject:
 
 
 def find_subject(
-    source: str | Path, overrides: Sequence[str] = (), *, config: str | None = None, data: Sequence[str] = ()
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    config: str | Mapping[str, Any] | None = None,
+    data: Sequence[str] = (),
 ) -> Subject:
     """The run, checkpoint or model that `source` names.
 
@@ -138,7 +142,7 @@ def find_subject(
         source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
             (`owner/name`), or `openai` or `openai:MODEL` for the model behind `endpoints.policy`.
         overrides: changes to the config.
-        config: recipe or file with a plain model's template and lengths; None: the defaults. A run has its own.
+        config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
         data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
 
     Raises:
@@ -151,7 +155,7 @@ def find_subject(
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if is_remote(source):
         return _remote(str(source), now, config, tuple(overrides))
-    if RunFolder.exists(path) or (path.is_dir() and (path / MANIFEST).is_file()):
+    if is_trained(path):
         if config is not None:
             raise ConfigError(
                 f"{path} has the config of its run; --config is for a plain model. Change keys with --set."
@@ -191,12 +195,19 @@ def find_asked(source: str, overrides: Sequence[str] = (), *, config: str | None
     return find_trained(source, overrides)
 
 
+def is_trained(source: str | Path) -> bool:
+    """Whether `source` is a run or one of its checkpoints, which has the config that it was trained with."""
+    return RunFolder.exists(Path(source)) or (Path(source).is_dir() and (Path(source) / MANIFEST).is_file())
+
+
 def is_remote(source: str | Path) -> bool:
     """Whether `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
     return str(source) == REMOTE or str(source).startswith(f"{REMOTE}:")
 
 
-def _remote(source: str, now: Sequence[str], config: str | None, overrides: tuple[str, ...]) -> Subject:
+def _remote(
+    source: str, now: Sequence[str], config: str | Mapping[str, Any] | None, overrides: tuple[str, ...]
+) -> Subject:
     base: str | Mapping[str, Any] = {} if config is None else config
     name = source.partition(":")[2]
     own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]

@@ -135,7 +135,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     def collect(*words: object, env: str = DOORS, output: Path = out) -> Done:
         return skillttrl("collect", "--env", env, "-o", output, *words)
 
-    refused(collect("--agent", "exprt"), 2, "Unknown agent 'exprt'", "Did you mean 'expert'?")
+    refused(collect("--agent", "exprt"), 2, "There is no agent 'exprt'", "Did you mean 'expert'?")
     refused(collect(), 3, "There is no expert for", "SkillTTRL/ALFWorld-v0")
     refused(collect("--agent", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
     refused(collect("--agent", "random", "--types", "up,left"), 3, "no tasks of the type 'up'", "left, right")

@@ -16,7 +16,8 @@ from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
 from skill_ttrl.runs.progress import Counting, SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
-from skill_ttrl.stages.collect import HOPELESS, run
+from skill_ttrl.stages.collect import run
+from skill_ttrl.stages.collection import HOPELESS
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.stages.workers import work
 from skill_ttrl.types import Step, Task, Trajectory, from_json
@@ -249,10 +250,45 @@ class Adder:
         return f"<answer>{int(left) + int(right)}</answer>"
 
 
-@pytest.mark.parametrize(("episodes", "tries", "ids"), [(4, 1, "0123"), (4, 2, "0011"), (3, 2, "001")])
-def test_episodes_are_counted_from_the_start(tmp_path: Path, episodes: int, tries: int, ids: str) -> None:
+@pytest.mark.parametrize(
+    ("episodes", "tries", "places"), [(4, 1, [0, 1, 14, 15]), (4, 2, [0, 0, 1, 1]), (3, 2, [0, 0, 1])]
+)
+def test_fewer_episodes_are_of_tasks_that_are_spread_over_the_split_and_its_types(
+    tmp_path: Path, episodes: int, tries: int, places: list[int]
+) -> None:
     run(DOORS, agent="random", episodes=episodes, tries=tries, output=tmp_path / "out.jsonl")
-    assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{number}" for number in ids]
+    assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{place}" for place in places]
+
+
+def test_a_file_does_not_grow_by_more_episodes_and_it_is_said_why(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    run(DOORS, agent="random", episodes=4, output=file)
+    with pytest.raises(RunFolderError, match="episodes 4 there, 8 here.* is of other tasks, for they are spread"):
+        run(DOORS, agent="random", episodes=8, output=file)
+    with pytest.raises(RunFolderError, match="agent") as refused:
+        run(DOORS, agent="tests.doors:Opener", episodes=4, output=file)
+    assert "spread" not in str(refused.value)
+
+
+def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    found = run(DOORS, agent="tests.doors:Opener", explore=0.5, output=file)
+    steps = [step for line in trajectories(file) for step in line.steps]
+    assert found.explore == 0.5 and all("advice" in step.info for step in steps)
+    assert json.loads(beside(file).read_text())["made_with"]["explore"] == 0.5
+    again, other = tmp_path / "again.jsonl", tmp_path / "other.jsonl"
+    run(DOORS, agent="tests.doors:Opener", explore=0.5, output=again)
+    run(DOORS, agent="tests.doors:Opener", explore=0.5, seed=1, output=other)
+    assert again.read_bytes() == file.read_bytes() != other.read_bytes()
+    with pytest.raises(RunFolderError, match="explore 0.5 there, null here"):
+        run(DOORS, agent="tests.doors:Opener", output=file)
+
+
+@pytest.mark.parametrize(("agent", "explore", "words"), [("random", 1.5, "0 to 1"), ("walkthrough", 0.1, "replays")])
+def test_exploring_that_makes_no_sense_is_refused(tmp_path: Path, agent: str, explore: float, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(DOORS, agent=agent, explore=explore, output=tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_types_that_are_asked_for_are_played() -> None:

@@ -1,0 +1,277 @@
+"""Policies that collect: episodes kept as a player's are, chunk by chunk, gone on with, counted, paid for, refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
+from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.runs.trajectory_file import read_identity
+from skill_ttrl.stages.collect import collect_into
+from skill_ttrl.stages.collect_policy import chunks, run_policy
+from skill_ttrl.types import Task, Trajectory, from_json
+from tests.doors import DOORS, Doors
+from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_openai_backend import at
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "env": {"id": DOORS},
+    "agent": {"template": "plain", "max_turns": 3},
+    "data": {"max_prompt_tokens": 400},
+    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
+    "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+PLAIN = ("agent.template=plain",)
+
+
+def opens(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Waits first; then the door that the task names, but number 5 is beyond it."""
+    said = [message["content"] for message in body["messages"]]
+    door = said[0].partition("Door ")[2]
+    if len(said) == 1:
+        return "wait"
+    return "wait" if door.startswith("5") else door.partition("open the ")[2].split()[0]
+
+
+def settings(server: FaultyServer, *more: str) -> list[str]:
+    return [word for word in at(server, *PLAIN, *more) if word != "--set"]
+
+
+def lines(path: Path) -> list[Trajectory]:
+    return [from_json(Trajectory, line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+class Heard(SilentProgress):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Mapping[str, float]]] = []
+        self.notices: list[str] = []
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        self.told.append((done, metrics))
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.notices.append(text)
+
+
+def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out.jsonl"
+    command = ("collect", "--env", DOORS, "--split", "test", "--agent", "openai:opener", "--tries", 2, "-o", out)
+    with FaultyServer(answer=opens, faults=()) as server:
+        words = [*command, *at(server, *PLAIN, "endpoints.policy.price_out=1000000")]
+        done = skillttrl(*words)
+        assert done.code == 0, done
+        asked = len(server.asked)
+        found = skillttrl(*words, "--json")
+        assert len(server.asked) == asked and "nothing is played" in found.err
+    played = lines(out)
+    assert [each.task.id for each in played] == [f"test/{place}" for place in range(6) for _ in range(2)]
+    assert [step.action for step in played[0].steps] == ["wait", "left"]
+    assert all(step.completion is not None for each in played for step in each.steps)
+    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
+    assert rows["left"][:2] == ["6", "1.000"] and rows["right"][:2] == ["6", "0.667"] and rows["all"][0] == "12"
+    assert "12 episodes of 6 tasks" in done.out and "Source: joinery." in done.out and "tokens written" in done.out
+    assert "play 12/12" in done.err and "success 0.833" in done.err and "cost" in done.err and "tokens/s" in done.err
+    assert found.json["overall"]["episodes"] == 12 and found.json["played"] == 0
+    inspected = skillttrl("inspect", out, "--json").json["facts"]
+    assert inspected["complete"] == "yes" and inspected["success"].startswith("0.833 [")
+
+
+def test_of_one_episode_a_task_the_interval_is_wilsons_and_progress_is_told_as_each_ends() -> None:
+    heard = Heard()
+    with FaultyServer(answer=opens, faults=()) as server:
+        found = run_policy("openai:opener", DOORS, split="test", overrides=settings(server), progress=heard)
+    assert found.by_type["right"].interval == wilson_interval(2, 3) and found.output is None
+    assert [done for done, _ in heard.told] == [1, 2, 3, 4, 5, 6]
+    last = heard.told[-1][1]
+    assert last["success"] == pytest.approx(5 / 6) and last["left"] == 1 and last["right"] == pytest.approx(2 / 3)
+    assert last["tokens/s"] > 0 and "cost" not in last, "nobody gave a price"
+    assert any("requests" in text for text in heard.notices)
+
+
+def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) -> None:
+    def collect(path: Path, **more: Any) -> int:
+        found = run_policy("embedded", DOORS, config=str(recipe), episodes=17, tries=3, chunk=6, output=path, **more)
+        return found.played
+
+    whole = tmp_path / "whole.jsonl"
+    assert collect(whole) == 17 and len({each.task.id for each in lines(whole)}) == 6
+    content = whole.read_bytes().splitlines(keepends=True)
+    for kept, torn in ((12, b""), (8, b'{"task":{"id":"tra'), (16, content[16][:50])):
+        cut = tmp_path / f"{kept}.jsonl"
+        cut.write_bytes(b"".join(content[:kept]) + torn)
+        (tmp_path / f"{kept}.jsonl.json").write_bytes((tmp_path / "whole.jsonl.json").read_bytes())
+        assert collect(cut) == 17 - kept
+        assert cut.read_bytes() == whole.read_bytes()
+    assert collect(tmp_path / "other.jsonl", seed=1) == 17
+    assert (tmp_path / "other.jsonl").read_bytes() != whole.read_bytes()
+    for change in ({"overrides": ["rollout.temperature=0.4"]}, {"seed": 1}, {"overrides": ["seed=1"]}):
+        with pytest.raises(RunFolderError, match=r"temperature 1\.0 there, 0\.4 here|seed"):
+            collect(whole, **change)
+
+
+def test_what_was_whole_when_a_signal_came_is_kept_and_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+
+    class Impatient(Heard):
+        """Presses Ctrl-C after the tenth episode."""
+
+        def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+            if done == 10:
+                signal.raise_signal(signal.SIGINT)
+
+    def collect(progress: Any = None) -> Any:
+        overrides = settings(server)
+        return run_policy("openai:opener", DOORS, overrides=overrides, chunk=4, output=out, progress=progress)
+
+    with FaultyServer(answer=opens, faults=()) as server:
+        with pytest.raises(Interrupted, match=r"Stopped with 8 of 30 episodes played; they are kept in .*out.jsonl"):
+            collect(Impatient())
+        assert len(lines(out)) == 8
+        found = collect()
+    assert found.played == 22 and [each.task.id for each in lines(out)] == [f"train/{place}" for place in range(30)]
+
+
+def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+
+    def collect(budget: str) -> Any:
+        prices = ("endpoints.policy.price_out=1000000", f"endpoints.max_cost={budget}")
+        return run_policy("openai:opener", DOORS, overrides=settings(server, *prices), chunk=4, output=out)
+
+    with FaultyServer(answer=opens, faults=()) as server:
+        with pytest.raises(BudgetError, match=r"Stopped with \d+ of 30 episodes played.*kept in"):
+            collect("40")
+        kept = len(lines(out))
+        assert 0 < kept < 30 and kept % 4 == 0
+        with pytest.raises(BudgetError, match="budget is spent"):
+            collect("40")
+        assert len(lines(out)) == kept, "what was spent before counts"
+        assert collect("100000").played == 30 - kept
+    assert len(lines(out)) == 30
+
+
+SKILLS = {**TINY, "skills": {"bank": "bank.json", "embedder": "hash", "in_prompt": 1, "max_retrievals": 0}}
+
+
+def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bank = {"general_skills": [{"skill_id": "g1", "title": "Knock", "principle": "Knock first.", "when_to_apply": "a"}]}
+    (tmp_path / "bank.json").write_text(json.dumps({**bank, "task_specific_skills": {}, "common_mistakes": []}))
+    (tmp_path / "skilled.yaml").write_text(json.dumps(SKILLS))
+    where: dict[str, Any] = {"split": "test", "episodes": 2, "config": "skilled.yaml"}
+    with FaultyServer(answer=opens, faults=()) as server:
+        overrides = [word for word in at(server) if word != "--set"]
+        run_policy("openai:opener", DOORS, overrides=overrides, output=tmp_path / "with.jsonl", **where)
+        run_policy(
+            "openai:opener", DOORS, overrides=overrides, output=tmp_path / "without.jsonl", use_bank=False, **where
+        )
+    assert {each.skills_in_prompt != () for each in lines(tmp_path / "with.jsonl")} == {True}
+    assert {each.skills_in_prompt for each in lines(tmp_path / "without.jsonl")} == {()}
+    made_with = read_identity(tmp_path / "with.jsonl")["made_with"]["policy"]
+    assert made_with["skill_bank"] and made_with["model"] == "openai:opener"
+
+
+def test_chunks_hold_whole_tasks_and_each_has_a_seed_of_its_own() -> None:
+    units = [(Task(str(number), DOORS), attempt) for number in range(4) for attempt in range(3)][:11]
+    found = list(chunks(units, 3, 7, 5))
+    assert [[task.id for task in part.tasks] for part in found] == [["0", "1"], ["2", "3"]]
+    assert [(part.start, part.episodes) for part in found] == [(0, 6), (6, 5)]
+    assert found[0].seed == 5 != found[1].seed
+    assert [len(part.tasks) for part in chunks(units, 3, 1, 5)] == [1, 1, 1, 1], "a group is never cut"
+
+
+def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
+    def collect(*words: object) -> Any:
+        return skillttrl("collect", "--env", DOORS, "-o", tmp_path / "out.jsonl", *words)
+
+    refused(collect("--agent", "openai:m", "--jobs", 2), 2, "--jobs is for a player", "openai:m is a policy")
+    refused(collect("--agent", "openai:m", "--explore", 0.1), 2, "--explore is for a player")
+    for words in (("--config", "quickstart"), ("--chunk", 3), ("--no-bank",)):
+        refused(collect("--agent", "random", *words), 2, f"{words[0]} is for a policy", "random is a player")
+    refused(collect("--agent", "no/where/at/all"), 4, "no/where/at/all")
+    refused(collect("--agent", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of the type 'up'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def at_nowhere() -> list[str]:
+    return ["--set", "endpoints.policy.base_url=http://127.0.0.1:9"]
+
+
+def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
+    short = ["data.max_prompt_tokens=2"]
+    with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):
+        run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def phase(**changes: Any) -> SkillTTRLConfig:
+    return load_config({**TINY, "seed": 3, **changes})
+
+
+def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path) -> None:
+    """Of ten training tasks, six episodes; the same file when it is called again."""
+    out = tmp_path / "collected.jsonl"
+    asked = {"agent": "tests.doors:Opener", "episodes": 6, "explore": 0.25}
+    config = phase(env={"id": DOORS, "train_tasks": 10}, collect=asked)
+    found = collect_into(out, config, SilentProgress())
+    assert found.played == 6 and found.seed == 3 and found.explore == 0.25
+    played = lines(out)
+    trained = {f"train/{place}" for place in (0, 1, 6, 7, 12, 13, 18, 19, 24, 25)}
+    assert {each.task.id for each in played} < trained and len({each.task.task_type for each in played}) == 2
+    assert all("advice" in step.info for each in played for step in each.steps)
+    before = out.read_bytes()
+    assert collect_into(out, config, SilentProgress()).played == 0 and out.read_bytes() == before
+
+
+def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_own(tmp_path: Path) -> None:
+    asked = {"agent": "openai:opener", "episodes": 4, "tries": 2}
+    with FaultyServer(answer=opens, faults=()) as server:
+        endpoints = {"policy": {"base_url": server.url, "model": "another", "max_wait": 0.05}}
+        config = phase(collect=asked, endpoints=endpoints)
+        found = collect_into(tmp_path / "collected.jsonl", config, SilentProgress())
+    assert found.played == 4 and found.overall.success == 1 and found.overall.tasks == 2 and found.tokens > 0
+    assert {request["body"]["model"] for request in server.asked} == {"opener"}
+    found = collect_into(tmp_path / "own.jsonl", phase(collect={"agent": "embedded", "episodes": 2}), SilentProgress())
+    assert found.played == 2 and {len(each.steps) for each in lines(tmp_path / "own.jsonl")} <= {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"collect": {"agent": "openai:m", "explore": 0.5}}, "is for a player, but collect.agent=openai:m is a policy"),
+        ({"collect": {"agent": "random"}, "data": {"train": {"path": "family:add"}}}, "but data.train names others"),
+        ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
+    ],
+)
+def test_a_phase_that_cannot_be_played_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        collect_into(tmp_path / "collected.jsonl", phase(**changes), SilentProgress())
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_tasks_are_there() -> None:
+    assert len(Doors().tasks("train")) == 30, "what the counts above rest on"
