@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
+from skill_ttrl.cli.distill import distill
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
@@ -175,6 +176,7 @@ def export(
 
 
 app.command()(merge)
+app.command()(distill)
 app.command()(vote)
 app.command()(serve)
 

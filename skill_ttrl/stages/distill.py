@@ -1,0 +1,372 @@
+"""`skillttrl distill` and the phase distill: episodes in, a bank of skills out.
+
+Episodes are read one by one; of each type a bounded number of won and of lost ones is kept, drawn evenly, so that files may be
+larger than memory. A teacher (`skills.teacher`) drafts skills, and the drafts become one update of the bank or none: a file that
+is no file of episodes, or a language model without a usable answer, leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import shutil
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
+from skill_ttrl.llm.usage import accounting
+from skill_ttrl.runs.files import explaining
+from skill_ttrl.runs.progress import Progress, SilentProgress
+from skill_ttrl.skills.asking import Models
+from skill_ttrl.skills.bank import SkillBank, bank_settings
+from skill_ttrl.skills.changes import shown
+from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.fuse import Similarity, embedding_similarity, like
+from skill_ttrl.skills.merge_llm import text_problem
+from skill_ttrl.skills.teacher import Case, Draft, Lesson, case_of, fused, make_teacher, skill_of
+from skill_ttrl.stages.bank import models_of
+from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.types import Change, Skill, Step, Trajectory, derive_seed
+
+SOURCE = "distill"
+"""`source` of the skills, reason of the update and phase of the ledger."""
+MOST_CASES = 500
+"""Won, and lost, episodes of a type that are looked at."""
+OBSERVATION_CHARS = 2000
+"""Of each observation that is kept, so many characters."""
+UNTYPED = "(no type)"
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """What was learnt from episodes."""
+
+    teacher: str
+    envs: tuple[str, ...]
+    episodes: Mapping[str, Mapping[str, int]]
+    """For each type of task, as the bank calls it, `won`, `lost` and `failed` (an error ended it; not looked at)."""
+    skills: tuple[Skill, ...]
+    """The new ones, as they are in the bank."""
+    notes: tuple[str, ...] = ()
+    """What was left out or refused, each with its reason."""
+    requests: int = 0
+    failed: int = 0
+    """Questions to the teacher without a usable answer."""
+    version: int = 0
+    """Version of the bank afterwards."""
+    bank: str = ""
+    trajectories: str = ""
+    retrieval: str = ""
+    """How the bank is searched."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """What was spent on language models (`Ledger.report`); empty where none was asked."""
+
+
+def distill_into(
+    bank: SkillBank,
+    trajectories: Iterable[Trajectory],
+    config: SkillTTRLConfig,
+    models: Models,
+    progress: Progress | None = None,
+    *,
+    round: int = 0,
+) -> Distilled:
+    """Learn skills from episodes and put them into a bank, in one update or, where nothing new was found, none.
+
+    Args:
+        bank: the bank, open for writing.
+        trajectories: the episodes; read once, one after another.
+        config: `distill`, and of `skills` what types are called and above what texts say the same.
+        models: whom the teacher `openai` asks.
+        progress: told of what was left out.
+        round: training step that the skills count from.
+
+    Raises:
+        DataError: an episode is of a task that is not for training.
+        ConfigError: there is no such teacher, or it asks a language model that is not in the config.
+        EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`; the bank is as it was.
+        BudgetError: what may be spent is spent; the bank is as it was.
+    """
+    progress = progress or SilentProgress()
+    skills = config.skills or SkillsConfig()
+    name = config.distill.teacher
+    teacher = make_teacher(name, models=models)
+    gathered = _Gathered(skills.type_names, {"train", config.env.train_split}, config.seed)
+    for trajectory in trajectories:
+        gathered.take(trajectory)
+    notes = gathered.notes()
+    lesson = teacher.distill(gathered.cases(), config.distill)
+    if not isinstance(lesson, Lesson):
+        raise ConfigError(f"The teacher {name!r} gave a {type(lesson).__name__} in place of a Lesson (skills.teacher).")
+    notes += lesson.notes
+    alike = None if name == "heuristic" or skills.fuse_above is None else _alike(bank)
+    new = _new_skills(lesson.drafts, bank, alike, skills.fuse_above or 1.0, round, notes)
+    if new:
+        evidence = dict.fromkeys(task for skill in new for task in skill.evidence)
+        bank.apply([Change("add", None, skill) for skill in new], reason=SOURCE, evidence=evidence, round=round)
+    else:
+        notes.append("Nothing new was found: the bank is as it was.")
+    for note in notes:
+        progress.notice(note)
+    now = bank.snapshot()
+    return Distilled(
+        teacher=name,
+        envs=tuple(sorted(gathered.envs)),
+        episodes=gathered.counts(),
+        skills=tuple(now.skills[skill.id] for skill in new),
+        notes=tuple(notes),
+        requests=lesson.requests,
+        failed=lesson.failed,
+        version=now.version,
+    )
+
+
+def run(
+    trajectories: str | Path,
+    bank: str | Path,
+    *,
+    teacher: str | None = None,
+    merge: bool = False,
+    config: SkillTTRLConfig | None = None,
+    progress: Progress | None = None,
+) -> Distilled:
+    """Learn skills from a file of episodes and write a bank, whole or not at all.
+
+    Args:
+        trajectories: a file of episodes (`skillttrl collect`, or a run's `trajectories.jsonl`).
+        bank: folder of the new bank; with `merge`, of one that the skills are added to.
+        teacher: name of the teacher; None: the config's, else `heuristic`.
+        merge: add to a bank that is there.
+        config: says how much is asked for (`distill`), which language model may be asked (`endpoints.teacher`) and what happens
+            when it fails (`skills.on_failure`). Of its `skills` section a new bank takes what is set there; apart from that it is
+            as `SkillBank(path)` makes it, found by the built-in embedder (`hash`), which needs no download.
+        progress: told how far it is.
+
+    Raises:
+        DataError: the file cannot be read, holds no episode, or a line of it is none.
+        SkillBankError: the bank is there and `merge` is not asked for, or it cannot be read or written.
+        ConfigError, EndpointError, BudgetError: see `distill_into`; nothing is written.
+    """
+    config, progress = config or SkillTTRLConfig(), progress or SilentProgress()
+    if teacher is not None:
+        config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
+    source, folder = Path(trajectories), Path(bank)
+    _check_place(folder, merge)
+    with _unlearnt(), accounting(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
+        heard = _Heard()
+        with ledger.phase(SOURCE):
+            found = distill_into(kept, _told(source, progress, heard), config, models_of(config))
+        retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if kept.retrieval_mode != "keyword" else "keyword"
+    return replace(
+        found,
+        notes=(*heard.said, *found.notes),
+        bank=str(bank),
+        trajectories=str(trajectories),
+        retrieval=retrieval,
+        usage=ledger.report(),
+    )
+
+
+class _Gathered:
+    """Episodes one by one, as a teacher looks at them; of each type, won and lost, at most `MOST_CASES`, drawn evenly."""
+
+    def __init__(self, type_names: Mapping[str, str], splits: set[str], seed: int) -> None:
+        self._type_names, self._splits, self._seed = type_names, splits, seed
+        self._kept: dict[tuple[str, bool], list[tuple[int, int, Case]]] = defaultdict(list)
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._number = 0
+        self._stated = False
+        self.envs: set[str] = set()
+
+    def take(self, trajectory: Trajectory) -> None:
+        """One more."""
+        task = trajectory.task
+        if task.split not in self._splits:
+            raise DataError(
+                f"The episode {self._number + 1} is of the task {shown(task.id)} of the split {shown(task.split)}. Skills come "
+                f"from training tasks only ({', '.join(sorted(self._splits))}): what is measured later must not be learnt from. "
+                "Nothing was changed."
+            )
+        self._number += 1
+        self.envs.add(task.env_id)
+        case = case_of(trajectory, self._type_names)
+        if trajectory.error is not None or not trajectory.steps:
+            self._counts[case.task_type]["failed"] += 1
+            return
+        self._stated = self._stated or bool(case.task)
+        self._counts[case.task_type]["won" if case.won else "lost"] += 1
+        heap = self._kept[case.task_type, case.won]
+        rank = -derive_seed(self._seed, SOURCE, task.id, self._number)
+        if len(heap) < MOST_CASES:
+            heapq.heappush(heap, (rank, self._number, _lean(case)))
+        elif rank > heap[0][0]:
+            heapq.heapreplace(heap, (rank, self._number, _lean(case)))
+
+    def cases(self) -> list[Case]:
+        """Those that are kept, in the order in which they came."""
+        everything = (each for heap in self._kept.values() for each in heap)
+        return [case for _, _, case in sorted(everything, key=lambda each: each[1])]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """See `Distilled.episodes`."""
+        return {
+            kind: {name: self._counts[kind][name] for name in ("won", "lost", "failed")}
+            for kind in sorted(self._counts)
+        }
+
+    def notes(self) -> list[str]:
+        """What is to be known of the episodes."""
+        notes = []
+        if len(self.envs) > 1:
+            notes.append(
+                f"The episodes are of {len(self.envs)} environments ({', '.join(sorted(self.envs))}): general principles and "
+                "mistakes are taken from all of them together. A bank for each is cleaner."
+            )
+        failed = sum(each["failed"] for each in self._counts.values())
+        if failed:
+            notes.append(
+                f"{failed} of {self._number} episodes ended by an error, or before a step, and are not looked at."
+            )
+        for (kind, won), heap in sorted(self._kept.items()):
+            there = self._counts[kind]["won" if won else "lost"]
+            if there > len(heap):
+                how = "won" if won else "lost"
+                notes.append(
+                    f"{kind or UNTYPED}: {len(heap)} of {there:,} {how} episodes, drawn evenly, are looked at."
+                )
+        if self._number > failed and not self._stated:
+            notes.append("No episode says what was to be done: skills cannot tell what a task names.")
+        return notes
+
+
+def _lean(case: Case) -> Case:
+    """The case without tokens and what else no teacher looks at; equal texts are kept once."""
+    steps = tuple(
+        Step(
+            step.observation[:OBSERVATION_CHARS],
+            step.action,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            admissible=tuple(map(sys.intern, step.admissible)),
+            verdict=step.verdict,
+            complaint=step.complaint,
+        )
+        for step in case.steps
+    )
+    return replace(case, steps=steps, last_observation=case.last_observation[:OBSERVATION_CHARS])
+
+
+def _new_skills(
+    drafts: Sequence[Draft],
+    bank: SkillBank,
+    alike: Similarity | None,
+    threshold: float,
+    round: int,
+    notes: list[str],
+) -> list[Skill]:
+    """The drafts that the bank has room for and does not say already, as skills."""
+    one_each, fusions = fused(drafts, alike, threshold)
+    notes += fusions
+    known = list(bank.snapshot())
+    matches = like([draft.text for draft in one_each], [skill.text for skill in known], alike, threshold)
+    taken = {skill.id for skill in known}
+    new: list[Skill] = []
+    for draft, match in zip(one_each, matches, strict=True):
+        problem = text_problem(draft.text)
+        if problem is None and draft.base:
+            problem = "it is to take the place of another skill, and distilling changes none"
+        if problem is not None:
+            notes.append(f"{shown(draft.title)}: {problem}.")
+        elif match is not None and known[match].task_type in ("", draft.task_type):
+            notes.append(f"{shown(draft.title)}: {known[match].id} in the bank says that already.")
+        elif len(new) == bank.max_skills:
+            notes.append(f"{shown(draft.title)}: there is no room for it (skills.max_skills={bank.max_skills}).")
+        else:
+            new.append(skill_of(draft, source=SOURCE, taken=taken, round=round))
+            taken.add(new[-1].id)
+    return new
+
+
+def _alike(bank: SkillBank) -> Similarity | None:
+    embedder = bank.retriever.embedder
+    return None if embedder is None else embedding_similarity(embedder)
+
+
+def _check_place(folder: Path, merge: bool) -> None:
+    if merge and not is_bank(folder):
+        raise SkillBankError(f"There is no bank at {folder} to add to. Leave out --merge to make one.")
+    if not merge and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "There is a bank" if is_bank(folder) else "There is something"
+        ways = "add to it with --merge, or choose" if is_bank(folder) else "choose"
+        raise SkillBankError(f"{what} at {folder} already, and it is not overwritten: {ways} another --output.")
+
+
+@contextmanager
+def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillBank]:
+    """The bank to write. A new one is made beside its place and put there when it is whole."""
+    if merge:
+        with SkillBank.open(folder) as bank:
+            yield bank
+        return
+    said = config.skills.model_fields_set if config.skills else set()
+    settings = bank_settings(config.skills or SkillsConfig())
+    chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    shutil.rmtree(made, ignore_errors=True)
+    try:
+        with SkillBank(made, **chosen) as bank:
+            yield bank
+        with explaining("write", folder):
+            made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def _unlearnt() -> Iterator[None]:
+    """Says of a language model that failed what it means for the bank."""
+    try:
+        yield
+    except EndpointError as error:
+        ways = "go on without it: --set skills.on_failure=skip, or heuristic"
+        raise EndpointError(f"{error} The bank was not changed. To {ways}.", error.kind) from None
+    except BudgetError as error:
+        raise BudgetError(f"{error} The bank was not changed.") from None
+
+
+class _Heard(SilentProgress):
+    """Keeps what is noticed while a file is read, to be told once with the rest."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """See `Progress.notice`."""
+        self.said.append(text)
+
+
+def _told(path: Path, progress: Progress, heard: Progress) -> Iterator[Trajectory]:
+    """The episodes of a file, and how far it is read."""
+    total = _lines(path)
+    progress.start(SOURCE, total, "episode")
+    for done, trajectory in enumerate(read_episodes(path, heard), 1):
+        yield trajectory
+        if done % 50 == 0 or done == total:
+            progress.advance(SOURCE, done, {})
+    progress.finish(SOURCE)
+
+
+def _lines(path: Path) -> int:
+    """Lines of a file; 0 where there is none."""
+    if not path.is_file():
+        return 0
+    with explaining("read", path), path.open("rb") as stream:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
