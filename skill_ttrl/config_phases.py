@@ -57,9 +57,9 @@ class DemonstrationsConfig(Section):
     label: Literal["won", "advice"] = "won"
     """What is imitated: `won`, the actions of won episodes; `advice`, what the player would have done at each step of every
     episode (see `collect.explore`)."""
-    thought: Literal["none", "skill", "openai"] = "none"
-    """What stands in `<think>`: nothing and no tag; the title of the skill that the step follows; or what `endpoints.teacher`
-    writes."""
+    thought: Literal["none", "skill", "aim", "openai"] = "none"
+    """What stands in `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `aim`: the next
+    action that handles what the task names, found in the episode itself. `openai`: what `endpoints.teacher` writes."""
     without_skills: float = Field(default=0.2, ge=0, le=1)
     """Share of the episodes whose prompts have no skills: what the skills are worth can be seen only where they are missing."""
     other_skills: float = Field(default=0.1, ge=0, le=1)

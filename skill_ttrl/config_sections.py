@@ -254,6 +254,9 @@ class SFTConfig(Section):
     """Of the demonstrations: each epoch one shuffle drawn from the run's seed, or as the source has them (a curriculum)."""
     clean_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the steps, from the start, that see a family's demonstrations without noise."""
+    whole_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps, from the start, whose loss is on the prompts too: a model that has read nothing yet learns its words and how
+    to copy from them. 0 for a pretrained one."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
 

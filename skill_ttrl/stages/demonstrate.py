@@ -16,7 +16,9 @@ from skill_ttrl.agents.projection import answer_for, project
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
+from skill_ttrl.skills.actions import Forms, names_task
 from skill_ttrl.skills.fuse import content
+from skill_ttrl.skills.teacher import case_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
 ADVICE = "advice"
@@ -131,16 +133,20 @@ def demonstrate(
     """
     steps, _ = chosen_steps(trajectories, config)
     shown = _skills(steps, agent, config, seed)
+    aims = Aims(trajectories, config) if config.thought == "aim" else None
     numbered = agent.window is not None and agent.window.numbered
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         step = trajectory.steps[place]
         scene = Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible, skills)
         followed = follows(action, skills)
+        thought = followed.title if followed is not None and config.thought == "skill" else ""
+        if aims is not None:
+            thought = aims.before(trajectory, place, action)
         yield StepShown(
             agent.prompt(scene).messages,
             action,
-            thought=followed.title if followed is not None and config.thought == "skill" else "",
+            thought=thought,
             task_id=trajectory.task.id,
             task_type=trajectory.task.task_type,
             skills=tuple(skill.id for skill in skills),
@@ -180,6 +186,35 @@ def _skills(
         else:
             shown[id(trajectory)] = own.skills
     return shown
+
+
+class Aims:
+    """What the steps of episodes are for: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
+
+    Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
+    (`skills.actions`).
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory], config: DemonstrationsConfig) -> None:
+        self._cases = {id(each): case_of(each) for each in trajectories if each.steps}
+        self._forms = Forms(self._cases.values())
+        self._config = config
+
+    def before(self, trajectory: Trajectory, place: int, action: str) -> str:
+        """The aim of the step at `place`, where `action` is done: the action itself, or a later one without numbers; empty where none
+        is found.
+        """
+        if self._handles(trajectory, action):
+            return action
+        for step in trajectory.steps[place + 1 :]:
+            later = _label(step, self._config)
+            if later is not None and self._handles(trajectory, later):
+                return " ".join(word for word in later.split() if not word.isdigit())
+        return ""
+
+    def _handles(self, trajectory: Trajectory, action: str) -> bool:
+        form = self._forms.of(self._cases[id(trajectory)], action)
+        return form is not None and names_task(form.text)
 
 
 def follows(action: str, skills: Sequence[Skill]) -> Skill | None:

@@ -51,9 +51,10 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
     for step in range(done, config.steps):
         began = time.perf_counter()
         data = clean if step < config.clean_fraction * config.steps else noisy
-        figures = learner.step(
-            [data[i] for i in batch_indices(len(data), config, step, run.config.seed)], step, seed=run.config.seed
-        )
+        batch = [data[i] for i in batch_indices(len(data), config, step, run.config.seed)]
+        if step < config.whole_fraction * config.steps:
+            batch = [whole(each) for each in batch]
+        figures = learner.step(batch, step, seed=run.config.seed)
         run.log.log("sft", step, figures)
         run.log.time("sft", step, {"seconds": time.perf_counter() - began})
         run.progress.advance("cold start", step + 1, figures)
@@ -62,6 +63,13 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
             run.checkpoint("sft", finished, state={}, tensors={"learner": learner.state_dict()})
             run.leave_if_asked("sft", finished)
     run.progress.finish("cold start")
+
+
+def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
+    """The same with all tokens but the first to be learnt, those of the prompt too."""
+    prompt, response, mask = demonstration
+    learnt = (True,) * len(response) if mask is None else mask
+    return EncodedDemonstration(prompt[:1], (*prompt[1:], *response), (*(True,) * (len(prompt) - 1), *learnt))
 
 
 def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[int]:

@@ -116,6 +116,30 @@ def test_a_thought_names_the_skill_that_the_step_follows() -> None:
     assert follows("look", [SKILLS[0]]) is None
 
 
+def test_a_thought_may_be_the_next_action_that_handles_what_the_task_names() -> None:
+    def played(name: str, thing: str, place: str) -> Trajectory:
+        done = (f"go to {place} 1", f"take {thing} 1 from {place} 1", "go to desk 2", f"move {thing} 1 to desk 2")
+        steps = [Step("", action, 0.0, False, False, info={"won": place == ""}) for action in done[:-1]]
+        end = Step("", done[-1], 1.0, True, False, info={"won": True})
+        task = Task(name, "SkillTTRL/ALFWorld-v0", task_type="pick")
+        return Trajectory(task, (*steps, end), None, "terminated", goal=f"put a {thing} in desk")
+
+    many = [
+        played("a", "mug", "shelf"),
+        played("b", "cup", "bed"),
+        played("c", "pen", "drawer"),
+        played("d", "book", "sofa"),
+    ]
+    agent = ConversationAgent(PromptFormatter("plain"), "window", window=window())
+    shown = list(demonstrate(many, agent, DemonstrationsConfig(thought="aim"), 0))
+    assert [each.thought for each in shown[:4]] == [
+        "take mug from shelf",
+        "take mug 1 from shelf 1",
+        "go to desk 2",
+        "move mug 1 to desk 2",
+    ]
+
+
 def test_an_agent_without_skills_makes_demonstrations_too() -> None:
     agent = ConversationAgent(PromptFormatter("plain"), "window", window=window())
     assert all(not each.skills for each in demonstrate([WON], agent, DemonstrationsConfig(), 0))
