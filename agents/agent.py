@@ -5,13 +5,13 @@ An agent is a pure function of what has happened so far. Sampling is the backend
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Window
+from skill_ttrl.agents.window import Prompt, Window
 from skill_ttrl.types import Message, Skill, Step
 
 
@@ -29,17 +29,6 @@ class Scene:
     """The actions that are possible now; empty where the environment lists none."""
     skills: tuple[Skill, ...] = ()
     """Chosen at the start of the episode."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The conversation that the model is to continue."""
-
-    messages: tuple[Message, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """What it had no room for; see `Step.left_out`."""
-    fits: bool | None = None
-    """Whether it is within its limit, skills not counted; None: its maker has not looked."""
 
 
 class Agent(Protocol):
@@ -80,7 +69,7 @@ class ConversationAgent:
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; it has no skills to show."""
         if self.window is not None:
-            return Prompt(*self.window.prompt(scene.observation, scene.steps, scene.task, scene.admissible))
+            return self.window.prompt(scene.observation, scene.steps, scene.task, scene.admissible, asks=False)
         return Prompt(conversation(self.formatter, self.memory, scene, None))
 
     def read(self, written: str, scene: Scene) -> Projection:

@@ -61,7 +61,7 @@ def project(written: str, admissible: Sequence[str] = ()) -> Projection:
     if not candidates:
         return Projection("", "invalid", "there is no action")
     for found, fault in candidates:
-        if not admissible or _possible(found, admissible):
+        if not admissible or possible(found, admissible):
             return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
         meant = _meant(found, admissible)
         if meant is not None:
@@ -162,7 +162,8 @@ def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Projec
     return project if name == "action" else whole
 
 
-def _possible(action: str, admissible: Sequence[str]) -> bool:
+def possible(action: str, admissible: Sequence[str]) -> bool:
+    """Whether an action is listed as it is, or is a listed one with words in its place."""
     return action in admissible or any(_fills(listed, action) for listed in admissible if "<" in listed)
 
 

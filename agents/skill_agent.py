@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.agents.agent import Prompt, Scene, conversation
+from skill_ttrl.agents.agent import Scene, conversation
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Window
+from skill_ttrl.agents.window import Prompt, Window
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.access import Query, SkillAccess
 from skill_ttrl.skills.ops import last_open_query
@@ -90,8 +90,8 @@ class SkillAgent:
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; the scene's skills are those that `choose` gave at the start."""
         if self.window is not None:
-            window = self.window if self.max_questions or not self.window.asks else replace(self.window, asks=False)
-            return Prompt(*window.prompt(scene.observation, scene.steps, scene.task, scene.admissible, scene.skills))
+            seen, steps, asks = scene.observation, scene.steps, self.max_questions > 0
+            return self.window.prompt(seen, steps, scene.task, scene.admissible, scene.skills, asks=asks)
         empty = not scene.skills and (self.access is None or not len(self.access.snapshot))
         return Prompt(conversation(self.formatter, self.memory, scene, scene.skills, bank_empty=empty))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from skill_ttrl.agents.projection import possible
 from skill_ttrl.skills.access import TIERS
 from skill_ttrl.skills.hostile import escape
 from skill_ttrl.templates import Templates
@@ -161,9 +162,13 @@ class Window:
         return (*system, Message("user", text))
 
     def _turn(self, number: int, step: Step) -> str:
-        seen = self._bounded(_escaped(step.observation))
+        refused = bool(step.admissible) and not possible(step.action, step.admissible)
         return self.templates.render(
-            "turn", number=str(number), observation=seen, action=_one_line(_escaped(step.action))
+            "turn",
+            number=str(number),
+            observation=self._bounded(_escaped(step.observation)),
+            action=_one_line(_escaped(step.action)),
+            note=self.templates.render("refused") if refused else "",
         )
 
     def _listed(self, actions: Sequence[str]) -> tuple[str, ...]:

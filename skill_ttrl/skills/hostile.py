@@ -113,19 +113,23 @@ def flags(text: str) -> tuple[str, ...]:
     return tuple(name for name, is_so in found.items() if is_so)
 
 
-def escape(text: str) -> str:
+def escape(text: str, *, brackets: bool = True) -> str:
     r"""`text` as it may stand in a prompt. Ordinary text and mathematics come back unchanged; `escape` of it again too.
 
     - The bracket that begins one of our tags or a chat control token, in any spelling, becomes `&lt;` (`&#91;` for `[`);
       at the very end also one that could become a tag with what follows.
     - Control characters become their visible pictures (U+2400 …), line breaks of all kinds `\n`, characters that show as
       nothing (zero width, text direction) are dropped, and halves of surrogate pairs become U+FFFD.
+
+    Without `brackets` a `[` stays: WebShop's pages are full of `[SEP]`.
     """
     seen = visible(text)
     folded = _fold(seen)
     places = {match.start() for pattern in (_OURS, _CONTROL, _UNFINISHED) for match in pattern.finditer(folded)}
     kept, end = [], 0
     for place in sorted(places):
+        if not brackets and folded[place] == "[":
+            continue
         kept += [seen[end:place], _ESCAPED.get(folded[place], "&lt;")]
         end = place + 1
     return "".join([*kept, seen[end:]])
