@@ -20,8 +20,9 @@ MAX_STEPS = 3
 class Doors(TextEnv):
     """Open the door that is named; three steps at most."""
 
-    def __init__(self, pause: float = 0.0, broken: Sequence[int] = (), worn: bool = False) -> None:
+    def __init__(self, pause: float = 0.0, broken: Sequence[int] = (), worn: bool = False, apart: bool = False) -> None:
         super().__init__()
+        self._held_out = 100 if apart else 0  # the doors of two splits have the same numbers otherwise
         if worn:
             warnings.warn("a hinge squeaks", stacklevel=2)
         self._pause, self._broken = pause, broken
@@ -31,7 +32,13 @@ class Doors(TextEnv):
     def tasks(self, split: str | None = None) -> list[Task]:
         names = TASKS if split is None else {split: TASKS.get(split, 0)}
         return [
-            Task(f"{name}/{number}", DOORS, {"door": number}, split=name, task_type=("left", "right")[number % 2])
+            Task(
+                f"{name}/{number}",
+                DOORS,
+                {"door": number + self._held_out * (name == "test")},
+                split=name,
+                task_type=("left", "right")[number % 2],
+            )
             for name, count in names.items()
             for number in range(count)
         ]

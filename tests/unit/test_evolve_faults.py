@@ -5,15 +5,17 @@ Evaluation failures that feed the training bank, evolved skills that push out al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from skill_ttrl.config import EvolveConfig
+from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.access import Query
+from skill_ttrl.skills.access import Query, SkillAccess
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolved import evolved
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Draft
+from skill_ttrl.skills.teacher import Case, Draft, Lesson, make_teacher
 from skill_ttrl.stages.evolve import Evolver, Judgement, Lookout
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
@@ -30,20 +32,16 @@ class Prolific:
 
     said = 0
 
-    def distill(self, *_: object) -> object:
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
         raise AssertionError("nobody asks it to distill")
 
-    def evolve(self, failures, skills, config):  # type: ignore[no-untyped-def]
-        from skill_ttrl.skills.teacher import Lesson
-
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
         self.said += 5
         texts = [f"Put the clean mug away carefully, way {number}." for number in range(self.said, self.said + 5)]
         return Lesson(tuple(Draft(text, text, tier="general", evidence=("t",)) for text in texts))
 
 
 def judged() -> Judgement:
-    from skill_ttrl.skills.teacher import Case
-
     return Judgement({"clean": 0.0}, ("clean",), (Case("t", "put a clean mug away", "clean", False, ()),))
 
 
@@ -98,8 +96,6 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
 
 
 def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
-    from skill_ttrl.skills.access import SkillAccess
-
     return SkillAccess(bank.snapshot(), bank.retriever).for_prompts([query], 6)[0]
 
 
@@ -114,8 +110,6 @@ def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> No
 
 def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
     """The heuristic has a handful of things to say; once the bank says them, rounds change nothing."""
-    from skill_ttrl.skills.teacher import Case, make_teacher
-
     loop = tuple(Step("a room", "look", 0.0, False, False) for _ in range(9))
     cases = tuple(Case(f"t{number}", "find the mug", "clean", False, loop, "a room with a mug") for number in range(6))
     evolver = Evolver(EvolveConfig(threshold=1.0), make_teacher("heuristic"), Lookout(EvolveConfig(), splits=["train"]))

@@ -92,8 +92,8 @@ def test_a_sample_holds_no_tokens_and_stays_small() -> None:
         watch.see(played("clean", 0, 20), step)
     (kept,) = watch.kept.values()
     assert len(kept) == 3
-    (step,) = kept[0][1].steps
-    assert step.completion is None and step.prompt_ids == () and step.admissible == ()
+    (only,) = kept[0][1].steps
+    assert only.completion is None and only.prompt_ids == () and only.admissible == ()
     assert len(json.dumps(watch.state_dict())) < 3000
 
 

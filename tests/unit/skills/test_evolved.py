@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
 
 
 def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_version_on() -> None:
-    old = Skill(**{**_fields(STATIC), "stats": SkillStats(9, 4), "parents": ("older",), "version": 3})
+    old = replace(STATIC, stats=SkillStats(9, 4), parents=("older",), version=3)
     draft = Draft(
         "Search well", "Search closed places too.", base=old.id, tier="mistake", task_type="heat", evidence=("t5",)
     )
@@ -53,12 +55,6 @@ def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_ve
         "Search closed places too.",
         ("t0", "t5"),
     )
-
-
-def _fields(skill: Skill) -> dict[str, object]:
-    return {
-        name: getattr(skill, name) for name in ("id", "title", "text", "when_to_apply", "tier", "source", "evidence")
-    }
 
 
 @pytest.mark.parametrize(
