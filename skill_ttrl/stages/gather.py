@@ -13,6 +13,8 @@ from skill_ttrl.llm.usage import Ledger
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.stages.bank import RunBank, models_of
+from skill_ttrl.stages.collect import collect_into
+from skill_ttrl.stages.distill import distill_into
 from skill_ttrl.stages.episodes import read_episodes
 
 COLLECTED = "collected.jsonl"
@@ -57,9 +59,6 @@ def gather(
     Raises:
         SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
     """
-    from skill_ttrl.stages.collect import collect_into
-    from skill_ttrl.stages.distill import distill_into
-
     path = config.demonstrations.trajectories
     if "collect" in config.phases:
         path = str(folder.path / COLLECTED)
