@@ -44,6 +44,8 @@ OPTIONAL = ("license", "compatibility", "allowed-tools", "metadata")
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _END = re.compile(r"^---[ \t]*$", re.MULTILINE)
 MAX_NAMED = 5
+MAX_DEPTH = 20
+"""Most lists and maps inside each other in front matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +113,19 @@ def parts_of(text: str, where: str) -> Parts:
     source = text[4 : end.start()]
     try:
         # BaseLoader makes texts, lists and maps, nothing else: the standard knows texts only, and 1.10 stays 1.10.
-        # An alias could name a list a billion times over.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(source, Loader=yaml.BaseLoader)):
-            raise SkillBankError(f"{where}: YAML with aliases (*name) is not read. Nothing was imported.")
+        # An alias could name a list a billion times over, and deep nesting takes forever to read.
+        depth = 0
+        for event in yaml.parse(source, Loader=yaml.BaseLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise SkillBankError(f"{where}: YAML with aliases (*name) is not read. Nothing was imported.")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise SkillBankError(f"{where} is nested too deeply to be read. Nothing was imported.")
         front = yaml.load(source, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         reason = getattr(error, "problem", None) or "characters that YAML does not allow"
         raise SkillBankError(f"{where}:{line} is no YAML: {reason}. Nothing was imported.") from None
-    except RecursionError:
-        raise SkillBankError(f"{where} is nested too deeply to be read. Nothing was imported.") from None
     if not isinstance(front, dict):
         raise SkillBankError(
             f"{where}: the front matter is a map (name: …), found {shown(front)}. Nothing was imported."

@@ -1,0 +1,264 @@
+"""Folders of the Agent Skills standard: ours are valid and read back exactly, those of others are read with care."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.agentskills import ADVICE, MAX_LINES, describe, dump_folders, names_of, skill_files
+from skill_ttrl.skills.agentskills_read import parts_of, problems, read_agentskills
+from skill_ttrl.skills.changes import tidy
+from skill_ttrl.skills.formats import read_file, read_skills, write_skills
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill, SkillStats
+
+HOSTILE = st.one_of(
+    st.text(max_size=20),
+    st.text("-'\":{}[]&*#!|>%@`\n\r\t\x00\x85\u2028\ufeff\ud83d\ude00é ", max_size=20),
+    st.sampled_from(
+        ("---", "a\n---\nb", "../../etc/passwd", "NULL", "con", "İI", "ß" * 80, "a-" * 60, "<skill>", "..", "/")
+    ),
+)
+SKILLS = st.builds(
+    Skill,
+    st.from_regex(r"[a-zA-Z`\[\]*_.:-]{1,6}", fullmatch=True),
+    HOSTILE,
+    HOSTILE.map(lambda text: text + "."),
+    HOSTILE,
+    st.sampled_from(("general", "task", "mistake")),
+    HOSTILE,
+    st.integers(1, 9),
+    st.lists(HOSTILE, max_size=2).map(tuple),
+    HOSTILE.filter(bool),
+    st.lists(HOSTILE, max_size=2).map(tuple),
+    st.builds(SkillStats, *[st.integers(0, 9)] * 3, st.none() | st.integers(0, 9)),
+    st.lists(HOSTILE, max_size=2).map(tuple),
+    st.dictionaries(HOSTILE, HOSTILE, max_size=2).map(lambda found: json.dumps({"fields": found}) if found else ""),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(SKILLS, max_size=4, unique_by=lambda skill: skill.id))
+def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
+    import tempfile
+
+    snapshot = Snapshot.of(3, map(tidy, skills))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "out"
+        write_skills(folder, snapshot, "agentskills")
+        assert [(inside.name, problems(inside)) for inside in folder.iterdir() if problems(inside)] == []
+        assert {path.relative_to(folder).parts[-1] for path in folder.glob("*/*")} <= {"SKILL.md"}
+        found = read_file(folder, "agentskills")
+        assert {skill.id: skill for skill in found.skills} == dict(snapshot.skills)
+        assert found.notices == ()
+
+
+@settings(max_examples=40)
+@given(SKILLS)
+def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
+    """Some readers end it at the first `---` there is, and take each value to be on its own line."""
+    text = skill_files(tidy(skill), "name")["SKILL.md"]
+    front = text.split("---", 2)[1]
+    assert parts_of(text, "x").front == parts_of(f"---{front}---\n", "x").front
+    for line in front.strip("\n").split("\n"):
+        assert line.isprintable() and line[-1] in '":', line
+    description = describe(tidy(skill))
+    assert 1 <= len(description) <= 1024 and len(description.splitlines()) == 1
+
+
+def test_a_folder_looks_like_this(tmp_path: Path) -> None:
+    skill = Skill("sk_001", "Modular arithmetic", "Use Fermat.", "powers modulo a prime", stats=SkillStats(4, 3, 1, 7))
+    write_skills(tmp_path / "out", Snapshot.of(2, [replace(skill, parents=("sk_0",))]), "agentskills")
+    assert (tmp_path / "out" / "modular-arithmetic" / "SKILL.md").read_text() == (
+        '---\nname: "modular-arithmetic"\n'
+        'description: "Modular arithmetic: Use Fermat. Use when: powers modulo a prime"\n'
+        'metadata:\n  skill-ttrl-id: "sk_001"\n  skill-ttrl-title: "Modular arithmetic"\n'
+        '  skill-ttrl-when-to-apply: "powers modulo a prime"\n  skill-ttrl-parents: "[\\"sk_0\\"]"\n'
+        '  skill-ttrl-uses: "4"\n  skill-ttrl-successes: "3"\n  skill-ttrl-created-round: "1"\n'
+        '  skill-ttrl-last-used-round: "7"\n  skill-ttrl-success-rate: "0.750"\n---\n\nUse Fermat.\n'
+    )
+
+
+def test_a_long_text_stands_in_a_reference(tmp_path: Path) -> None:
+    for text in ("line\n" * MAX_LINES, "word " * 10_000):
+        skill = tidy(Skill("long", "Long", text))
+        folder = tmp_path / str(len(text))
+        write_skills(folder, Snapshot.of(1, [skill]), "agentskills")
+        assert (folder / "long" / ADVICE).read_text() == text and problems(folder / "long") == []
+        found = read_file(folder)
+        assert found.skills == [skill] and found.notices == ()
+        assert describe(skill).endswith("Use when: any task like it") and len(describe(skill)) <= 1024
+
+
+def test_names_depend_on_nothing_but_the_skills_that_share_them() -> None:
+    skills = [
+        Skill(name, title, "t") for name, title in (("a", "Heat it!"), ("b", "Heat  IT"), ("c", "Cool"), ("d", "日本"))
+    ]
+    first = dict(zip("abcd", names_of(skills), strict=True))
+    assert (
+        first["c"] == "cool" and first["d"] == "d" and first["a"].startswith("heat-it-") != (first["a"] == first["b"])
+    )
+    assert dict(zip("dcba", names_of(skills[::-1]), strict=True)) == first
+    more = [*skills, Skill("e", "heat it", "t"), Skill("f", first["a"], "t")]  # one is named as another would be
+    again = dict(zip("abcdef", names_of(more), strict=True))
+    assert len(set(again.values())) == 6 and again["b"] == first["b"]
+    assert [len(name) for name in names_of([Skill(n, "x" * 200, "t") for n in "ab"])] == [64, 64]
+
+
+FOREIGN = """---
+name: pdf-processing
+description: >-
+  Extract PDF text, fill forms.
+  Use when handling PDFs.
+license: Apache-2.0
+allowed-tools: [Read, "Bash(git:*)"]
+metadata:
+  author: example-org
+  version: 1.10
+stars: 5
+---
+
+# PDF processing
+
+Run scripts/extract.py.
+"""
+
+
+def foreign(folder: Path, text: str = FOREIGN) -> Path:
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "scripts" / "extract.py").write_text("raise SystemExit('never run')")
+    (folder / "SKILL.md").write_bytes(text.encode())
+    return folder
+
+
+def test_a_folder_by_others_is_read_and_told_what_is_not_taken(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "skills" / "pdf-processing")
+    (tmp_path / "skills" / "README.md").write_text("x")
+    found = read_file(tmp_path / "skills")
+    skill = found.skills[0]
+    assert (skill.id, skill.title, skill.source) == ("pdf-processing", "pdf-processing", "agentskills")
+    assert skill.when_to_apply == "Extract PDF text, fill forms. Use when handling PDFs."
+    assert skill.text == "# PDF processing\n\nRun scripts/extract.py."
+    fields = json.loads(skill.extra)["fields"]
+    assert fields["metadata"] == {"author": "example-org", "version": "1.10"} and fields["stars"] == "5"
+    assert [notice.partition(":")[0] for notice in found.notices] == [
+        "passed over, no skills", "pdf-processing is read, but breaks the standard", "not taken of pdf-processing",
+    ]  # fmt: skip
+    assert "unknown keys 'stars'" in found.notices[1] and "'scripts/'" in found.notices[2]
+    for path in (folder, folder / "SKILL.md"):
+        assert read_skills(path) == [skill]
+    write_skills(tmp_path / "again", Snapshot.of(1, [skill]), "agentskills")
+    again = parts_of((tmp_path / "again" / "pdf-processing" / "SKILL.md").read_text(), "x").front
+    assert again["description"] == skill.when_to_apply and again["license"] == "Apache-2.0"
+    assert again["allowed-tools"] == ["Read", "Bash(git:*)"] and again["metadata"]["version"] == "1.10"
+    assert read_skills(tmp_path / "again") == [skill]
+
+
+def test_what_people_change_in_our_folders_counts(tmp_path: Path) -> None:
+    skill = tidy(Skill("a", "A", "old", extra='{"fields": {"license": "MIT", "metadata": {"n": 1.5}}}'))
+    write_skills(tmp_path / "out", Snapshot.of(1, [skill]), "agentskills")
+    file = tmp_path / "out" / "a" / "SKILL.md"
+    text = (
+        file.read_text()
+        .replace("\nold\n", "\nnew\n")
+        .replace('"MIT"', "GPL")
+        .replace("metadata:", "metadata:\n  by: me")
+    )
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    found = read_skills(tmp_path / "out")[0]
+    assert found.text == "new"
+    assert json.loads(found.extra)["fields"] == {"license": "GPL", "metadata": {"by": "me", "n": "1.5"}}
+
+
+BOMB = "---\na: &a [x]\n" + "".join(f"k{n}: &k{n} [*a, *a]\n" for n in range(3)) + "---\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no front matter", "begins with YAML between two lines"),
+        ("---\nname: x\n", "begins with YAML between two lines"),
+        ("---\n- a\n---\n", r"the front matter is a map .* found \['a'\]"),
+        ("---\nname: [x\n---\n", r"SKILL\.md:\d+ is no YAML: "),
+        ("---\nname: \x00\n---\n", "is no YAML: characters that YAML does not allow"),
+        (BOMB, "YAML with aliases"),
+        ("---\nx: " + "[" * 100_000 + "\n---\n", "nested too deeply"),
+        (
+            "---\nname: x\nmetadata: {skill-ttrl-id: x, skill-ttrl-uses: many}\n---\nt",
+            "skill-ttrl-uses is written as JSON",
+        ),
+        ("---\nname: x\nmetadata: {skill-ttrl-id: a b}\n---\nt", "cannot be a skill's id"),
+        ("---\nname: x\n---\n", "A skill needs 'text'"),
+    ],
+)
+def test_what_is_no_skill_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    foreign(tmp_path / "all" / "x", text)
+    foreign(tmp_path / "all" / "good")
+    with pytest.raises(SkillBankError, match=message):
+        read_file(tmp_path / "all")
+
+
+def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> None:
+    tagged = "---\nname: x\ndescription: !!python/object/apply:os.system [exit]\n---\nt"
+    found = read_file(foreign(tmp_path / "x", tagged))
+    assert "description is 1 to 1024 characters" in found.notices[0] and found.skills[0].text == "t"
+    (tmp_path / "secret").write_text("---\nname: s\n---\nsecret")
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "SKILL.md").symlink_to(tmp_path / "secret")
+    with pytest.raises(SkillBankError, match="reached by a link"):
+        read_agentskills(tmp_path / "y")
+    long = foreign(tmp_path / "z", f"---\nname: z\nmetadata: {{skill-ttrl-id: z, skill-ttrl-text: {ADVICE}}}\n---\nt")
+    (long / "references").symlink_to(tmp_path)
+    with pytest.raises(SkillBankError, match="reached by a link"):
+        read_agentskills(long)
+    (tmp_path / "link").symlink_to(tmp_path / "x")  # what its user names is followed
+    assert read_skills(tmp_path / "link") == found.skills
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ("name: Upper", "name is 1 to 64"),
+        ("name: a--b", "name is 1 to 64"),
+        ("name: " + "a" * 65, "name is 1 to 64"),
+        ("name: other", "name is 'other', the folder 'x'"),
+        ("name: x\ndescription: " + "d" * 1025, "description is 1 to 1024 characters, found 1025"),
+        ("name: x\ncompatibility: " + "c" * 501, "compatibility is 1 to 500 characters, found 501"),
+        ("name: x\nlicense: [a]", "license is a text"),
+        ("name: x\nallowed-tools: {a: b}", "allowed-tools is a text or a list"),
+        ("name: x\nmetadata: {a: {b: c}}", "metadata is a map of texts"),
+        ("name: x\nmetadata: text", "metadata is a map of texts"),
+    ],
+)
+def test_the_validator_names_what_breaks_the_standard(front: str, message: str, tmp_path: Path) -> None:
+    text = f"---\n{front}\n{'' if 'description' in front else 'description: d'}\n---\nbody"
+    assert any(message in problem for problem in problems(foreign(tmp_path / "x", text)))
+    assert read_file(tmp_path / "x").skills[0].text == "body"
+    long = "---\nname: b\ndescription: d\n---\n" + "x\n" * 500
+    assert problems(foreign(tmp_path / "b", long)) == ["the body has 500 lines, of at most 499"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = Snapshot.of(1, [Skill("a", "A", "a"), Skill("b", "B", "b")])
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(SkillBankError, match=r"Cannot write .*taken: it exists already"):
+        write_skills(tmp_path / "taken", snapshot, "agentskills")
+    write: Any = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.parent.name == "b":
+            raise OSError(28, "No space left on device")
+        return int(write(path, data))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(SkillBankError, match="No space left"):
+        write_skills(tmp_path / "out", snapshot, "agentskills")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    assert set(dump_folders(snapshot)) == {"a/SKILL.md", "b/SKILL.md"}
