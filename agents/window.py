@@ -23,10 +23,8 @@ from skill_ttrl.types import Message, Skill, Step
 T = TypeVar("T")
 CUT = " …"
 """Stands where an observation was cut."""
-REMEMBERED = 20_000
+REMEMBERED = 5_000
 """Most texts whose tokens are kept in mind."""
-SHORT = 2_000
-"""Characters of a text that is worth it: those that come again are short."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +246,6 @@ class Window:
         return (kept[:whole] if whole > low - 40 else kept).rstrip() + CUT if low else CUT
 
     def _tokens(self, text: str) -> int:
-        if len(text) > SHORT:
-            return self.count_text(text)
         return self._remembered(text, lambda: self.count_text(text))
 
     def _remembered(self, key: Any, make: Callable[[], T]) -> T:
