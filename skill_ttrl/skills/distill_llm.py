@@ -167,7 +167,8 @@ def _taken(question: Question, answer: SkillsAnswer, notes: list[str]) -> list[D
 
 
 def _counted(question: Question, cases: Sequence[Case], config: DistillConfig) -> list[Draft]:
+    """What the question asked for, by counting; of a type alone, whatever it shares with others."""
     from skill_ttrl.skills.distill import distilled as counted
 
-    lesson = counted(cases, config)
-    return [each for each in lesson.drafts if (each.tier, each.task_type) == (question.tier, question.task_type)]
+    own = [case for case in cases if question.tier != "task" or case.task_type == question.task_type]
+    return [each for each in counted(own, config).drafts if each.tier == question.tier]

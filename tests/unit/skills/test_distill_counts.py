@@ -1,0 +1,235 @@
+"""Skills by counting: what is found is true of the episodes, and nothing is known of the environment."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from skill_ttrl.config import DistillConfig
+from skill_ttrl.skills.actions import Forms, is_of_task
+from skill_ttrl.skills.teacher import Case, Draft, Lesson, make_teacher
+from skill_ttrl.types import Step, Verdict
+
+THINGS, SPOTS, GOALS = (
+    ("mug", "plate", "egg", "knife", "cup"),
+    ("shelf", "table", "drawer"),
+    ("cupboard", "box", "bin", "bed"),
+)
+
+
+def case(task: str, actions: Sequence[str], won: bool, kind: str = "clean", number: int = 0, **more: object) -> Case:
+    """An episode in which each action is answered by its own words."""
+    listed: tuple[str, ...] = more.pop("listed", ())  # type: ignore[assignment]
+    verdict: Verdict | None = more.pop("verdict", None)  # type: ignore[assignment]
+    seen = ["begin", *(f"you did {action}" for action in actions)]
+    steps = [
+        Step(seen[place], action, 0.0, False, False, admissible=(*listed, action) if listed else (), verdict=verdict)
+        for place, action in enumerate(actions)
+    ]
+    return Case(f"{kind}-{number}", task, kind, won, tuple(steps), seen[-1])
+
+
+def kitchen(kind: str = "clean", verb: str = "wash", tool: str = "tap", won: int = 10, lost: int = 10) -> list[Case]:
+    """Things that must be fetched, washed and put somewhere; losers fetch others, and go in circles."""
+    found = []
+    for number in range(won):
+        thing, spot, goal = THINGS[number % 5], SPOTS[number % 3], GOALS[number % 4]
+        actions = [f"walk to {spot} {number}", f"grab {thing} 1 off {spot} {number}", f"walk to {tool} 1"]
+        actions += [f"{verb} {thing} 1 using {tool} 1", f"walk to {goal} 1", f"drop {thing} 1 into {goal} 1"]
+        found.append(case(f"bring a {kind} {thing} to the {goal}.", actions, True, kind, number))
+    for number in range(lost):
+        thing, goal = THINGS[number % 5], GOALS[number % 4]
+        actions = ["walk to shelf 1", "grab pillow 1 off shelf 1", "dance", *["walk to table 2"] * 17]
+        found.append(case(f"bring a {kind} {thing} to the {goal}.", actions, False, kind, 100 + number))
+    return found
+
+
+def learnt(cases: Sequence[Case], **settings: int) -> Lesson:
+    return make_teacher().distill(cases, DistillConfig(**settings))
+
+
+def of(lesson: Lesson, tier: str) -> list[Draft]:
+    return [draft for draft in lesson.drafts if draft.tier == tier]
+
+
+def test_the_order_of_the_steps_is_told_with_what_is_done_in_between() -> None:
+    (order,) = [draft for draft in learnt(kitchen()).drafts if "order" in draft.title]
+    assert order.text == (
+        "Do these in this order: `grab X off ...`, then `walk to tap`, then `wash X using tap`, then `walk to Y`, then "
+        "`drop X into Y`. X and Y: as the task names them, in its order."
+    )
+    assert order.when_to_apply == "The task reads like: bring a clean X to the Y"
+    assert (order.tier, order.task_type) == ("task", "clean")
+    assert set(order.evidence) == {f"clean-{number}" for number in range(10)}
+
+
+def test_it_is_told_where_things_were_found() -> None:
+    (where,) = [draft for draft in learnt(kitchen(won=30)).drafts if "found" in draft.title]
+    assert where.text.startswith(
+        "For `grab X off ...`, look first where it was found most often: drawer, shelf, table."
+    )
+    assert "mug at" in where.text
+
+
+def test_what_losers_do_again_and_again_is_a_mistake() -> None:
+    mistakes = {draft.title: draft.text for draft in of(learnt(kitchen()), "mistake")}
+    assert "In failed tries 8 of 10 steps repeated" in mistakes["repeat an action that has shown nothing new"]
+    assert (
+        mistakes["do `grab ... off ...` with anything else"] == "Only what the task names is needed: `grab X off ...`."
+    )
+    assert (
+        mistakes["spend steps on `dance`"] == "Leave them: 10 of 10 failed tries and 0 of 10 that won did any of these."
+    )
+    assert "10 of 10 failed ones never" in mistakes["put off `grab X off ...`"]
+
+
+def test_ending_early_and_leaving_out_what_the_task_names_is_found_in_a_shop() -> None:
+    colours, sizes = ("red", "blue", "green", "black"), ("small", "large")
+    cases = []
+    for number in range(24):
+        colour, size, code = colours[number % 4], sizes[number % 2], f"b0{number:04d}x"
+        task = f"find a shirt in {colour} and of the size {size}"
+        listed = ["pick[red]", "pick[blue]", "pick[green]", "pick[black]", "pick[small]", "pick[large]", "pick[pay]"]
+        won = number % 2 == 0
+        named = [f"pick[{colour}]", f"pick[{size}]"] if won else []
+        asked = [f"ask[{task}]", f"pick[{code}]", *named, "pick[pay]"]
+        cases.append(case(task, asked, won, "shirts", number, listed=tuple(listed)))
+    lesson = learnt(cases)
+    told = {draft.title: draft.text for draft in lesson.drafts}
+    assert told["Steps in the order that won"].startswith(
+        "Do these in this order: `ask[words of the task]`, then `pick[words of the task]`, then `pick[pay]`."
+    )
+    assert told["Leave out nothing that the task names"].startswith(
+        "Before `pick[pay]`, do every listed action that the task"
+    )
+    assert "12 of 12 failed ones ended without" in told["end with `pick[pay]` too early"]
+    assert not any("b0" in text for text in told.values())
+
+
+def test_nothing_is_known_of_the_environment_other_words_lead_to_the_same_skills() -> None:
+    def renamed(word: re.Match[str]) -> str:
+        return word[0] if word[0] in ("a", "to", "the") else f"q{word[0][::-1]}q"
+
+    def other(text: str) -> str:
+        return re.sub(r"[a-z]+", renamed, text)
+
+    cases = kitchen()
+    foreign = [
+        case(other(each.task), [other(step.action) for step in each.steps], each.won, number=place)
+        for place, each in enumerate(cases)
+    ]
+
+    def forms(lesson: Lesson, reads: Callable[[str], str]) -> set[str]:
+        quoted = (form for draft in lesson.drafts for form in re.findall("`(.*?)`", draft.title + draft.text))
+        return {re.sub(r"\b[a-z]+\b", lambda word: reads(word[0]), form) for form in quoted}
+
+    assert len(found := forms(learnt(foreign), str)) > 5 and forms(learnt(cases), other) == found
+
+
+def test_what_holds_for_most_types_is_said_once() -> None:
+    cases = [*kitchen(), *kitchen("hot", "warm", "stove"), *kitchen("cold", "chill", "icebox")]
+    lesson = learnt(cases)
+    general = {draft.title: draft.text for draft in of(lesson, "general")}
+    assert "30 of 30 won tries did `grab X off ...`" in general["Most wins have `grab X off ...`"]
+    assert {draft.task_type for draft in of(lesson, "task")} == {"clean", "hot", "cold"}
+    repeated = [draft for draft in of(lesson, "mistake") if "repeat" in draft.title]
+    assert [(draft.task_type, len(draft.evidence)) for draft in repeated] == [("", 30)]
+    chains = {draft.task_type: draft.text for draft in of(lesson, "task")}
+    assert "`warm X using stove`" in chains["hot"] and "`wash X using tap`" in chains["clean"]
+
+
+def test_the_order_of_the_episodes_changes_nothing() -> None:
+    cases = [*kitchen(), *kitchen("hot", "warm", "stove")]
+    wanted = learnt(cases)
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(cases, len(cases))
+        assert learnt(shuffled) == wanted
+
+
+def test_the_numbers_of_skills_are_bounded_the_strongest_stay() -> None:
+    cases = [*kitchen(), *kitchen("hot", "warm", "stove")]
+    every = learnt(cases)
+    few = learnt(cases, max_general=1, max_specific=1, max_mistakes=2)
+    assert len(of(few, "general")) == 1 and len(of(few, "mistake")) == 2 and len(of(few, "task")) == 2
+    assert set(few.drafts) < set(every.drafts) and of(few, "mistake") == of(every, "mistake")[:2]
+    assert learnt(cases, max_general=0, max_specific=0, max_mistakes=0).drafts == ()
+
+
+def test_without_a_success_there_are_only_mistakes_and_it_is_said() -> None:
+    lesson = learnt(kitchen(won=0))
+    assert lesson.drafts and {draft.tier for draft in lesson.drafts} == {"mistake"}
+    assert lesson.notes == ("clean: none of 10 episodes succeeded, so there are only mistakes to learn from.",)
+
+
+def test_without_a_failure_only_what_winners_share_is_told_and_it_is_said() -> None:
+    lesson = learnt(kitchen(lost=0))
+    assert lesson.drafts and not of(lesson, "mistake")
+    assert lesson.notes == (
+        "clean: none of 10 episodes failed, so it is not known what winners do that losers do not.",
+    )
+
+
+def test_one_success_is_not_counted_and_nothing_at_all_gives_nothing() -> None:
+    lesson = learnt(kitchen(won=1, lost=4))
+    assert not of(lesson, "task") and "1 succeeded; it takes 2 to count" in lesson.notes[0]
+    assert learnt([]) == Lesson()
+
+
+def test_where_losers_do_as_winners_do_no_order_is_told() -> None:
+    won = kitchen(lost=0)
+    lost = [
+        case(each.task, [step.action for step in each.steps], False, number=50 + place)
+        for place, each in enumerate(won)
+    ]
+    assert learnt([*won, *lost]).drafts == ()
+
+
+def test_actions_that_are_not_listed_are_a_mistake_a_free_text_in_a_listed_pattern_is_none() -> None:
+    listed = ("ask[<your words>]", "stop")
+    steps = [Step("o", "ask[anything at all]", 0.0, False, False, admissible=listed) for _ in range(2)]
+    wrong = [Step(f"o{place}", f"fly {place}", 0.0, False, False, admissible=listed) for place in range(2)]
+    won = [Case(f"w{place}", "t", "k", True, tuple(steps[:1])) for place in range(3)]
+    lost = [Case(f"l{place}", "t", "k", False, (*steps[:1], *wrong)) for place in range(3)]
+    (mistake,) = [each for each in learnt([*won, *lost]).drafts if "not listed" in each.title]
+    assert "7 of 10 actions were not among those that were possible" in mistake.text
+    unreadable = [case("t", ["a", "b"], False, number=place, verdict="invalid") for place in range(3)]
+    assert any("not listed" in each.title for each in learnt(unreadable).drafts)
+
+
+@pytest.mark.parametrize(
+    ("argument", "task", "named"),
+    [
+        ("dark heather", "a shirt in dark heather", True),
+        ("x-large", "size 3x-large tall", False),
+        ("shirt dark small", "a small shirt in dark heather", True),
+        ("heather dark", "a shirt in dark heather", False),
+        ("", "a shirt", False),
+    ],
+)
+def test_an_argument_is_of_the_task_when_the_task_says_it(argument: str, task: str, named: bool) -> None:
+    assert is_of_task(argument, task) is named
+
+
+def test_a_form_keeps_what_is_always_the_same_and_leaves_gaps_for_the_rest() -> None:
+    cases = kitchen(lost=0)
+    forms = Forms(cases)
+    put = forms.of(cases[1], "drop plate 1 into box 1")
+    assert put is not None and (put.text, put.named, put.wider) == (
+        "drop X into Y",
+        ("plate", "box"),
+        "drop X into ...",
+    )
+    other = forms.of(cases[1], "grab egg 3 off shelf 2")
+    assert other is not None and (other.text, other.others) == ("grab ... off ...", ("egg", "shelf"))
+    assert forms.of(cases[1], "a text of many words that says this and that and more") is None
+    assert forms.literal(cases[1], "walk to tap 1") == "walk to tap"
+
+
+def test_episodes_of_one_task_only_are_told_in_their_own_words() -> None:
+    """Nothing tells what would change from task to task."""
+    one = [case("bring the mug", ["grab mug 1 off shelf 1", "drop mug 1 into box 1"], True) for _ in range(4)]
+    (order,) = learnt(one).drafts
+    assert order.text == "Do these in this order: `grab mug off shelf`, then `drop mug into box`."
