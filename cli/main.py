@@ -111,11 +111,11 @@ def ask(
 @app.command()
 def inspect(
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A run, a checkpoint, kept samples, a skill bank, a trajectories or votes file, or a config."
         ),
-    ],
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,
     search: Annotated[str | None, typer.Option(help="A bank's skills that this query finds, with scores.")] = None,
     mode: Annotated[
@@ -124,7 +124,11 @@ def inspect(
     top_k: Annotated[int | None, typer.Option(min=1, help="With --search: skills to find.")] = None,
     history: Annotated[bool, typer.Option("--history", help="A bank's newest updates.")] = False,
     diff: Annotated[
-        tuple[int, int] | None, typer.Option(metavar="A B", help="What two versions of a bank differ in.")
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="What two versions of a bank differ in; without PATH: two banks, runs that have one, or files of skills.",
+        ),
     ] = None,
     stopping: Annotated[
         bool,
@@ -133,7 +137,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
-    from skill_ttrl.cli.skills import diff_view
+    from skill_ttrl.cli.skills import show_diff
     from skill_ttrl.cli.tables import inspection_view
     from skill_ttrl.stages import skills
     from skill_ttrl.stages.inspect import inspect as look
@@ -144,12 +148,10 @@ def inspect(
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
     if diff is not None:
-        compared = skills.diff_bank(path, *diff)
-        if as_json:
-            print_json(compared)
-        else:
-            Console().print(diff_view(compared), soft_wrap=True)
+        show_diff(path, *diff, as_json=as_json)
         return
+    if path is None:
+        raise ConfigError("Say what to look at: skillttrl inspect PATH. Only --diff A B with two banks needs none.")
     if search is not None:
         found = skills.search_bank(path, search, mode=mode, top_k=top_k)
     elif stopping:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skill_ttrl.skills.hostile import visible
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from skill_ttrl.stages.bank_diff import BankComparison, BankSide
     from skill_ttrl.stages.skills import BankDiff
     from skill_ttrl.types import BankUpdate
 
@@ -19,6 +23,7 @@ skills_app = typer.Typer(
     no_args_is_help=True,
 )
 
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 Bank = Annotated[Path, typer.Argument(metavar="BANK", help="Folder of the bank.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl inspect BANK`).")]
 Title = Annotated[str | None, typer.Option(help="A few words.")]
@@ -30,7 +35,12 @@ TierName = Annotated[
 TaskType = Annotated[str | None, typer.Option(help="Kind of task it is for; empty for any.")]
 Reason = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="`json`, `jsonl`, `skillrl` or `markdown`. Default: by the file's name.")
+    str | None,
+    typer.Option(
+        "--format",
+        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, or `agentskills` (a folder with a SKILL.md for each "
+        "skill). Default: by the name and by what is there.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the update as JSON on stdout, nothing else.")]
 
@@ -99,7 +109,9 @@ def remove(bank: Bank, skill_id: Id, reason: Reason = None, as_json: AsJson = Fa
 @skills_app.command("import")
 def import_(
     bank: Bank,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported bank, or SkillRL's skill file.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of skills, a folder with SKILL.md files, or another bank.")
+    ],
     form: FileFormat = None,
     on_duplicate: Annotated[
         str, typer.Option(help="For an id that is taken: `refuse` all, `skip`, `replace` or `rename`.")
@@ -109,37 +121,70 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Bring the skills of a file into a bank, all of them or, after a mistake, none. The bank is made where there is none."""
-    from skill_ttrl.skills.formats import known_format, read_skills
+    from skill_ttrl.skills.formats import known_format
+    from skill_ttrl.stages.bank_diff import skills_at
     from skill_ttrl.stages.skills import open_or_make
 
-    skills = read_skills(file, known_format(form))  # before a bank is made
+    found, _ = skills_at(file, known_format(form))  # before a bank is made
+    notices = list(found.notices)
     with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
+        if found.origin and len(opened):
+            notices.append(
+                f"the bank has skills already: what {file} holds besides skills (order, metadata) is not kept"
+            )
         update = opened.import_skills(
-            skills,
+            found.skills,
             on_duplicate=on_duplicate,  # type: ignore[arg-type]  # checked there
+            origin=found.origin,
             reason=reason or f"import {file.name}",
         )
         _show(update, bank, as_json)
+    _note(notices)
 
 
 @skills_app.command()
 def export(
-    bank: Annotated[Path, typer.Argument(metavar="BANK", help="Folder of the bank, or of a run that has one.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: stdout.")] = None,
+    bank: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BANK",
+            help="Folder of the bank, or of a run that has one; a file of skills; for `skillrl-memory` also a file of episodes.",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File or folder to write. Default: stdout.")
+    ] = None,
     form: FileFormat = None,
     version: Annotated[int | None, typer.Option("--at", help="An older version.")] = None,
 ) -> None:
-    """Write a bank's skills to a file. All formats but SkillRL's keep statistics and lineage."""
+    """Write a bank's skills to a file. SkillRL's formats keep no statistics and lineage; what was imported from them, they do."""
+    from skill_ttrl.runs.files import write_new
     from skill_ttrl.skills.formats import dump_skills, known_format, write_skills
+    from skill_ttrl.skills.snapshot import Snapshot
+    from skill_ttrl.stages.bank_diff import episodes_as_memories, holds_episodes, skills_at
     from skill_ttrl.stages.skills import look, refuse_existing
 
     chosen = known_format(form)
-    with look(bank) as opened:
-        snapshot = opened.snapshot() if version is None else opened.at(version)
+    if output is not None:
+        refuse_existing(output)
+    if chosen == "skillrl-memory" and holds_episodes(bank):
+        text, notices = episodes_as_memories(bank)
+        _note(notices)
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            print(write_new(output, text))
+        return
+    if bank.is_file():
+        found, _ = skills_at(bank)
+        snapshot = Snapshot.of(0, found.skills, found.origin)
+        _note(found.notices)
+    else:
+        with look(bank) as opened:
+            snapshot = opened.snapshot() if version is None else opened.at(version)
     if output is None:
         sys.stdout.write(dump_skills(snapshot, chosen or "json"))
     else:
-        refuse_existing(output)
         write_skills(output, snapshot, chosen)
         print(output)
 
@@ -158,17 +203,81 @@ def rollback(
         _show(opened.rollback(version, reason=reason), bank, as_json)
 
 
+def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
+    """Two versions of the bank at `path`, or, without one, the banks at `a` and `b`."""
+    from rich.console import Console
+
+    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.errors import ConfigError
+    from skill_ttrl.stages.bank_diff import compare_banks
+    from skill_ttrl.stages.skills import diff_bank
+
+    found: BankComparison | BankDiff
+    if path is None:
+        if a.isdecimal() and b.isdecimal() and not (Path(a).exists() or Path(b).exists()):
+            raise ConfigError(f"Versions {a} and {b} of which bank? skillttrl inspect BANK --diff {a} {b}")
+        found = compare_banks(a, b)
+        view = comparison_view(found)
+    elif a.isdecimal() and b.isdecimal():
+        found = diff_bank(path, int(a), int(b))
+        view = diff_view(found)
+    else:
+        raise ConfigError(
+            f"--diff {a} {b}: with a PATH these are two versions of its bank, whole numbers. To compare two banks leave the "
+            f"PATH out: skillttrl inspect --diff {a} {b}"
+        )
+    if as_json:
+        print_json(found)
+    else:
+        Console().print(view, soft_wrap=True)
+
+
 def diff_view(found: BankDiff) -> RenderableType:
     """Each changed skill as a unified diff in colour."""
     from rich.console import Group
     from rich.text import Text
 
-    styles = {"+": "green", "-": "red", "@": "cyan"}
     parts = [Text(f"{found.path}: version {found.a} → {found.b}, {len(found.skills)} skills differ", "bold")]
     for skill in found.skills:
         parts.append(Text(f"\n{skill.kind} {skill.id}", "bold"))
-        parts += [Text(line, styles.get(line[:1], "")) for line in skill.lines]
+        parts += [Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines]
     return Group(*parts)
+
+
+def comparison_view(found: BankComparison) -> RenderableType:
+    """What makes one bank into another: skills as unified diffs in colour, then what is kept about those that both have."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from skill_ttrl.cli.views import rows_table
+
+    def side(name: str, one: BankSide) -> str:
+        version = "" if one.version is None else f", version {one.version}"
+        return f"{name}: {one.path}{version}, {one.skills} skills"
+
+    counts = {kind: sum(skill.kind == kind for skill in found.skills) for kind in ("added", "removed", "changed")}
+    told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    parts: list[RenderableType] = [Text(visible(f"{side('A', found.a)}\n{side('B', found.b)}"))]
+    parts.append(Text(f"{told}, {found.same} the same", "bold"))
+    for skill in found.skills:
+        was = f" (in A: {skill.was}, same {skill.matched_by})" if skill.was else ""
+        parts.append(Text(f"\n{skill.kind} {skill.id}{was}", "bold"))
+        parts += [Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines]
+    if found.records:
+        rows = [(each.id, each.field, _cell(each.a), _cell(each.b)) for each in found.records]
+        parts += [Text(), rows_table("Kept about skills that both have", ("id", "field", "A", "B"), rows)]
+    parts += [Text(visible(f"Note: {note}"), "yellow") for note in found.notes]
+    return Group(*parts)
+
+
+def _cell(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _note(notices: Iterable[str]) -> None:
+    """What was not taken, beside the result."""
+    for notice in notices:
+        print(visible(f"Note: {notice}."), file=sys.stderr)
 
 
 def _text(given: str) -> str:
