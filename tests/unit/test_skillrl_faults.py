@@ -1,0 +1,134 @@
+"""Faults that users of SkillRL found in its agent, and that ours does not have. How a group's statistics are taken is tested with the
+learner, how skills evolve in `test_evolve_faults.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import Prompt, Scene
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.config import load_config
+from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.webshop.catalogue import forget
+from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.episode import listed_actions
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.scripted import ScriptedBackend
+from skill_ttrl.rollout import rollout
+from skill_ttrl.skills.access import SkillAccess
+from skill_ttrl.skills.retrieval import make_retriever
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.stages.build import make_agent
+from skill_ttrl.types import Skill, Step
+from tests.webshop_files import options, product, wanted, write_catalogue
+
+UPSTREAM_LONGEST = 13_000
+"""Characters of a prompt above which SkillRL takes the template of the first step, which has no skills."""
+BANK = tuple(
+    Skill(f"s{number}", f"Rule {number}", f"Compare what costs less, rule {number}.", "always", tier=tier)
+    for number, tier in enumerate(("general", "task", "mistake"))
+)
+
+
+class Recording(ScriptedBackend):
+    """The script, and what was asked."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self.prompts: list[str] = []
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        self.prompts += [bytes(request.token_ids or ()).decode() for request in requests]
+        return await super().generate(requests, sampling, seed=seed)
+
+
+def agent(backend: ScriptedBackend, env: str, **data: Any) -> SkillAgent:
+    """The agent that the recipe of SkillRL makes, with a bank."""
+    config = load_config(f"skillrl_{env}", ["skills.embedder=hash", "skills.index=memory"])
+    config.data.max_prompt_tokens = data.get("max_prompt_tokens", config.data.max_prompt_tokens)
+    made = make_agent(config, backend)
+    assert isinstance(made, SkillAgent)
+    return made.seeing(
+        SkillAccess(Snapshot.of(1, BANK), make_retriever(mode="embedding", embedder="hash", min_score=None))
+    )
+
+
+@pytest.fixture(scope="module")
+def long_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A shop with a product of 900 colours."""
+    root = tmp_path_factory.mktemp("webshop")
+    colours = [f"a shade of blue, number {number}" for number in range(900)]
+    products = [product("B0LAMP0001", customization_options=options(color=colours))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        for name in ("TEST_GOALS", "DEV_GOALS"):
+            patch.setattr(f"skill_ttrl.envs.webshop.goals.{name}", 1)
+        forget()
+        yield str(write_catalogue(root / "data", products, {"B0LAMP0001": wanted("Find me a lamp")}))
+    forget()
+
+
+def test_skills_are_missing_from_no_first_prompt(long_pages: str) -> None:
+    """Upstream's template of step 0 has none (`*_TEMPLATE_NO_HIS`)."""
+    backend = Recording(["<think>so</think><action>search[lamp]</action>"])
+    (task,) = WebShopEnv(long_pages).tasks("train")[:1]
+    work = rollout(
+        [task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend,
+        sampling=Sampling(), seed=0, max_turns=2, max_prompt_tokens=6000,
+    )  # fmt: skip
+    (group,) = wait_for(work)
+    assert len(backend.prompts) == 2 and all(skill.text in prompt for prompt in backend.prompts for skill in BANK)
+    assert set(group.trajectories[0].skills_in_prompt) == {skill.id for skill in BANK}
+
+
+def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
+    """Upstream drops skills and history together where a prompt is long, and says nothing; here the page is cut, and says so."""
+    actions = ["search[oak desk lamp]", "click[b0lamp0001]", "click[a shade of blue, number 7]", "click[buy now]"]
+    backend = Recording([f"<think>so</think><action>{action}</action>" for action in actions])
+    (task,) = WebShopEnv(long_pages).tasks("train")[:1]
+    work = rollout(
+        [task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend,
+        sampling=Sampling(), seed=0, max_turns=9, max_prompt_tokens=6000,
+    )  # fmt: skip
+    (played,) = wait_for(work)[0].trajectories
+    assert [step.action for step in played.steps] == actions and played.stop_reason == "terminated"
+    long = [step for step in played.steps if len(step.observation) > UPSTREAM_LONGEST]
+    assert len(long) == 2  # the product's page, before and after its colour is chosen
+    for place, (step, prompt) in enumerate(zip(played.steps, backend.prompts, strict=True)):
+        assert all(skill.text in prompt for skill in BANK), f"step {place} lost its skills"
+        bare = len(prompt.encode()) - len(agent(backend, "webshop").window.experience(BANK).encode())  # type: ignore[union-attr]
+        assert bare <= 6000 and (step in long) == ("observation_tokens" in step.left_out)
+        assert (step in long) == ("turns" in step.left_out) == ("actions" in step.left_out) or place == 0
+
+
+def shown(who: SkillAgent, env: Any, *path: str) -> tuple[Prompt, str]:
+    """The prompt after some actions, and the page that it is of."""
+    observation, info = env.reset(seed=0)
+    steps: list[Step] = []
+    for action in path:
+        steps.append(Step(observation, action, 0.0, False, False))
+        observation, _, _, _, info = env.step(action)
+    scene = Scene(observation, steps, info["task"], listed_actions(info), BANK)
+    return who.prompt(scene), observation
+
+
+def test_skills_stay_on_every_page_of_the_official_products(official_products: Path) -> None:
+    backend, env = Recording(["x"]), make_env("SkillTTRL/WebShop-v0", data=str(official_products))
+    seen = 0
+    for most in (1200, 2500, 6000):
+        who = agent(backend, "webshop", max_prompt_tokens=most)
+        for words in ("women shoes", "desk lamp", "men shirt long sleeve"):
+            _, results = shown(who, env, f"search[{words}]")
+            first = next(part for part in results.split(" [SEP] ") if part.startswith("B0")).lower()
+            for path in ((f"search[{words}]",), (f"search[{words}]", f"click[{first}]")):
+                prompt, _ = shown(who, env, *path)
+                assert prompt.fits and all(skill.text in prompt.messages[-1].content for skill in BANK)
+                seen += bool(prompt.left_out)
+    assert seen  # some of them did have to be cut
+    env.close()
