@@ -212,7 +212,7 @@ def _play(bench: Workbench, plan: Sequence[Chunk], tally: Tally, tries: int, met
                     continue
                 # Where it was cut off within a chunk, that is played again, and what the file has already is not told twice.
                 new = not there and chunk.episodes == len(chunk.tasks) * tries
-                leaving = tally.leaving()
+                leaving = tally.leaving(chunk.episodes - there)
                 with stop.leaving_at_once(leaving), spending(f"{leaving} Raise it before."):
                     groups = bench.play(
                         chunk.tasks, tries, bench.sampling, chunk.seed, on_episode=told if new else meter.add

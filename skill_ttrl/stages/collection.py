@@ -249,14 +249,15 @@ class Tally:
             self._waiting.clear()
         self._written = time.monotonic()
 
-    def leaving(self) -> str:
-        """What to say when it ends here."""
-        if not self.outcomes:
-            return "Stopped before the first episode was played."
-        done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes played"
+    def leaving(self, in_play: int = 1) -> str:
+        """What to say when it ends here, where so many episodes are played together."""
         if self._file is None:
-            return f"{done}, and nothing is kept. With --output FILE.jsonl episodes are kept as they are played."
-        return f"{done}; they are kept in {self._file.path}. Go on with the same command."
+            return "Stopped, and nothing is kept. With --output FILE.jsonl episodes are kept as they are played."
+        if not self.outcomes and in_play == 1:
+            return "Stopped before the first episode was played."
+        done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes kept in {self._file.path}"
+        again = f"; the {in_play} that were in play are played again" if in_play > 1 else ""
+        return f"{done}{again}. Go on with the same command."
 
     def found(
         self,

@@ -70,7 +70,7 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
         with file.open("ab") as stream:
             stream.write(b'{"task":{"id":"train')
     else:
-        assert f"Stopped with {kept.count(bytes([10]))} of {EPISODES} episodes played" in said.replace("\n", " ")
+        assert f"Stopped with {kept.count(bytes([10]))} of {EPISODES} episodes kept in" in said.replace("\n", " ")
         assert not (tmp_path / ".out.jsonl.lock").exists()
     done = skillttrl(*COMMAND, "--jobs", after, "-o", file)
     assert done.code == 0, done

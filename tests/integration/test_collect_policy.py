@@ -146,7 +146,9 @@ def test_what_was_whole_when_a_signal_came_is_kept_and_gone_on_with(tmp_path: Pa
         return run_policy("openai:opener", DOORS, overrides=overrides, chunk=4, output=out, progress=progress)
 
     with FaultyServer(answer=opens, faults=()) as server:
-        with pytest.raises(Interrupted, match=r"Stopped with 8 of 30 episodes played; they are kept in .*out.jsonl"):
+        with pytest.raises(
+            Interrupted, match=r"Stopped with 8 of 30 episodes kept in .*; the 4 that were in play are played again"
+        ):
             collect(Impatient())
         assert len(lines(out)) == 8
         found = collect()
@@ -161,7 +163,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
         return run_policy("openai:opener", DOORS, overrides=settings(server, *prices), chunk=4, output=out)
 
     with FaultyServer(answer=opens, faults=()) as server:
-        with pytest.raises(BudgetError, match=r"Stopped with \d+ of 30 episodes played.*kept in"):
+        with pytest.raises(BudgetError, match=r"Stopped with \d+ of 30 episodes kept in"):
             collect("40")
         kept = len(lines(out))
         assert 0 < kept < 30 and kept % 4 == 0
