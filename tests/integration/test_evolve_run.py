@@ -1,0 +1,200 @@
+"""Runs whose skills evolve: what failures on training tasks bring into the bank, and that nothing else does.
+
+The environment is a small one of doors, the policy a random one that never writes an action that can be played.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.runs.checkpoint import load_state, newest
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages import train
+from skill_ttrl.stages.context import Run
+from skill_ttrl.stages.evolve import TROUBLE, evolve
+from skill_ttrl.types import BankUpdate, Group, from_json
+from tests.integration.test_kill_and_resume import harness
+from tests.scripted_model import asked, scripted
+
+STEPS = 8
+DOORS = """\
+name: doors
+phases: [rl]
+env: {id: "tests.doors:Doors-v0", kwargs: {apart: true}, eval_tasks: 1}
+agent: {template: episode, memory: window, max_turns: 3, projection: action}
+data: {max_prompt_tokens: 900}
+model:
+  path: embedded
+  embedded: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1600}
+skills: {retrieval: template, update: none, max_retrievals: 0, in_prompt: 4, prompt_tokens: 400}
+evolve: {every: 3, threshold: 0.9, min_episodes: 4, max_new_skills: 1}
+rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 4}
+rl: {reward: env, steps: 8, prompts_per_step: 4, kl_coef: 0.0, checkpoint_every: 2, mini_batch_prompts: null}
+eval: {samples: 1, greedy: false, bootstrap_samples: 100}
+runtime: {device: cpu, threads: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "doors.yaml"
+    path.write_text(DOORS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(doors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train.run(load_config(doors), folder)
+    return folder
+
+
+def updates(run: Path) -> list[BankUpdate]:
+    lines = (run / "bank" / "log.jsonl").read_bytes().split(b"\n")[:-1]
+    return [from_json(BankUpdate, line) for line in lines]
+
+
+def looks(run: Path) -> list[dict[str, Any]]:
+    return read_jsonl(run / "evolve.jsonl")[0]
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    return read_jsonl(run / "metrics.jsonl")[0]
+
+
+def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> None:
+    rounds = [update for update in updates(whole) if update.reason == "evolve"]
+    assert [update.round for update in rounds] == [2, 5], "after three steps and after six"
+    assert all(len(update.changes) == 1 for update in rounds), "at most evolve.max_new_skills"
+    evidence = {task for update in rounds for task in update.evidence}
+    assert evidence and all(task.startswith("train/") for task in evidence)
+    with SkillBank.open(whole / "bank", read_only=True) as bank:
+        assert [skill.source for skill in bank] == ["evolve"] * 2
+    assert [look["step"] for look in looks(whole)] == [2, 5]
+    assert looks(whole)[0]["below"] == ["left", "right"] and looks(whole)[0]["changes"][0]["kind"] == "add"
+
+
+def test_each_look_has_its_figures(whole: Path) -> None:
+    rows = figures(whole)
+    assert [row["step"] for row in rows if "evolve_types_below" in row] == [2, 5]
+    assert [rows[step]["skills_evolved"] for step in (2, 5)] == [1.0, 1.0]
+    assert rows[2]["evolve_types_below"] == 2 and rows[2]["evolve_failures"] > 0 and rows[2]["skills_retired"] == 0
+    assert [row["bank_skills"] for row in rows] == [0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_the_uses_of_skills_that_prompts_show_are_counted(whole: Path) -> None:
+    """Four tasks, two tries each, none of which succeeds. The prompt has room for one of the two skills: the first is shown in three
+    steps, does not help, and makes room for the new one.
+    """
+    with SkillBank.open(whole / "bank", read_only=True) as bank:
+        stats = sorted((skill.stats.created_round, skill.stats.uses, skill.stats.successes) for skill in bank)
+    assert stats == [(2, 24, 0), (5, 16, 0)]
+    trajectories, _ = read_jsonl(whole / "trajectories.jsonl")
+    assert sum(len(each["skills_in_prompt"]) for each in trajectories) == 40
+
+
+def assert_same(stopped: Path, whole: Path) -> None:
+    for name in ("bank/log.jsonl", "evolve.jsonl", "metrics.jsonl"):
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
+    states = []
+    for run in (whole, stopped):
+        with RunFolder.open(run) as folder:
+            checkpoint, _ = newest(folder, "auto")
+        assert checkpoint is not None
+        states.append(load_state(checkpoint.path)["state"]["evolve"])
+    assert states[0] == states[1]
+    assert sum(played for played, _ in states[0]["counts"].values()) == 16, "two steps after the last look"
+
+
+def test_stopped_between_two_looks_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
+    whole: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks are three steps apart and the checkpoints two, so what was counted in between is in the checkpoints."""
+
+    def breaks(run: Run, groups: Sequence[Group], now: int, found: Mapping[str, float]) -> dict[str, float]:
+        changed = evolve(run, groups, now, found)
+        if now == 4:
+            raise RuntimeError("the machine is gone")
+        return changed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("skill_ttrl.stages.rl.evolve", breaks)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            train.run(load_config(doors), tmp_path / "run")
+    train.run(load_config(doors), tmp_path / "run", resume="auto")
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
+    whole: Path, doors: Path, tmp_path: Path
+) -> None:
+    *kills, end = harness(doors, tmp_path / "killed", "kill", STEPS, 6, settings=[])
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
+    assert_same(tmp_path / "killed", whole)
+
+
+def test_without_an_evolve_section_nothing_evolves(doors: Path, tmp_path: Path) -> None:
+    train.run(load_config(doors, ["evolve=null", "rl.steps=4"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "evolve.jsonl").exists() and updates(tmp_path / "run") == []
+    state = json.loads((tmp_path / "run" / "checkpoints" / "rl-000004" / "state.json").read_text())
+    assert "evolve" not in state and not any("evolve_failures" in row for row in figures(tmp_path / "run"))
+
+
+MATH = [
+    "env={id: math}",
+    "data={train: {path: 'family:add', split: train, limit: 6}, eval: {path: 'family:add', split: test}}",
+]
+NO_GRADE = [*MATH, "data.max_prompt_tokens=300", "rl.reward=random", "agent={template: plain}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (["evolve.teacher=heuristics"], "Unknown teacher 'heuristics'.*Did you mean 'heuristic'"),
+        (["evolve.teacher=openai"], "endpoints.teacher"),
+        (["evolve.teacher=tests.doors:Opener"], "without distill and evolve"),
+        (NO_GRADE, "There is an evolve section, but .*cannot grade"),
+        ([*NO_GRADE, "data.eval=null"], "measured on the very same tasks"),
+    ],
+)
+def test_a_run_that_cannot_evolve_says_so_before_it_begins(
+    settings: list[str], why: str, doors: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        train.run(load_config(doors, settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors: Path, tmp_path: Path) -> None:
+    """Winners' operations may change the bank beside it (skills.update=merge)."""
+    skill = {
+        "title": "Open",
+        "text": "Open the door that is named.",
+        "tier": "general",
+        "support": [1],
+    }
+    with scripted({"new_skills": [skill]}, "I would rather chat.") as server:
+        told = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
+        settings = [f"endpoints.teacher.{name}={value}" for name, value in told.items()]
+        settings += ["evolve.teacher=openai", "evolve.every=1", "rl.steps=2", "skills.update=merge"]
+        config = load_config(doors, [*settings, "skills.on_failure=skip"])
+        summary = train.run(config, tmp_path / "run")
+        assert len(asked(server)) >= 2
+        with pytest.raises(EndpointError, match=r"bank is as it was before this look"):
+            train.run(load_config(doors, [*settings, "rl.steps=4"]), tmp_path / "stopped")
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        (only,) = bank
+    assert (only.text, only.source, only.tier) == (skill["text"], "evolve", "general") and only.stats.uses > 0
+    assert [look["failed"] for look in looks(tmp_path / "run")] == [0, 1]
+    assert any(text.startswith(TROUBLE) for text in summary.warnings)
