@@ -189,6 +189,10 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
         difference = summary.accuracy_after - summary.accuracy_before
         lines.append(f"Change of avg@{summary.samples}: {difference:+.3f}{interval(change)}, paired over problems.")
+    worth = summary.intervals.get("bank_worth")
+    if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
+        difference = summary.accuracy_after - summary.accuracy_bank_off
+        lines.append(f"What the skill bank is worth: {difference:+.3f}{interval(worth)}, paired over problems.")
     if summary.agreement is not None:
         text = f"Last votes: agreement {summary.agreement:.3f}"
         if summary.label_accuracy is not None:

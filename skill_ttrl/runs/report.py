@@ -61,7 +61,8 @@ class Summary:
     """avg@k at further temperatures (as text)."""
     accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """(low, high) of the figure named; `accuracy_change` is the paired difference after - before."""
+    """(low, high) of the figure named; paired differences are `accuracy_change`, after - before, and `bank_worth`, after - bank
+    off."""
     confidence: float = 0.95
     """Level of the intervals."""
     label_accuracy: float | None = None
@@ -73,6 +74,9 @@ class Summary:
     entropy_after: float | None = None
     flip_rate: float | None = None
     """Share of prompts that came round again whose vote had another winner than before; mean over the steps."""
+    by_type_before: dict[str, float] = field(default_factory=dict)
+    """avg@k by type of task; empty where there is only one."""
+    by_type_after: dict[str, float] = field(default_factory=dict)
     accuracy_bank_off: float | None = None
     """avg@k of the trained policy without its skill bank; None where it has none."""
     bank_skills: int | None = None
@@ -149,9 +153,11 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
         summary.accuracy_by_temperature_after,
     )
     rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
+    rows += _by_key(f"avg@{summary.samples}, {{}}", summary.by_type_before, summary.by_type_after)
     rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_bank_off))
     before, after = summary.skill_use_before, summary.skill_use_after
-    rows += [(label, before.get(key), after.get(key)) for key, label in SKILL_USE.items()]
+    asked = [key for key in SKILL_USE if before.get(key) or after.get(key)]
+    rows += [(SKILL_USE[key], before.get(key), after.get(key)) for key in asked]
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 

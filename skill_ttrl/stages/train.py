@@ -209,6 +209,7 @@ def summarise(run: Run) -> Summary:
     bank_off = run.evaluations.get(BANK_OFF)
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
+    votes = config.rl.reward != "env" or any(result.majority_answer is not None for result in measured.results)
     rows = _rows(path / "metrics.jsonl")
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
@@ -224,8 +225,8 @@ def summarise(run: Run) -> Summary:
         temperature=measured.temperature,
         accuracy_before=before.accuracy if before else None,
         accuracy_after=after.accuracy if after else None,
-        majority_before=before.majority if before else None,
-        majority_after=after.majority if after else None,
+        majority_before=before.majority if before and votes else None,
+        majority_after=after.majority if after and votes else None,
         greedy_before=before.greedy if before else None,
         greedy_after=after.greedy if after else None,
         score_before=before.score if before else None,
@@ -237,14 +238,16 @@ def summarise(run: Run) -> Summary:
         skill_use_after=after.skill_use if after else {},
         pass_at_k_before=before.pass_at_k if before else {},
         pass_at_k_after=after.pass_at_k if after else {},
+        by_type_before={kind: found.accuracy for kind, found in before.by_type.items()} if before else {},
+        by_type_after={kind: found.accuracy for kind, found in after.by_type.items()} if after else {},
         accuracy_by_temperature_before=before.by_temperature if before else {},
         accuracy_by_temperature_after=after.by_temperature if after else {},
-        intervals=_intervals(config, before, after),
+        intervals=_intervals(config, before, after, bank_off),
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
-        agreement=last.get("majority_ratio"),
-        entropy_before=before.entropy if before else None,
-        entropy_after=after.entropy if after else None,
+        agreement=last.get("majority_ratio") if votes else None,
+        entropy_before=before.entropy if before and votes else None,
+        entropy_after=after.entropy if after and votes else None,
         flip_rate=sum(flips) / len(flips) if flips else None,
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.phases},
         seconds=_seconds(path),
@@ -256,7 +259,7 @@ def summarise(run: Run) -> Summary:
 
 
 def _intervals(
-    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None
+    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None, bank_off: Evaluation | None
 ) -> dict[str, tuple[float, float]]:
     found = {}
     for name, evaluation in (("before", before), ("after", after)):
@@ -264,15 +267,16 @@ def _intervals(
             interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
-    if before and after and before.accuracy is not None and after.accuracy is not None:
-        _, low, high = paired_bootstrap_difference(
-            [(result.correct or 0) / result.samples for result in before.results],
-            [(result.correct or 0) / result.samples for result in after.results],
-            confidence=config.eval.confidence,
-            samples=config.eval.bootstrap_samples,
-            seed=config.seed,
-        )
-        found["accuracy_change"] = (low, high)
+    for name, one, other in (("accuracy_change", before, after), ("bank_worth", bank_off, after)):
+        if one and other and one.accuracy is not None and other.accuracy is not None:
+            _, low, high = paired_bootstrap_difference(
+                [(result.correct or 0) / result.samples for result in one.results],
+                [(result.correct or 0) / result.samples for result in other.results],
+                confidence=config.eval.confidence,
+                samples=config.eval.bootstrap_samples,
+                seed=config.seed,
+            )
+            found[name] = (low, high)
     return found
 
 
