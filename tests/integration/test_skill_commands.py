@@ -173,7 +173,7 @@ def test_a_bad_file_changes_nothing_and_makes_no_bank(bank: Path, tmp_path: Path
     file.write_text('{"id": "a", "title": "A", "text": "a"}\n{"id": "b", "title": "B"}\n')
     refused(skillttrl("skills", "import", path, file), f"{file}:2: A skill needs 'text'", "Nothing was imported")
     refused(skillttrl("skills", "import", bank, file), f"{file}:2")
-    refused(skillttrl("skills", "import", bank, tmp_path / "no.json"), "Cannot read", "No such file")
+    refused(skillttrl("skills", "import", bank, tmp_path / "no.json"), "There is nothing at", "no.json")
     refused(skillttrl("skills", "import", bank, file, "--format", "jsonn"), "Did you mean 'json'?")
     assert not path.exists() and skillttrl("inspect", bank, "--json").json["facts"]["version"] == 2
 
