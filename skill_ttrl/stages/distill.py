@@ -7,11 +7,8 @@ is no file of episodes, or a language model without a usable answer, leaves it a
 
 from __future__ import annotations
 
-import heapq
 import os
 import shutil
-import sys
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillBankError
 from skill_ttrl.llm.usage import accounting
 from skill_ttrl.runs.files import explaining
 from skill_ttrl.runs.progress import Progress, SilentProgress
@@ -29,18 +26,14 @@ from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity, like
 from skill_ttrl.skills.merge_llm import text_problem
-from skill_ttrl.skills.teacher import Case, Draft, Lesson, case_of, fused, make_teacher, skill_of
+from skill_ttrl.skills.teacher import Draft, Lesson, fused, make_teacher, skill_of
 from skill_ttrl.stages.bank import models_of
+from skill_ttrl.stages.distill_cases import SOURCE, Gathered
 from skill_ttrl.stages.episodes import read_episodes
-from skill_ttrl.types import Change, Skill, Step, Trajectory, derive_seed
+from skill_ttrl.types import Change, Skill, Trajectory
 
-SOURCE = "distill"
-"""`source` of the skills, reason of the update and phase of the ledger."""
-MOST_CASES = 500
-"""Won, and lost, episodes of a type that are looked at."""
-OBSERVATION_CHARS = 2000
-"""Of each observation that is kept, so many characters."""
-UNTYPED = "(no type)"
+UNFINISHED = ".unfinished"
+"""Ends the name of a bank that is being made, beside its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ def distill_into(
     skills = config.skills or SkillsConfig()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
-    gathered = _Gathered(skills.type_names, {"train", config.env.train_split}, config.seed)
+    gathered = Gathered(skills.type_names, {"train", config.env.train_split}, config.seed)
     for trajectory in trajectories:
         gathered.take(trajectory)
     notes = gathered.notes()
@@ -162,7 +155,8 @@ def run(
         heard = _Heard()
         with ledger.phase(SOURCE):
             found = distill_into(kept, _told(source, progress, heard), config, models_of(config))
-        retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if kept.retrieval_mode != "keyword" else "keyword"
+        by_vectors = kept.retrieval_mode in ("embedding", "hybrid")
+        retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if by_vectors else kept.retrieval_mode
     return replace(
         found,
         notes=(*heard.said, *found.notes),
@@ -171,96 +165,6 @@ def run(
         retrieval=retrieval,
         usage=ledger.report(),
     )
-
-
-class _Gathered:
-    """Episodes one by one, as a teacher looks at them; of each type, won and lost, at most `MOST_CASES`, drawn evenly."""
-
-    def __init__(self, type_names: Mapping[str, str], splits: set[str], seed: int) -> None:
-        self._type_names, self._splits, self._seed = type_names, splits, seed
-        self._kept: dict[tuple[str, bool], list[tuple[int, int, Case]]] = defaultdict(list)
-        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
-        self._number = 0
-        self._stated = False
-        self.envs: set[str] = set()
-
-    def take(self, trajectory: Trajectory) -> None:
-        """One more."""
-        task = trajectory.task
-        if task.split not in self._splits:
-            raise DataError(
-                f"The episode {self._number + 1} is of the task {shown(task.id)} of the split {shown(task.split)}. Skills come "
-                f"from training tasks only ({', '.join(sorted(self._splits))}): what is measured later must not be learnt from. "
-                "Nothing was changed."
-            )
-        self._number += 1
-        self.envs.add(task.env_id)
-        case = case_of(trajectory, self._type_names)
-        if trajectory.error is not None or not trajectory.steps:
-            self._counts[case.task_type]["failed"] += 1
-            return
-        self._stated = self._stated or bool(case.task)
-        self._counts[case.task_type]["won" if case.won else "lost"] += 1
-        heap = self._kept[case.task_type, case.won]
-        rank = -derive_seed(self._seed, SOURCE, task.id, self._number)
-        if len(heap) < MOST_CASES:
-            heapq.heappush(heap, (rank, self._number, _lean(case)))
-        elif rank > heap[0][0]:
-            heapq.heapreplace(heap, (rank, self._number, _lean(case)))
-
-    def cases(self) -> list[Case]:
-        """Those that are kept, in the order in which they came."""
-        everything = (each for heap in self._kept.values() for each in heap)
-        return [case for _, _, case in sorted(everything, key=lambda each: each[1])]
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """See `Distilled.episodes`."""
-        return {
-            kind: {name: self._counts[kind][name] for name in ("won", "lost", "failed")}
-            for kind in sorted(self._counts)
-        }
-
-    def notes(self) -> list[str]:
-        """What is to be known of the episodes."""
-        notes = []
-        if len(self.envs) > 1:
-            notes.append(
-                f"The episodes are of {len(self.envs)} environments ({', '.join(sorted(self.envs))}): general principles and "
-                "mistakes are taken from all of them together. A bank for each is cleaner."
-            )
-        failed = sum(each["failed"] for each in self._counts.values())
-        if failed:
-            notes.append(
-                f"{failed} of {self._number} episodes ended by an error, or before a step, and are not looked at."
-            )
-        for (kind, won), heap in sorted(self._kept.items()):
-            there = self._counts[kind]["won" if won else "lost"]
-            if there > len(heap):
-                how = "won" if won else "lost"
-                notes.append(
-                    f"{kind or UNTYPED}: {len(heap)} of {there:,} {how} episodes, drawn evenly, are looked at."
-                )
-        if self._number > failed and not self._stated:
-            notes.append("No episode says what was to be done: skills cannot tell what a task names.")
-        return notes
-
-
-def _lean(case: Case) -> Case:
-    """The case without tokens and what else no teacher looks at; equal texts are kept once."""
-    steps = tuple(
-        Step(
-            step.observation[:OBSERVATION_CHARS],
-            step.action,
-            step.reward,
-            step.terminated,
-            step.truncated,
-            admissible=tuple(map(sys.intern, step.admissible)),
-            verdict=step.verdict,
-            complaint=step.complaint,
-        )
-        for step in case.steps
-    )
-    return replace(case, steps=steps, last_observation=case.last_observation[:OBSERVATION_CHARS])
 
 
 def _new_skills(
@@ -312,22 +216,43 @@ def _check_place(folder: Path, merge: bool) -> None:
 def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillBank]:
     """The bank to write. A new one is made beside its place and put there when it is whole."""
     if merge:
-        with SkillBank.open(folder) as bank:
+        with SkillBank.open(folder, index="memory") as bank:  # nothing is searched for: vectors only compare drafts
             yield bank
         return
     said = config.skills.model_fields_set if config.skills else set()
     settings = bank_settings(config.skills or SkillsConfig())
     chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    shutil.rmtree(made, ignore_errors=True)
+    for left in _left_behind(folder):
+        shutil.rmtree(left, ignore_errors=True)
+    made = folder.with_name(f".{folder.name}.{os.getpid()}{UNFINISHED}")
     try:
-        with SkillBank(made, **chosen) as bank:
+        with SkillBank(made, **{**chosen, "index": "memory"}) as bank:
             yield bank
         with explaining("write", folder):
             made.replace(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _left_behind(folder: Path) -> list[Path]:
+    """Unfinished banks for this place whose process is gone: it was killed."""
+    found = []
+    for path in folder.parent.iterdir():
+        number = path.name.removeprefix(f".{folder.name}.").removesuffix(UNFINISHED)
+        if path.name == f".{folder.name}.{number}{UNFINISHED}" and number.isdecimal() and not _runs(int(number)):
+            found.append(path)
+    return found
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return process != os.getpid()
 
 
 @contextmanager

@@ -103,22 +103,19 @@ def test_prose_around_the_answer_is_no_hindrance(episodes: Path, tmp_path: Path)
         assert len(skills) == 4 and found.failed == 0 and len(server.asked) == 4
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ['{"skills": [{"title": "a", "text": "b', '{"advice": []}', "I would rather not.", '{"skills": [{"title": "a"}]}'],
-)
-def test_an_answer_that_cannot_be_used_is_asked_for_again(wrong: str, episodes: Path, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_used_are_asked_for_again(episodes: Path, tmp_path: Path) -> None:
+    """Cut off, of another schema, prose alone, without a text: each question is answered wrongly in a way of its own."""
+    wrong = ['{"skills": [{"title": "a", "text": "b', '{"advice": []}', "I would rather not.", '[{"title": "a"}]']
+
     def second_time(body: Mapping[str, Any], draw: random.Random) -> str:
-        return speaks(body, draw) if len(body["messages"]) > 2 else wrong
+        return speaks(body, draw) if len(body["messages"]) > 2 else wrong.pop()
 
     with serving(answer=second_time) as server:
-        found, skills = learnt(episodes, tmp_path / "bank", config(server))
-        assert len(skills) == 4 and found.failed == 0 and len(server.asked) == 8
+        found, skills = learnt(episodes, tmp_path / "bank", config(server, "endpoints.teacher.max_concurrency=1"))
+        assert not wrong and len(skills) == 4 and found.failed == 0 and len(server.asked) == 8
 
 
-@pytest.mark.parametrize(
-    "options", [{"faults": ("500",)}, {"faults": ("malformed content",)}, {"faults": ("slow",)}, {"faults": ("empty",)}]
-)
+@pytest.mark.parametrize("options", [{"faults": ("500",)}, {"faults": ("malformed content",)}, {"faults": ("slow",)}])
 def test_without_an_answer_nothing_is_written(options: dict[str, Any], episodes: Path, tmp_path: Path) -> None:
     late = ["endpoints.teacher.timeout=0.2"] if "slow" in options["faults"] else []
     with (

@@ -48,7 +48,7 @@ def kitchen(kind: str = "clean", verb: str = "wash", tool: str = "tap", won: int
 
 
 def learnt(cases: Sequence[Case], **settings: int) -> Lesson:
-    return make_teacher().distill(cases, DistillConfig(**settings))
+    return make_teacher().distill(cases, DistillConfig.model_validate(settings))
 
 
 def of(lesson: Lesson, tier: str) -> list[Draft]:
