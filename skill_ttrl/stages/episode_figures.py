@@ -11,8 +11,8 @@ from skill_ttrl.voting.metrics import mean
 
 BY_TYPE = "success/"
 """Begins the name of a figure that is the success of one type of task."""
-LEFT_OUT = ("turns", "observation_tokens", "actions", "skills")
-"""What a prompt may have had no room for; see `Step.left_out`."""
+LEFT_OUT = ("turns", "observation_tokens", "actions")
+"""What a prompt of `agent.memory: window` may have had no room for; see `Step.left_out`."""
 
 
 def several_types(tasks: Iterable[Task]) -> bool:
@@ -27,8 +27,8 @@ def episode_figures(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
-    that did not fail), `timeouts` (share of tries), and as `left_out/<what>` the share of steps whose prompt had no room for
-    all of it.
+    that did not fail), `timeouts` (share of tries) where there is a limit, and as `left_out/<what>` the share of steps whose
+    prompt had no room for all of it.
     """
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     figures = success_figures(tries, by_type=by_type)
@@ -39,10 +39,17 @@ def episode_figures(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
         figures["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
     if config.agent.max_turns > 1:
         figures["episode_steps"] = mean([float(len(each.steps)) for each in tries if each.error is None])
-        figures["timeouts"] = mean([float(each.stop_reason == "timeout") for each in tries])
-        for what in LEFT_OUT:
+        if config.rollout.episode_seconds is not None:
+            figures["timeouts"] = mean([float(each.stop_reason == "timeout") for each in tries])
+        for what in could_be_left_out(config):
             figures[f"left_out/{what}"] = mean([float(step.left_out.get(what, 0) > 0) for step in steps])
     return figures
+
+
+def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
+    """What prompts may have no room for."""
+    shown = config.skills is not None and config.skills.use and config.skills.in_prompt > 0
+    return [*(LEFT_OUT if config.agent.memory == "window" else ()), *(["skills"] if shown else [])]
 
 
 def success_figures(tries: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:

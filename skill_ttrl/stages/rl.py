@@ -101,11 +101,11 @@ def reinforce(run: Run, reward: Reward) -> None:
         refused = followed(bench, step + 1)
 
         clock.enter("record")
-        figures |= poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-        figures |= group_figures(groups, votes) | label_figures(groups, votes, bench.references)
+        visits = poll.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+        figures |= group_figures(groups) | label_figures(groups, votes, bench.references)
         figures |= episode_figures(groups, config, by_type=several_types(bench.train_tasks))
         figures |= trained_figures(kept, bench.references, config)
-        figures |= vote_metrics(votes, shaping=config.vote.strategy != PLAIN)
+        figures |= vote_figures(groups, votes, config, visits)
         record(run, step, groups, votes, figures, clock)
         warn_of_given_up(run, f"step {step}", groups)
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
@@ -261,19 +261,41 @@ def refuse_ungraded(bench: Workbench, asked: str, instead: str) -> None:
         )
 
 
-def group_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+def group_figures(groups: Sequence[Group]) -> dict[str, float]:
     """What a step's samples look like, without labels."""
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     completions = [step.completion for trajectory in tries for step in trajectory.steps if step.completion is not None]
     rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
     return {
         "reward": float(np.mean([value for group in rewards for value in group])),
-        "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([trajectory.error is not None for trajectory in tries])),
-        "answers_given_up": float(given_up(trajectory.answer for trajectory in tries).count),
+    }
+
+
+def vote_figures(
+    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, visits: Mapping[str, float]
+) -> dict[str, float]:
+    """What the votes look like, without labels; `visits` is what their history says of them.
+
+    Nothing where the environment's own return is rewarded and no try has an answer: episodes are played, not answered.
+    """
+    if config.rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
+        return {}
+    return {
+        **visits,
+        **vote_metrics(votes, shaping=config.vote.strategy != PLAIN),
+        **answer_figures(groups, votes),
+    }
+
+
+def answer_figures(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+    """What a step's answers look like, without labels."""
+    return {
+        "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
+        "answers_given_up": float(given_up(answer for group in groups for answer in group.answers).count),
     }
 
 

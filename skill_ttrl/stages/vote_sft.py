@@ -26,7 +26,7 @@ from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.stages.context import Run
-from skill_ttrl.stages.rl import BANK_OFF, group_figures, label_figures, step_tasks, warn_of_given_up
+from skill_ttrl.stages.rl import BANK_OFF, answer_figures, group_figures, label_figures, step_tasks, warn_of_given_up
 from skill_ttrl.stages.sft import batch_indices
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
@@ -67,7 +67,8 @@ def draw(run: Run) -> None:
         votes = batch_majority_vote(group.answers for group in groups)
         groups = [g.with_rewards([float(match) for match in v.matches]) for g, v in zip(groups, votes, strict=True)]
         figures = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-        figures |= group_figures(groups, votes) | vote_metrics(votes) | label_figures(groups, votes, bench.references)
+        figures |= group_figures(groups) | answer_figures(groups, votes) | vote_metrics(votes)
+        figures |= label_figures(groups, votes, bench.references)
         record(run, step, groups, votes, figures)
         warn_of_given_up(run, f"round {step}", groups)
         now = time.perf_counter()

@@ -123,7 +123,7 @@ def test_inserted_tokens_are_counted_apart() -> None:
     tried = Trajectory(task, (step,), None, "terminated", reward=0.0, ops=SkillOps())
     silent = Trajectory(task, (), None, "error", reward=0.0, error="broken", ops=SkillOps())
     group = Group(task, (tried, silent))
-    assert group_figures([group], [majority_vote([None, None])])["response_tokens"] == 4
+    assert group_figures([group])["response_tokens"] == 4
     assert skill_figures([group])["inserted_tokens"] == 1  # two over two tries
 
 

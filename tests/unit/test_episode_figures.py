@@ -71,10 +71,15 @@ def test_of_what_is_not_judged_no_success_is_told() -> None:
 
 def test_actions_prompts_and_timeouts_are_shares() -> None:
     steps = [step("invalid"), step("repaired", left_out={"turns": 2}), step(), step(left_out={"turns": 1, "skills": 3})]
-    figures = episode_figures([group(tried(*steps), tried(stop="timeout"))], config(), by_type=False)
+    groups = [group(tried(*steps), tried(stop="timeout"))]
+    agent = {"max_turns": 9, "projection": "action", "memory": "window"}
+    settings = config(agent=agent, skills={}, rollout={"episode_seconds": 60})
+    figures = episode_figures(groups, settings, by_type=False)
     expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeouts": 0.5, "episode_steps": 2.0}
     expected |= {"left_out/turns": 0.5, "left_out/skills": 0.25, "left_out/actions": 0.0}
     assert expected.items() <= figures.items()
+    plain = episode_figures(groups, config(), by_type=False)
+    assert "timeouts" not in plain and not any(name.startswith("left_out/") for name in plain), "none can be"
 
 
 def test_the_penalty_is_taken_off_single_steps_and_not_off_the_reward() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.stages.context import Run
-from skill_ttrl.stages.rl import group_figures, warn_of_given_up
+from skill_ttrl.stages.rl import answer_figures, warn_of_given_up
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import GivenUp, batch_majority_vote, given_up
 
@@ -62,7 +62,7 @@ def a_run(**fields: Any) -> Run:
 
 def test_a_step_counts_them_and_a_run_warns_once() -> None:
     groups = [group("1", "1", POWERS[0]), group(POWERS[0], POWERS[1], None)]
-    figures = group_figures(groups, batch_majority_vote([each.answers for each in groups]))
+    figures = answer_figures(groups, batch_majority_vote([each.answers for each in groups]))
     assert figures["answers_given_up"] == 2.0, "different answers of the step, not samples"
     heard = Notices()
     run = a_run(progress=heard)
