@@ -157,7 +157,7 @@ def export(
     form: FileFormat = None,
     version: Annotated[int | None, typer.Option("--at", help="An older version.")] = None,
 ) -> None:
-    """Write a bank's skills to a file. SkillRL's formats keep no statistics and lineage; what was imported from them, they do."""
+    """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
     from skill_ttrl.runs.files import write_new
     from skill_ttrl.skills.formats import dump_skills, known_format, write_skills
     from skill_ttrl.skills.snapshot import Snapshot

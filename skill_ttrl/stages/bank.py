@@ -18,13 +18,15 @@ from skill_ttrl.envs.math.operators import bank_family
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
+from skill_ttrl.skills.agentskills_read import holds_skills
 from skill_ttrl.skills.asking import OPENAI, Models
 from skill_ttrl.skills.bank import SkillBank, bank_settings
 from skill_ttrl.skills.extractor import Extractor, make_extractor
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.formats import read_skills
+from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
+from skill_ttrl.skills.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.samples import said_won
 from skill_ttrl.types import Group, Skill, Task, Trajectory
@@ -230,7 +232,7 @@ def open_run_bank(
     if config is None:
         return None
     path = folder.path / BANK
-    first = starting_skills(config) if version is None else []
+    first = starting_file(config) if version is None else SkillFile([])
     if version is None:
         discard_bank(folder)  # of a start that was killed before its first checkpoint
     elif not is_bank(path):
@@ -242,8 +244,8 @@ def open_run_bank(
     try:
         if version is not None:
             bank.rewind(version)
-        elif first:
-            bank.import_skills(first, reason=f"import {config.bank}")
+        elif first.skills:
+            bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         return RunBank(config, bank, models or Models())
     except BaseException:
@@ -274,20 +276,25 @@ def bank_in_memory(config: SkillsConfig) -> RunBank:
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:
-    """The skills that `skills.bank` names: a bank's folder, an exported file, or a family's rules."""
+    """The skills that `skills.bank` names; see `starting_file`."""
+    return starting_file(config).skills
+
+
+def starting_file(config: SkillsConfig) -> SkillFile:
+    """What `skills.bank` names: a bank's folder, a file or a folder of skills, or a family's rules."""
     if config.bank is None:
-        return []
+        return SkillFile([])
     if config.bank.startswith(FAMILY):
-        return bank_family(config.bank.removeprefix(FAMILY))
+        return SkillFile(bank_family(config.bank.removeprefix(FAMILY)))
     path = Path(config.bank)
     if not path.exists():
         raise SkillBankError(f"skills.bank: there is nothing at {path}. Give a bank's folder or an exported file.")
-    if path.is_dir():
+    if path.is_dir() and not holds_skills(path):
         if RunFolder.exists(path):
             path = path / BANK
         with SkillBank.open(path, read_only=True) as bank:
-            return list(bank.snapshot())
-    return read_skills(path)
+            return SkillFile(list(bank.snapshot()), bank.snapshot().origin)
+    return read_file(path)
 
 
 def bank_version(state: dict[str, object]) -> int | None:

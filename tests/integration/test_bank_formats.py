@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages.bank import open_run_bank, starting_skills
 from skill_ttrl.stages.bank_diff import match
 from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
 from tests.integration.test_skill_commands import refused, skillttrl
@@ -150,3 +152,19 @@ def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text("[]")
     shown = skillttrl("inspect", "--diff", path, tmp_path / "y.json").out
     assert "[red]" in shown and not {"\x1b", "\x9b", "\u202e"} & set(shown)
+
+
+def test_a_run_that_begins_with_a_published_bank_exports_one_like_it(
+    tiny_yaml: Path, file: Path, tmp_path: Path
+) -> None:
+    config = load_config(str(tiny_yaml), [f"skills.bank={file}", "skills.embedder=hash"])
+    run = RunFolder.create(tmp_path / "run", config)
+    opened = open_run_bank(config.skills, run, None)
+    assert opened is not None
+    with opened.bank as bank:
+        bank.record_usages([("gen_001", True)])
+    assert skillttrl("skills", "export", tmp_path / "run", "--format", "skillrl").out == file.read_text()
+    for name in ("run/bank", "folder"):  # a bank, and folders of the standard
+        if name == "folder":
+            assert skillttrl("skills", "export", file, "-o", tmp_path / name, "--format", "agentskills").code == 0
+        assert len(starting_skills(SkillsConfig(bank=str(tmp_path / name)))) == 2
