@@ -209,6 +209,8 @@ def show_collected(console: Console, found: Collected) -> None:
         lines.append(f"{_episodes(overall.failed)} failed: no success. The first: {found.first_error}")
     if overall.exploits:
         lines.append(f"{_episodes(overall.exploits)} in which the agent sought a way around the task.")
+    if overall.invalid is not None:
+        lines.append(f"{overall.invalid:.1%} of the actions were invalid.")
     if found.played:
         seconds = max(found.seconds, 1e-9)
         wrote = f"; {found.tokens:,} tokens written, {found.tokens / seconds:.0f} a second" if found.tokens else ""

@@ -34,6 +34,8 @@ class Outcome:
     """How near it came to a perfect one, in [0, 1]; None where the environment does not say, or the episode failed."""
     exploits: int = 0
     """How often the agent tried a way around the task, as far as the environment counts that."""
+    invalid: int | None = None
+    """Steps in which what a model wrote was no valid action (`Step.verdict`); None where that is not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Success:
     """Bootstrap over tasks."""
     exploits: int = 0
     """Episodes in which the agent tried a way around the task."""
+    invalid: float | None = None
+    """Share of the steps in which what a model wrote was no valid action, in [0, 1]; None where that is not judged."""
 
 
 def outcome_of(trajectory: Trajectory) -> Outcome:
@@ -70,7 +74,13 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         trajectory.source,
         scored(trajectory) if trajectory.error is None else None,
         exploits_of(trajectory) or 0,
+        _invalid(trajectory),
     )
+
+
+def _invalid(trajectory: Trajectory) -> int | None:
+    judged_steps = [step.verdict for step in trajectory.steps if step.verdict is not None]
+    return judged_steps.count("invalid") if judged_steps else None
 
 
 def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed: int = 0) -> Success:
@@ -88,6 +98,7 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         scores.setdefault(outcome.task, []).append(outcome.score or 0.0)
     whole = [outcome for outcome in outcomes if outcome.error is None]
     known = all(outcome.success is not None for outcome in outcomes)
+    read = [outcome for outcome in outcomes if outcome.invalid is not None]
     partial = bool(whole) and all(outcome.score is not None for outcome in whole)
     return Success(
         tasks=len(by_task),
@@ -99,6 +110,7 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         score=sum(outcome.score or 0.0 for outcome in outcomes) / len(outcomes) if partial else None,
         score_interval=mean_interval(list(scores.values()), confidence=confidence, seed=seed) if partial else None,
         exploits=sum(outcome.exploits > 0 for outcome in outcomes),
+        invalid=sum(each.invalid or 0 for each in read) / sum(each.steps for each in read) if read else None,
     )
 
 

@@ -17,7 +17,7 @@ from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.statistics import wilson_interval
 from skill_ttrl.runs.trajectory_file import read_identity
-from skill_ttrl.stages.collect import collect_into
+from skill_ttrl.stages.collect import collect_into, run
 from skill_ttrl.stages.collect_policy import chunks, run_policy
 from skill_ttrl.types import Task, Trajectory, from_json
 from tests.doors import DOORS, Doors
@@ -195,6 +195,21 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
     assert {each.skills_in_prompt for each in lines(tmp_path / "without.jsonl")} == {()}
     made_with = read_identity(tmp_path / "with.jsonl")["made_with"]["policy"]
     assert made_with["skill_bank"] and made_with["model"] == "openai:opener"
+
+
+def test_how_many_of_its_actions_were_invalid_is_counted_and_of_a_players_it_is_not() -> None:
+    """All of its first actions are written without the tags that `agent.projection` wants."""
+
+    def tagged(body: Mapping[str, Any], draw: random.Random) -> str:
+        text = opens(body, draw)
+        return text if text == "wait" else f"<think>so</think><action>{text}</action>"
+
+    with FaultyServer(answer=tagged, faults=()) as server:
+        overrides = settings(server, "agent.projection=skillrl")
+        found = run_policy("openai:opener", DOORS, split="train", episodes=4, overrides=overrides)
+    assert found.overall.success == 1 and found.overall.steps == 2 and found.overall.invalid == 0.5
+    assert {each.invalid for each in found.by_type.values()} == {0.5}
+    assert run(DOORS, agent="random", split="test").overall.invalid is None
 
 
 def test_chunks_hold_whole_tasks_and_each_has_a_seed_of_its_own() -> None:
