@@ -1,8 +1,8 @@
 """The official engine of ALFWorld (TextWorld with fast-downward), as it comes from its package: slow, and the reference.
 
 Nothing of it is changed. Only the translation of a problem, which the package does twice when a game is loaded and twice
-more at every reset, is kept: it depends on the problem alone. It writes on `sys.argv` and `sys.stdout`, so games are loaded
-one at a time. Several are played in turn by one process, each on a library of its own.
+more at every reset, is kept: it depends on the problem alone. It writes on `sys.argv` and `sys.stdout`, and its parser keeps where it
+is for all games together, so several are played in turn by one process, each on a library of its own: threads wait for each other.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class OfficialEngine:
 
     def step(self, command: str) -> Frame:
         """One command, some 30 to 120 ms (benchmarks/alfworld_speed.py)."""
-        state, _, _ = self._env.step(command)
-        return _frame(state)
+        with _ONE_AT_A_TIME:  # the parser of the game's grammar is one for all
+            state, _, _ = self._env.step(command)
+            return _frame(state)
 
 
 def _frame(state: Any) -> Frame:

@@ -26,6 +26,7 @@ from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_mod
 from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
+from skill_ttrl.skills.access import TIERS
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.episodes import episode_corpus
@@ -388,14 +389,15 @@ def _check_context(config: SkillTTRLConfig, made: Parts) -> None:
 def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
     backend, agent = made.backend, made.agent
-    shown = Skill("skill", "skill", "skill")
-    alone = backend.count_text(agent.formatter.render_skill(shown))
-    with_skill, without = (
-        backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in ((shown,), ())
-    )
-    told = backend.count_text(agent.formatter.render_retrieved([shown]))
-    prompt = with_skill - without - alone + skills.in_prompt  # a line break for each
-    return max(0, prompt) + skills.max_retrievals * max(0, told - alone + skills.retrieve_k - 1)
+    every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
+    shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
+    render = agent.formatter.render_skill if agent.window is None else agent.window.skill
+    with_skills, without = (backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in (shown, ()))
+    alone = sum(backend.count_text(render(each)) for each in shown)
+    prompt = with_skills - without - alone + skills.in_prompt  # a line break for each
+    found = backend.count_text(agent.formatter.render_skill(every[1]))
+    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
+    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieve_k - 1)
 
 
 def task_content(task: Task) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Prompt, Scene
+from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.agents.window import Prompt
 from skill_ttrl.config import load_config
 from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import make_env
@@ -25,14 +26,15 @@ from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.retrieval import make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.build import make_agent
-from skill_ttrl.types import Skill, Step
+from skill_ttrl.types import Skill, Step, Tier
 from tests.webshop_files import options, product, wanted, write_catalogue
 
 UPSTREAM_LONGEST = 13_000
 """Characters of a prompt above which SkillRL takes the template of the first step, which has no skills."""
+TIERS: tuple[Tier, ...] = ("general", "task", "mistake")
 BANK = tuple(
     Skill(f"s{number}", f"Rule {number}", f"Compare what costs less, rule {number}.", "always", tier=tier)
-    for number, tier in enumerate(("general", "task", "mistake"))
+    for number, tier in enumerate(TIERS)
 )
 
 
