@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
@@ -15,12 +16,15 @@ from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.env_pool import EnvPool, EnvThreads, OutOfTime
 from skill_ttrl.envs import TextEnv
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError, EnvError, ModelError
 from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout import Schedule, refuse_failure, rollout
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
+from tests.alfworld_kitchen import write_game
 
 FOREVER = 30.0
 """Seconds that stand for ever: a test that waited for them would fail by its own limits."""
@@ -312,3 +316,23 @@ def test_who_waits_for_a_thread_too_long_was_not_called() -> None:
         return late.value.hangs
 
     assert wait_for(work()) is False and called == []
+
+
+@pytest.mark.alfworld
+def test_games_of_the_official_engine_are_the_same_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parser is one for all games of a process."""
+    pytest.importorskip("textworld")
+    pytest.importorskip("alfworld.info")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+    write_game(tmp_path, "train", "pick_and_place_simple-Apple-None-Fridge-1/trial_A")
+    tasks = ALFWorldEnv(str(tmp_path)).tasks("train") * 6
+    envs = EnvPool(lambda: ALFWorldEnv(str(tmp_path), engine="official"))
+    played: list[list[list[Any]]] = []
+    for schedule in get_args(Schedule):
+        groups = play(tasks, ScriptedBackend(["go to fridge 1"]), schedule=schedule, envs=envs)
+        tries = [each for group in groups for each in group.trajectories]
+        played.append([[(step.observation, step.admissible) for step in each.steps] for each in tries])
+    assert played[0] == played[1] and [len(each) for each in played[0]] == [9] * 6
+    envs.close()
+    forget()
