@@ -23,7 +23,7 @@ LIFT = 0.2
 IN_ORDER = 0.5
 """A chain of steps is told where at least this share of the winners followed it."""
 NEARLY_ALL = 0.8
-LONGEST_CHAIN = 8
+LONGEST_CHAIN, MOST_CHAINS = 8, 20
 MIN_FOUND = 5
 MOST_PLACES, MOST_NAMES = 3, 8
 NO_TYPE = "(no type)"
@@ -105,23 +105,20 @@ def _one_sided(seen: Seen) -> list[str]:
 def steps_in_order(seen: Seen) -> list[Finding]:
     """The chain of steps that most winners follow and that losers lack, with what nearly all of the winners do in between."""
     telling = {form for form in _telling(seen) if GAP not in form or names_task(form)}
-    chains = Counter(_chain(played, telling) for played in seen.won)
-    if not telling or not chains:
+    chain = _best_chain(seen.won, telling)
+    if not chain:
         return []
-    chain, count = min(chains.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
-    losers = share(seen.lost, lambda played: _follows(played, chain))
-    if count < IN_ORDER * len(seen.won) or not 1 <= len(chain) <= LONGEST_CHAIN:
+    followers = [played for played in seen.won if _follows(played, chain)]
+    winners, losers = len(followers) / len(seen.won), share(seen.lost, lambda played: _follows(played, chain))
+    if seen.lost and winners - losers < LIFT:
         return []
-    if seen.lost and count / len(seen.won) - losers < LIFT:
-        return []
-    followers = [played for played in seen.won if _chain(played, telling) == chain]
     full = _with_usual(followers, chain)
     if len(full) == 1:
         title, text = f"The step that won: {quoted(full[0])}", f"What won was {quoted(full[0])}.{_legend(full)}"
     else:
         title = "Steps in the order that won"
         text = f"Do these in this order: {', then '.join(map(quoted, full))}.{_legend(full)}"
-    weight = 2 + count / len(seen.won) - losers
+    weight = 2 + winners - losers
     return [Finding(f"order {chain}", title, text, seen.reads_like, weight, told(followers))]
 
 
@@ -238,6 +235,21 @@ def _telling(seen: Seen) -> set[str]:
     common = seen.common(seen.won, MOST)
     found = {form for form in common if not seen.lost or won[form] - lost[form] >= LIFT}
     return found | {seen.closing} if found and seen.closing else found
+
+
+def _best_chain(won: Sequence[Played], telling: set[str]) -> tuple[str, ...]:
+    """The longest of the winners' chains that nearly all of them follow, whatever else they do; where there is none, the most
+    frequent one, if it is that of most; else nothing.
+    """
+    if not telling:
+        return ()
+    chains = Counter(_chain(played, telling) for played in won)
+    usual = sorted(chains.items(), key=lambda item: (-item[1], len(item[0]), item[0]))[:MOST_CHAINS]
+    short = [(chain, count) for chain, count in usual if 1 <= len(chain) <= LONGEST_CHAIN]
+    followed = [chain for chain, _ in short if sum(_follows(played, chain) for played in won) >= NEARLY_ALL * len(won)]
+    if followed:
+        return min(followed, key=lambda chain: (-len(chain), -chains[chain], chain))
+    return next((chain for chain, count in short if count >= IN_ORDER * len(won)), ())
 
 
 def _chain(played: Played, steps: set[str]) -> tuple[str, ...]:

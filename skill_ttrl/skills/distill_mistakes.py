@@ -78,6 +78,8 @@ def never_begun(seen: Seen) -> list[Finding]:
         return []
     first = min(needed, key=lambda form: (_usual_place(seen.won, form), form))
     never = [each for each in seen.lost if first not in each.kinds]
+    if len(never) < MIN_EPISODES:
+        return []
     text = f"Get to {quoted(first)} as soon as you can: nearly all won tries did it, and {len(never)} of {len(seen.lost)} failed ones never."
     return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(seen.lost), never)]
 
@@ -88,8 +90,8 @@ def not_named(seen: Seen) -> list[Finding]:
     lost, won = seen.shares(seen.lost), seen.shares(seen.won)
     for form in _losers_only(seen):
         instead = _with_names(form, won)
-        if instead is not None:
-            holders = [each for each in seen.lost if form in each.kinds]
+        holders = [each for each in seen.lost if form in each.kinds]
+        if instead is not None and len(holders) >= MIN_EPISODES:
             title, text = (
                 f"do {quoted(form)} with anything else",
                 f"Only what the task names is needed: {quoted(instead)}.",
@@ -104,7 +106,7 @@ def useless(seen: Seen) -> list[Finding]:
     forms = [form for form in _losers_only(seen) if _with_names(form, won) is None][:MOST_USELESS]
     holders = [each for each in seen.lost if each.kinds.intersection(forms)]
     winners = sum(bool(each.kinds.intersection(forms)) for each in seen.won)
-    if not forms:
+    if not forms or len(holders) < MIN_EPISODES:
         return []
     names = ", ".join(map(quoted, forms))
     text = f"Leave them: {len(holders)} of {len(seen.lost)} failed tries and {winners} of {len(seen.won)} that won did any of these."
