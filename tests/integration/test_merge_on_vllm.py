@@ -1,4 +1,4 @@
-"""A merger and an extractor that ask a real engine: it takes their schemas, and what it writes under them can be read.
+"""A merger, an extractor and a teacher that ask a real engine: it takes their schemas, and what it writes under them can be read.
 
 The model has random weights, so nothing that it says makes sense: only its form is looked at.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skill_ttrl.config import EmbeddedConfig, EndpointConfig, EndpointsConfig
+from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 from skill_ttrl.llm.load import save_model
 from skill_ttrl.llm.usage import accounting
@@ -24,7 +24,8 @@ from skill_ttrl.skills.extractor import Solved, make_extractor
 from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Skill
+from skill_ttrl.skills.teacher import Case, make_teacher
+from skill_ttrl.types import Skill, Step
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
@@ -84,3 +85,16 @@ def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig
     assert sum(each.asked.failed for each in merges) < ASKED
     outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
     assert outcomes <= {"ok", "length"}  # none was refused, none was no JSON
+
+
+def test_the_schema_of_a_teacher_s_skills_is_taken_and_what_fits_it_is_read(
+    served: EndpointConfig, tmp_path: Path
+) -> None:
+    teacher = make_teacher("openai", models=Models(EndpointsConfig(teacher=served), "skip"))
+    step = Step("a room", "look", 0.0, False, False)
+    cases = [Case(f"t{place}", "look", f"kind{place // 2}", place % 2 == 0, (step,)) for place in range(2 * ASKED)]
+    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()):
+        lesson = teacher.distill(cases, DistillConfig(prompt_tokens=1200))  # the tokenizer has a token for each byte
+    assert lesson.requests == ASKED + 2 and lesson.failed < lesson.requests
+    outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
+    assert outcomes <= {"ok", "length"}
