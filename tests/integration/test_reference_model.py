@@ -21,6 +21,8 @@ KL = [
     "rl.steps=2",
     "rl.warmup_steps=0",
     "eval.greedy=false",
+    "eval.samples=1",
+    "eval.extra_temperatures=[]",
 ]
 LORA = ["model.lora={r: 2, alpha: 16}"]
 EXACTLY = 1e-6

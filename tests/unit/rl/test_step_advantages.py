@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import GroupStatistics, group_advantages, is_stepwise, step_advantages
@@ -25,6 +25,7 @@ episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st
 """Outcome, whether each step was invalid, group."""
 episodes = st.lists(episode, min_size=1, max_size=12)
 statistics = st.sampled_from(["episodes", "steps"])
+few = settings(max_examples=40)
 
 
 def advantages(
@@ -76,6 +77,7 @@ def test_a_penalty_with_each_episode_weighing_the_same_by_hand() -> None:
     assert lost == pytest.approx([-7 / 16 / deviation, -15 / 16 / deviation, *[-7 / 16 / deviation] * 2], abs=1e-6)
 
 
+@few
 @given(episodes)
 def test_without_a_penalty_every_step_carries_grpo_over_episodes(found: list[tuple[float, list[bool], int]]) -> None:
     plain = group_advantages([reward for reward, _, _ in found], [group for _, _, group in found], EPSILON).tolist()
@@ -86,6 +88,7 @@ def test_without_a_penalty_every_step_carries_grpo_over_episodes(found: list[tup
     assert asked.tolist() == pytest.approx([plain[i] for i in owners], abs=1e-5)
 
 
+@few
 @given(episodes, st.floats(0, 5), statistics)
 def test_an_invalid_step_is_never_better_than_a_valid_one_of_its_episode(
     found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics
@@ -98,6 +101,7 @@ def test_an_invalid_step_is_never_better_than_a_valid_one_of_its_episode(
         assert not valid or not invalid or invalid[0] <= valid[0]
 
 
+@few
 @given(episodes, st.floats(0.01, 5), st.integers(-20, 20), statistics)
 def test_a_reward_for_everybody_changes_nothing_where_there_is_something_to_compare(
     found: list[tuple[float, list[bool], int]], penalty: float, shift: int, statistics: GroupStatistics
@@ -111,6 +115,7 @@ def test_a_reward_for_everybody_changes_nothing_where_there_is_something_to_comp
             assert left == pytest.approx(right, abs=1e-3)
 
 
+@few
 @given(episodes, st.floats(0.001, 5))
 def test_each_episode_weighs_the_same_in_a_group_whose_mean_is_nothing_and_whose_variance_is_one(
     found: list[tuple[float, list[bool], int]], penalty: float
@@ -168,6 +173,7 @@ def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_non
         advantages(found, 0.6, estimate=centred)
 
 
+@few
 @given(episodes, st.floats(0.01, 2), statistics, st.randoms(use_true_random=False))
 def test_the_order_of_the_episodes_does_not_matter(
     found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics, draw: Any
