@@ -7,11 +7,12 @@ drafts becomes one update of the bank (`skills.evolved`). Only episodes of train
 
 from __future__ import annotations
 
-import heapq
 import json
+from bisect import insort
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EvolveConfig
@@ -141,10 +142,10 @@ class Lookout:
         }
 
     def _keep(self, key: int, case: Case) -> None:
-        kept = [*self.kept.get(case.task_type, []), (key, _slim(case))]
-        self.kept[case.task_type] = heapq.nsmallest(
-            max(self.config.deep, self.config.shallow), kept, key=lambda each: each[0]
-        )
+        kept, most = self.kept.setdefault(case.task_type, []), max(self.config.deep, self.config.shallow)
+        if len(kept) < most or key < kept[-1][0]:
+            insort(kept, (key, _slim(case)), key=itemgetter(0))
+            del kept[most:]
 
 
 def _slim(case: Case) -> Case:

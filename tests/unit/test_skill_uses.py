@@ -1,0 +1,78 @@
+"""Skills that prompts merely show are credited by the outcome of the episode, whoever changes the bank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from skill_ttrl.config import EvolveConfig, SkillsConfig
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.teacher import make_teacher
+from skill_ttrl.stages.bank import RunBank
+from skill_ttrl.stages.evolve import Evolver, Lookout
+from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
+
+TASK = Task("train/1", "shop", task_type="fashion")
+
+
+def bought(score: float, *skills: str, error: str | None = None, asked: tuple[str, ...] = ()) -> Trajectory:
+    """A purchase that the shop rewards by how right it is; only a wholly right one is won."""
+    step = Step("a page", "click[buy now]", score, True, False, info={"won": score == 1.0})
+    return Trajectory(
+        TASK, (step,), None, "terminated", reward=score, error=error, skills_in_prompt=skills, retrieved=asked
+    )
+
+
+GROUP = Group(
+    TASK,
+    (
+        bought(1.0, "shown", "both"),
+        bought(0.6, "shown", asked=("both", "both")),
+        bought(0.6, "shown"),
+        bought(1.0, "shown", error="broken"),
+        bought(0.0, "gone"),
+    ),
+)
+
+
+@pytest.mark.parametrize("update", ["merge", "none"])
+def test_uses_and_successes_are_those_of_the_environment(update: Literal["merge", "none"]) -> None:
+    """What is bought right in part is no success, what broke counts for nothing, and one try uses a skill once."""
+    with SkillBank(index="memory") as bank:
+        bank.import_skills([Skill(name, name, f"advice {name}") for name in ("shown", "both", "unseen")])
+        evolver = Evolver(EvolveConfig(), make_teacher(), Lookout(EvolveConfig(), splits=["train"]))
+        run = RunBank(SkillsConfig(update=update, extract=False, embedder="hash"), bank, evolver=evolver)
+        figures = run.learn([GROUP], 3)
+        stats = {skill.id: (skill.stats.uses, skill.stats.successes, skill.stats.last_used_round) for skill in bank}
+        assert stats == {"shown": (3, 1, 3), "both": (2, 1, 3), "unseen": (0, 0, None)}
+        assert bank.history()[-1].evidence == ("train/1",) and figures["bank_version"] == 2
+
+
+def test_without_evolution_a_bank_that_is_not_to_change_counts_nothing() -> None:
+    with SkillBank(index="memory") as bank:
+        bank.import_skills([Skill("shown", "t", "advice")])
+        RunBank(SkillsConfig(update="none"), bank).learn([GROUP], 3)
+        assert bank.version == 1
+
+
+def test_what_is_in_use_does_not_go_stale() -> None:
+    with SkillBank(index="memory", stale_after=2) as bank:
+        bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
+        evolver = Evolver(EvolveConfig(), make_teacher(), Lookout(EvolveConfig(), splits=["train"]))
+        run = RunBank(SkillsConfig(update="none", stale_after=2), bank, evolver=evolver)
+        for step in range(4):
+            run.learn([GROUP], step)
+        assert [skill.id for skill in bank] == ["shown"]
+
+
+def test_new_skills_of_winners_go_by_the_bank_s_name_for_their_type() -> None:
+    from skill_ttrl.types import SkillOps
+
+    wrote = replace(bought(1.0), ops=SkillOps(generate=("Look at the size first.",)))
+    config = SkillsConfig(type_names={"fashion": "apparel"}, extract=False, embedder="hash")
+    with SkillBank(index="memory") as bank:
+        RunBank(config, bank).learn([Group(TASK, (wrote,))], 0)
+        (skill,) = bank
+    assert skill.task_type == "apparel"
