@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from skill_ttrl.agents.order import Order, as_listed
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.window import Prompt, Window
@@ -51,6 +52,7 @@ class ConversationAgent:
         memory: `conversation`: later observations follow the model's own turns as they are. `none`: each turn is a first.
         window: makes every prompt instead (`agent.memory: window`).
         project: finds the action in what was written.
+        order: of the possible actions in a prompt.
     """
 
     def __init__(
@@ -60,21 +62,27 @@ class ConversationAgent:
         *,
         window: Window | None = None,
         project: Project = whole,
+        order: Order = as_listed,
     ) -> None:
         self.formatter = formatter
         self.memory = memory
         self.window = window
         self.project = project
+        self.order = order
+
+    def listed(self, scene: Scene) -> tuple[str, ...]:
+        """The possible actions in the order in which the prompt lists them."""
+        return self.order(scene.admissible, scene.task, (), [step.action for step in scene.steps])
 
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; it has no skills to show."""
         if self.window is not None:
-            return self.window.prompt(scene.observation, scene.steps, scene.task, scene.admissible, asks=False)
+            return self.window.prompt(scene.observation, scene.steps, scene.task, self.listed(scene), asks=False)
         return Prompt(conversation(self.formatter, self.memory, scene, None))
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, scene.admissible)
+        return self.project(written, self.listed(scene))
 
 
 def conversation(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.agent import Scene, conversation
+from skill_ttrl.agents.order import Order, as_listed
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.window import Prompt, Window
@@ -60,6 +61,8 @@ class SkillAgent:
     """Makes every prompt anew (`agent.memory: window`); None: prompts are a conversation."""
     project: Project = whole
     """Finds the action in what was written."""
+    order: Order = as_listed
+    """Of the possible actions in a prompt."""
 
     @property
     def max_questions(self) -> int:
@@ -87,17 +90,21 @@ class SkillAgent:
         kept = self.formatter.fit(skills, render=None if self.window is None else self.window.skill)
         return Shown(kept, len(skills) - len(kept))
 
+    def listed(self, scene: Scene) -> tuple[str, ...]:
+        """The possible actions in the order in which the prompt lists them."""
+        return self.order(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
+
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; the scene's skills are those that `choose` gave at the start."""
         if self.window is not None:
             seen, steps, asks = scene.observation, scene.steps, self.max_questions > 0
-            return self.window.prompt(seen, steps, scene.task, scene.admissible, scene.skills, asks=asks)
+            return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
         empty = not scene.skills and (self.access is None or not len(self.access.snapshot))
         return Prompt(conversation(self.formatter, self.memory, scene, scene.skills, bank_empty=empty))
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, scene.admissible)
+        return self.project(written, self.listed(scene))
 
     def tell(self, questions: Sequence[Asked]) -> list[Told | None]:
         """What the bank says to each question, all searched together; None for one that cannot be read."""

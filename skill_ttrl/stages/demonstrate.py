@@ -150,7 +150,7 @@ def demonstrate(
             task_id=trajectory.task.id,
             task_type=trajectory.task.task_type,
             skills=tuple(skill.id for skill in skills),
-            answer=answer_for(action, step.admissible, numbered),
+            answer=answer_for(action, agent.listed(scene), numbered),
             followed="" if followed is None else followed.id,
         )
 

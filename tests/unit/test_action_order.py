@@ -1,0 +1,55 @@
+"""The order in which prompts list the possible actions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.agents.order import as_listed, by_words
+from skill_ttrl.types import Skill
+
+KITCHEN = (
+    "examine shelf 1",
+    "go to drawer 1",
+    "go to sinkbasin 1",
+    "go to shelf 2",
+    "take cup 1 from shelf 1",
+    "take mug 1 from shelf 1",
+)
+STEPS = Skill("s", "Steps", "`take X from ...`, then `go to sinkbasin`, then `clean X with sinkbasin`")
+
+
+def test_what_the_task_names_comes_first_and_what_few_actions_do_before_what_many_do() -> None:
+    found = by_words(KITCHEN, "put a clean mug in drawer")
+    assert found[:2] == ("take mug 1 from shelf 1", "go to drawer 1")
+
+
+def test_what_skills_name_comes_next_and_what_was_done_last() -> None:
+    found = by_words(KITCHEN, "put a clean mug in drawer", [STEPS], ["go to drawer 1"])
+    assert found[0] == "take mug 1 from shelf 1"
+    assert found[1] == "go to sinkbasin 1"
+    assert found[-1] == "go to drawer 1"
+
+
+def test_a_thing_behind_a_preposition_is_not_what_is_done_to() -> None:
+    assert by_words(KITCHEN, "look at the shelf")[:2] == ("examine shelf 1", "go to shelf 2")
+
+
+def test_an_option_counts_where_the_task_has_all_of_its_words() -> None:
+    shop = ("click[back to search]", "click[light blue]", "click[blue]", "click[x-large]")
+    found = by_words(shop, "find me a blue shirt with size: x-large")
+    assert found == ("click[blue]", "click[x-large]", "click[back to search]", "click[light blue]")
+
+
+def test_words_of_a_skill_for_the_task_s_type_count_before_general_ones() -> None:
+    general = Skill("g", "", "shelf, then sinkbasin", tier="general")
+    found = by_words(("go to shelf 1", "go to sinkbasin 1"), "x", [general, STEPS])
+    assert found == ("go to sinkbasin 1", "go to shelf 1")
+
+
+@given(st.lists(st.text(max_size=30)), st.text(max_size=40), st.lists(st.text(max_size=30)))
+def test_nothing_is_lost_or_added_whatever_is_written(actions: list[str], task: str, done: list[str]) -> None:
+    skill = Skill("s", "", task)
+    assert sorted(by_words(actions, task, [skill], done)) == sorted(actions)
+    assert as_listed(actions, task) == tuple(actions)
+    assert by_words(actions, task, [skill], done) == by_words(actions, task, [skill], done)
