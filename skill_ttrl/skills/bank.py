@@ -301,7 +301,7 @@ class SkillBank:
         round: int | None = None,
         **fields: Any,
     ) -> Skill:
-        """Correct a skill in place: `title`, `text`, `when_to_apply`, `tier`, `task_type`, `source`.
+        """Correct a skill in place: `title`, `text`, `when_to_apply`, `tier`, `task_type`, `source`, `extra`.
 
         Its version and statistics stay: a better skill in the place of another is `replace`.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,21 @@ def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
     bank.load(path)
     with pytest.raises(SkillBankError, match="origin: 'general_skills' is a list"):
         dump_skills(bank.snapshot(), "skillrl")
+
+
+def test_a_bank_from_before_these_fields_opens(tmp_path: Path) -> None:
+    with SkillBank(tmp_path / "bank") as bank:
+        bank.import_skills(read_skills(published(tmp_path)))
+        bank.record_usages([("err", True)])
+        now = bank.snapshot()
+    log = tmp_path / "bank" / "log.jsonl"
+    updates = [json.loads(line) for line in log.read_text().splitlines()]
+    for update in updates:
+        assert update.pop("origin") is None
+        for change in update["changes"]:
+            for skill in filter(None, (change["before"], change["after"])):
+                skill.pop("extra")
+    log.write_text("".join(f"{json.dumps(update)}\n" for update in updates))
+    with SkillBank.open(tmp_path / "bank", read_only=True) as bank:
+        assert bank.snapshot().skills == {key: replace(skill, extra="") for key, skill in now.skills.items()}
+        assert json.loads(dump_skills(bank.snapshot(), "skillrl"))["general_skills"][0]["principle"] == "g"
