@@ -44,7 +44,7 @@ SKILLS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(SKILLS, max_size=4, unique_by=lambda skill: skill.id))
 def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
     import tempfile
@@ -60,7 +60,7 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
         assert found.notices == ()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SKILLS)
 def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
     """Some readers end it at the first `---` there is, and take each value to be on its own line."""

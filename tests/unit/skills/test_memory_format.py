@@ -81,7 +81,7 @@ def test_memories_come_back_byte_for_byte_and_after_a_change_only_that_differs(t
     assert new["tags"] == {"environment": "", "outcome": "success", "task_type": "cool", "tier": "general"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.builds(
