@@ -1,0 +1,130 @@
+"""Episodes of several turns with a model behind an address: each asks when it is ready, and all that was answered is accounted for."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.projection import project
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.window import Window
+from skill_ttrl.config import EndpointsConfig, load_config
+from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.errors import BudgetError
+from skill_ttrl.llm.base import Backend, Sampling, wait_for
+from skill_ttrl.llm.usage import accounting
+from skill_ttrl.rollout import rollout
+from skill_ttrl.stages.context import schedule_of
+from skill_ttrl.templates import Templates
+from skill_ttrl.types import Group, Trajectory
+from tests.alfworld_kitchen import content, write_game
+from tests.faulty_server import FaultyServer
+from tests.integration.test_openai_backend import backend
+
+GAMES = [f"pick_and_place_simple-Apple-None-Fridge-{number}/trial_{number}" for number in range(1, 7)]
+WALK: list[str] = content()["walkthrough"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("games")
+    for name in GAMES:
+        write_game(root, "train", name, task=name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        forget()
+        yield str(root)
+    forget()
+
+
+def walks(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The next command of the walkthrough, by the number of the step that the prompt names."""
+    said = body["messages"][-1]["content"]
+    number = int(said.split("\nStep ", 1)[1].split(".", 1)[0])
+    return f"<think>step {number}</think><action>{WALK[number - 1]}</action>"
+
+
+def play(data: str, made: Backend, tries: int = 2, **more: Any) -> list[Group]:
+    agent = ConversationAgent(
+        PromptFormatter("plain"), "window", window=Window(Templates(), "alfworld"), project=project
+    )
+    tasks = ALFWorldEnv(data).tasks("train")
+    try:
+        return wait_for(
+            rollout(
+                tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made,
+                sampling=Sampling(max_new_tokens=50), seed=0, max_turns=50, schedule="free", **more,
+            )
+        )  # fmt: skip
+    finally:
+        made.close()
+
+
+def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(data: str) -> None:
+    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+        time.sleep(0.05)
+        return walks(body, draw)
+
+    faults = ("429", "500", "drop before the answer", "truncated JSON")
+    with FaultyServer(faults, 0.2, answer=answer, seed=1) as server, accounting(None, EndpointsConfig()) as ledger:
+        groups = play(data, backend(server))
+        spent = ledger.totals()
+        assert (spent.tokens_in, spent.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
+    assert server.busiest > 2 and server.hit  # several at once, and faults in between
+    tries = [each for group in groups for each in group.trajectories]
+    assert len(tries) == 12 and all(each.won for each in tries)
+    assert all(step.verdict == "valid" for each in tries for step in each.steps)
+
+
+def test_one_answer_that_does_not_come_is_one_episode_out_of_time(data: str) -> None:
+    held, ended = threading.Event(), list[tuple[str, float]]()
+
+    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+        found = walks(body, draw)
+        if "step 3" in found and not held.is_set():
+            held.set()
+            time.sleep(3)
+        return found
+
+    began = time.monotonic()
+
+    def told(trajectory: Trajectory) -> None:
+        ended.append((trajectory.stop_reason, time.monotonic() - began))
+
+    with FaultyServer((), answer=answer) as server:
+        groups = play(data, backend(server), tries=1, episode_seconds=1.5, on_episode=told)
+    assert sorted(why for why, _ in ended) == ["terminated"] * 5 + ["timeout"]
+    assert ended[-1][0] == "timeout" and ended[-2][1] < 1.2 and ended[-1][1] < 2.9
+    (late,) = (each for group in groups for each in group.trajectories if each.stop_reason == "timeout")
+    assert [step.action for step in late.steps] == WALK[:2] and not late.succeeded
+
+
+def test_where_the_budget_ends_what_was_on_its_way_is_still_counted(data: str) -> None:
+    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+        time.sleep(draw.random() * 0.1)
+        return walks(body, draw)
+
+    limits = EndpointsConfig.model_validate({"max_total_tokens": 4000})
+    with FaultyServer((), answer=answer) as server, accounting(None, limits) as ledger:
+        with pytest.raises(BudgetError, match="max_total_tokens"):
+            play(data, backend(server))
+        assert ledger.totals().tokens_in == server.delivered["prompt"] > 0
+
+
+def test_a_sampler_that_takes_many_callers_is_free_and_one_turn_is_not() -> None:
+    def found(*overrides: str) -> str:
+        return schedule_of(load_config({}, overrides))
+
+    assert found("agent.max_turns=5") == "lockstep"  # hf
+    assert found("agent.max_turns=5", "rollout.backend=vllm") == "free"
+    assert found("rollout.backend=vllm") == "lockstep"
+    assert found("rollout.backend=vllm", "agent.max_turns=5", "rollout.schedule=lockstep") == "lockstep"
+    assert found("agent.max_turns=5", "rollout.schedule=free") == "free"
