@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from skill_ttrl.config import EvolveConfig
+from skill_ttrl.skills.evolved import covers
 from skill_ttrl.skills.fuse import content
 from skill_ttrl.skills.teacher import Case, Draft, Lesson
 from skill_ttrl.types import Skill
@@ -54,7 +55,6 @@ class Fault:
 
 def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
     """See `Teacher.evolve`. Nothing is drafted where the failures share nothing, or nothing that the skills do not say."""
-    said = {content(skill.text) for skill in skills}
     found: list[tuple[float, Draft]] = []
     for fault in FAULTS:
         guilty = [case for case in failures if fault.shows(case)]
@@ -68,13 +68,9 @@ def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], confi
     for kind, cases in by_type.items():
         found += _too_soon(kind, cases)
         found += _never_came_to(kind, cases, skills, verbs)
-    fresh = [(share, draft) for share, draft in found if content(draft.text) not in said]
+    fresh = [(share, draft) for share, draft in found if not _is_said(draft, skills)]
     ordered = sorted(fresh, key=lambda pair: -pair[0])  # stable: of equal shares the first rule counts
-    drafts = {
-        draft.base or draft.text: draft for _, draft in reversed(ordered)
-    }  # one text for each skill: its strongest
-    best = [draft for _, draft in ordered if drafts[draft.base or draft.text] is draft]
-    return Lesson(tuple(best[: config.max_new_skills]))
+    return Lesson(tuple(draft for _, draft in ordered[: config.max_new_skills]))
 
 
 def verb(action: str) -> str:
@@ -234,6 +230,11 @@ def _asks_for(skill: Skill, kind: str) -> bool:
     """Whether a skill's words tell its reader to do this: they name it, and not after a word of warning."""
     named = re.search(rf"((?:\S+\s+){{0,3}})\b{re.escape(kind)}\b", skill.text.lower())
     return named is not None and not re.search(r"\b(?:not|never|avoid|without|before|don't)\b", named[1])
+
+
+def _is_said(draft: Draft, skills: Iterable[Skill]) -> bool:
+    words = content(draft.text)
+    return any(covers(skill, draft.task_type) and content(skill.text) == words for skill in skills)
 
 
 def _plain(action: str) -> str:

@@ -31,7 +31,7 @@ class Evolved:
     added: int = 0
     changed: int = 0
     retired: tuple[str, ...] = ()
-    """Fingerprints (`fuse.content_id`) of the texts that went."""
+    """`fingerprint`s of those that went."""
     notes: tuple[str, ...] = ()
     """What was left out, each with its reason."""
     evidence: tuple[str, ...] = ()
@@ -57,23 +57,23 @@ def evolved(
         most: drafts that are used; what comes after them is left out.
         room: most evolved skills in the bank; None: any number.
         round: the training step.
-        retired: fingerprints of texts that were tried and went: they do not come back.
+        retired: fingerprints of what was tried and went: it does not come back.
         similarity: how alike texts are; None: only texts of the same words say the same.
         threshold: least similarity of what says the same.
     """
     notes: list[str] = []
     replaced: dict[str, Change] = {}
     added: dict[str, Change] = {}
-    known = list(snapshot)
-    said = {content(skill.text): skill.id for skill in reversed(known)}
-    matches = like([draft.text for draft in drafts], [skill.text for skill in known], similarity, threshold)
-    for draft, match in zip(drafts, matches, strict=True):
+    said = [(content(skill.text), skill) for skill in snapshot]
+    near = _alike(drafts, list(snapshot), similarity, threshold)
+    for draft, match in zip(drafts, near, strict=True):
         base = snapshot.get(draft.base) if draft.base else None
-        near = known[match].id if match is not None and not draft.base else None
-        problem = _refusal(draft, base, said.get(content(draft.text), near))
+        words = content(draft.text)
+        same = (skill.id for text, skill in said if text == words and covers(skill, draft.task_type))
+        problem = _refusal(draft, base, next(same, match))
         if problem is None and draft.base in replaced:
             problem = "there is another text for it"
-        elif problem is None and content_id(draft.text) in retired:
+        elif problem is None and fingerprint(draft) in retired:
             problem = "it was tried, and retired as the least useful"
         elif problem is None and base is None and room is not None and len(added) >= room:
             problem = "there is no room for it (evolve.max_evolved, skills.max_skills)"
@@ -90,17 +90,27 @@ def evolved(
         else:
             new = flagged(tidy(skill_of(draft, source=SOURCE, taken={*snapshot.skills, *added}, round=round)))
             added[new.id] = Change("add", None, new)
-        said[content(new.text)] = new.id
+        said.append((words, new))
     made = (*(replaced[name] for name in sorted(replaced)), *(added[name] for name in sorted(added)))
     gone = _too_many(snapshot.changed(snapshot.version, made), room, replaced, added)
     return Evolved(
         changes=(*made, *(Change("evict", skill, None) for skill in gone)),
         added=len(added),
         changed=len(replaced),
-        retired=tuple(content_id(skill.text) for skill in gone),
+        retired=tuple(fingerprint(skill) for skill in gone),
         notes=tuple(notes),
         evidence=tuple(dict.fromkeys(each for change in made for each in _new_evidence(change))),
     )
+
+
+def covers(skill: Skill, task_type: str) -> bool:
+    """Whether tasks of this type are shown what the skill says; an empty type is any."""
+    return skill.tier == "general" or skill.task_type in ("", task_type)
+
+
+def fingerprint(what: Skill | Draft) -> str:
+    """What tells a text for a type of task from others, whatever its id was."""
+    return f"{content_id(what.text)}@{what.task_type}"
 
 
 def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
@@ -117,6 +127,20 @@ def _too_many(after: Snapshot, room: int | None, replaced: Collection[str], adde
     mine = [skill for skill in after if skill.source == SOURCE]
     order = sorted(mine, key=lambda skill: (skill.id in added, skill.id in replaced, least_useful_first(skill)))
     return [] if room is None else order[: max(0, len(mine) - room)]
+
+
+def _alike(
+    drafts: Sequence[Draft], skills: Sequence[Skill], similarity: Similarity | None, threshold: float
+) -> list[str | None]:
+    """For each new draft the id of the skill that says the same to the same tasks, if there is one."""
+    found: list[str | None] = [None] * len(drafts)
+    for kind in dict.fromkeys(draft.task_type for draft in drafts):
+        places = [place for place, draft in enumerate(drafts) if draft.task_type == kind and not draft.base]
+        known = [skill for skill in skills if covers(skill, kind)]
+        texts = [drafts[place].text for place in places]
+        for place, match in zip(places, like(texts, [each.text for each in known], similarity, threshold), strict=True):
+            found[place] = None if match is None else known[match].id
+    return found
 
 
 def _refusal(draft: Draft, base: Skill | None, owner: str | None) -> str | None:

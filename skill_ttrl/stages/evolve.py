@@ -16,11 +16,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EvolveConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
 from skill_ttrl.skills.evolved import SOURCE, Evolved, evolved
 from skill_ttrl.skills.fuse import Similarity
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Case, Lesson, Teacher, case_of, make_teacher
+from skill_ttrl.skills.teacher import Case, Lesson, Teacher, case_of, fused, make_teacher
 from skill_ttrl.types import Group, Step, Trajectory, derive_seed, from_json, to_json
 
 if TYPE_CHECKING:
@@ -206,10 +206,11 @@ class Evolver:
         if not judgement.failures or not self.config.max_new_skills:
             return Evolved(), Lesson()
         lesson = self.teacher.evolve(judgement.failures, tuple(snapshot), self.config)
+        drafts, fusions = fused(lesson.drafts, similarity, threshold)
         others = sum(skill.source != SOURCE for skill in snapshot)
         room = max(0, capacity - others)
         found = evolved(
-            lesson.drafts,
+            drafts,
             snapshot,
             most=self.config.max_new_skills,
             room=room if self.config.max_evolved is None else min(room, self.config.max_evolved),
@@ -219,7 +220,7 @@ class Evolver:
             threshold=threshold,
         )
         self.retired += [each for each in found.retired if each not in self.retired]
-        return found, lesson
+        return replace(found, notes=(*fusions, *found.notes)), lesson
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
@@ -232,6 +233,7 @@ def make_evolver(bench: Workbench, state: Mapping[str, Any]) -> Evolver | None:
     Raises:
         ConfigError: there is no such teacher, or the run has nothing that skills may evolve from.
         MissingDependencyError: the packages that the teacher needs are not installed.
+        CheckpointError: that state is damaged.
     """
     config, bank = bench.config.evolve, bench.bank
     if config is None or bank is None or not bank.config.use:
@@ -241,16 +243,20 @@ def make_evolver(bench: Workbench, state: Mapping[str, Any]) -> Evolver | None:
             "evolve learns from success on the training tasks, and this run is measured on the very same tasks. "
             "Give it tasks of its own to be measured on (data.eval), or leave out the evolve section."
         )
+    teacher = make_teacher(config.teacher, models=bank.models)
     kept = state.get("evolve", {})
-    lookout = Lookout(
-        config,
-        splits={task.split for task in bench.train_tasks},
-        seed=bench.config.seed,
-        type_names=bank.config.type_names,
-        tasks=[task.id for task in bench.train_tasks],
-        state=kept,
-    )
-    return Evolver(config, make_teacher(config.teacher, models=bank.models), lookout, list(kept.get("retired", [])))
+    try:
+        lookout = Lookout(
+            config,
+            splits={task.split for task in bench.train_tasks},
+            seed=bench.config.seed,
+            type_names=bank.config.type_names,
+            tasks=[task.id for task in bench.train_tasks],
+            state=kept,
+        )
+        return Evolver(config, teacher, lookout, [str(each) for each in kept.get("retired", [])])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"What the checkpoint holds of evolve cannot be read ({error}). It is damaged.") from None
 
 
 def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, float]) -> dict[str, float]:

@@ -142,3 +142,16 @@ def test_ids_do_not_stick_and_are_never_given_twice() -> None:
         moved = Snapshot.of(1, [Skill(taken.id, "T", "Edited since.", stats=SkillStats(3, 1))])
         (change,) = evolved([Draft("T", taken.text)], moved, most=1).changes
         assert change.after is not None and change.after.id == f"{taken.id}-2"
+
+
+def test_what_is_said_to_tasks_of_one_type_may_be_said_to_another_but_not_twice() -> None:
+    class Repeating(Prolific):
+        def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+            kinds = (("Rinse it.", "clean"), ("rinse it", "heat"), ("Rinse it!", "clean"))
+            return Lesson(tuple(Draft("T", text, task_type=kind) for text, kind in kinds))
+
+    evolver = Evolver(EvolveConfig(), Repeating(), Lookout(EvolveConfig(), splits=["train"]))
+    with SkillBank(index="memory") as bank:
+        bank.apply(evolver.round(judged(), bank.snapshot(), step=0, capacity=9)[0].changes)
+        assert sorted(skill.task_type for skill in bank) == ["clean", "heat"]
+        assert evolver.round(judged(), bank.snapshot(), step=1, capacity=9)[0].changes == ()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import EvolveConfig
-from skill_ttrl.stages.evolve import Judgement, Lookout
+from skill_ttrl.config import EvolveConfig, SkillsConfig, load_config
+from skill_ttrl.errors import CheckpointError, ConfigError
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages.bank import RunBank
+from skill_ttrl.stages.evolve import Judgement, Lookout, make_evolver
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
@@ -116,6 +121,27 @@ def test_the_sample_is_drawn_anew_with_another_seed() -> None:
         watch.see(played("clean", 0, 40), 0)
         found.add(tuple(case.task_id for case in watch.judge().failures))
     assert len(found) == 5
+
+
+def bench(tasks: Sequence[Task]) -> Any:
+    bank = RunBank(SkillsConfig(), SkillBank(index="memory"))
+    config = load_config({"skills": {}, "evolve": {}})
+    return SimpleNamespace(config=config, bank=bank, transductive=False, train_tasks=tasks)
+
+
+@pytest.mark.parametrize("damaged", [[], {"counts": 3}, {"failures": {"clean": [[1, {"won": "?"}]]}}, {"retired": 3}])
+def test_a_damaged_checkpoint_is_said(damaged: object) -> None:
+    with pytest.raises(CheckpointError, match="damaged"):
+        make_evolver(bench([Task("train/1", "env")]), {"evolve": damaged})
+
+
+def test_a_run_learns_from_the_very_tasks_that_it_trains_on() -> None:
+    evolver = make_evolver(bench([Task("a/1", "env", split="mine")]), {})
+    assert evolver is not None
+    evolver.lookout.see([group(episode("a/1", split="mine"))], 0)
+    for foreign in (episode("a/2", split="mine"), episode("a/1", split="train")):
+        with pytest.raises(ConfigError):
+            evolver.lookout.see([group(foreign)], 1)
 
 
 @pytest.mark.parametrize("shallow", [0, 1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.evolved import Evolved, evolved, least_useful_first
+from skill_ttrl.skills.evolved import Evolved, evolved, fingerprint, least_useful_first
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teacher import Draft
 from skill_ttrl.types import Skill, SkillStats
@@ -68,10 +68,8 @@ def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_ve
     ],
 )
 def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(draft: Draft, why: str) -> None:
-    from skill_ttrl.skills.fuse import content_id
-
     good = Draft("G", "Good advice.")
-    found = evolved([draft, good], bank(STATIC), most=3, retired=[content_id("Old news.")])
+    found = evolved([draft, good], bank(STATIC), most=3, retired=[fingerprint(Draft("", "Old news."))])
     assert found.added == 1 and len(found.notes) == 1 and why in found.notes[0]
 
 
