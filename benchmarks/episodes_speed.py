@@ -1,0 +1,109 @@
+"""What a step of an episode costs beside sampling: prompts a second, and how long episodes take in either schedule.
+
+    python benchmarks/episodes_speed.py
+
+The sampler is a stand-in that answers after 50 ms, however many ask; one environment in eight takes 200 ms a step, the others 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.window import Window
+from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.envs import TextEnv, make_env
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.embedded import build_tokenizer
+from skill_ttrl.llm.scripted import ScriptedBackend
+from skill_ttrl.rollout import Schedule, rollout
+from skill_ttrl.templates import Templates
+from skill_ttrl.types import Message, Skill, Step, Task
+
+TURNS = 12
+
+
+class Waits(TextEnv):
+    """An environment whose steps take `options["seconds"]`."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seconds = (options or {})["seconds"]
+        return "It begins.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.seconds)
+        return "It goes on.", 0.0, False, False, {}
+
+
+class Answers(ScriptedBackend):
+    """Answers after 50 ms."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        await asyncio.sleep(0.05)
+        return await super().generate(requests, sampling, seed=seed)
+
+
+def schedules() -> None:
+    """How long 64 episodes take, and when half of them have ended."""
+    tasks = [Task(str(n), "Waits-v0", {"seconds": 0.2 if n % 8 == 0 else 0.005}) for n in range(64)]
+    for schedule in get_args(Schedule):
+        ended: list[float] = []
+        began = time.perf_counter()
+        work = rollout(
+            tasks,
+            1,
+            envs=EnvPool(Waits),
+            agent=ConversationAgent(PromptFormatter("plain"), "none"),
+            backend=Answers(["go"]),
+            sampling=Sampling(),
+            seed=0,
+            max_turns=TURNS,
+            schedule=schedule,
+            on_episode=lambda trajectory, at=ended, since=began: at.append(time.perf_counter() - since),  # type: ignore[misc]
+        )
+        wait_for(work)
+        print(f"{schedule:9} all {max(ended):5.1f} s   half of them {sorted(ended)[len(ended) // 2]:5.1f} s")
+
+
+def prompts() -> None:
+    """Prompts a second of real scenes, with skills, where they fit and where they must be cut."""
+    tokenizer = build_tokenizer(["You act in a household. take apple 1 from countertop 2"] * 20)
+
+    def count(messages: Sequence[Message]) -> int:
+        return len(encode_chat(tokenizer, messages))
+
+    env, draws = make_env("alfworld"), random.Random(0)
+    scenes = []
+    for seed in range(8):
+        seen, info = env.reset(seed=seed)
+        steps: list[Step] = []
+        for _ in range(TURNS):
+            action = draws.choice(info["admissible_commands"])
+            scenes.append((seen, tuple(steps), info["task"], tuple(info["admissible_commands"])))
+            steps.append(Step(seen, action, 0.0, False, False))
+            seen, _, _, _, info = env.step(action)
+    skills = [Skill(f"s{n}", f"Rule {n}", "Look everywhere once before you go on.", "always") for n in range(6)]
+    for most in (4096, 1024):
+        window = Window(
+            Templates(),
+            "alfworld",
+            max_tokens=most,
+            count=count,
+            count_text=lambda text: len(encode_plain(tokenizer, text)),
+        )
+        began = time.perf_counter()
+        cut = sum(bool(window.prompt(*scene, skills).left_out) for scene in scenes)
+        each = (time.perf_counter() - began) / len(scenes)
+        print(f"max_prompt_tokens {most}: {each * 1000:5.2f} ms a prompt, {cut} of {len(scenes)} cut")
+
+
+if __name__ == "__main__":
+    schedules()
+    prompts()
