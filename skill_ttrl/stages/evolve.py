@@ -316,6 +316,12 @@ def _line(step: int, judgement: Judgement, found: Evolved, lesson: Lesson) -> st
     record = {
         "phase": "rl",
         "step": step,
+        "worst": next(iter(judgement.success), None),
+        "types_below": len(judgement.below),
+        "analysed": len(judgement.failures),
+        "added": found.added,
+        "changed": found.changed,
+        "retired": len(found.retired),
         "success": dict(judgement.success),
         "below": list(judgement.below),
         "failures": [case.task_id for case in judgement.failures],

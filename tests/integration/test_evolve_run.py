@@ -81,6 +81,7 @@ def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> N
     with SkillBank.open(whole / "bank", read_only=True) as bank:
         assert [skill.source for skill in bank] == ["evolve"] * 2
     assert [look["step"] for look in looks(whole)] == [2, 5]
+    assert [(look["types_below"], look["added"], look["retired"]) for look in looks(whole)] == [(2, 1, 0), (2, 1, 0)]
     assert looks(whole)[0]["below"] == ["left", "right"] and looks(whole)[0]["changes"][0]["kind"] == "add"
 
 
