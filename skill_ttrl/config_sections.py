@@ -200,6 +200,10 @@ class EmbeddedConfig(Section):
     layers: int = Field(default=2, ge=1, le=64)
     heads: int = Field(default=4, ge=1)
     max_positions: int = Field(default=512, ge=16)
+    merges: int = Field(default=96, ge=0, le=20_000)
+    """Words that the tokenizer learns from the demonstrations, at most."""
+    numbers: int = Field(default=0, ge=0, le=999)
+    """So many numbers in brackets, `[1]` and so on, are one token each: the answers of `agent.actions: numbered`."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> EmbeddedConfig:
@@ -284,10 +288,11 @@ class RolloutConfig(Section):
     """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
     schedule: Literal["auto", "lockstep", "free"] = "auto"
     """How episodes of several turns advance. `lockstep`: all together, turn by turn, which gives the same samples from the same
-    seed. `free`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in. `auto`:
-    `lockstep` for `hf`, `free` for the others."""
+    seed. `free`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in; environments
+    are then called in threads. `auto`: `lockstep` for `hf` and for episodes of one turn, `free` for the others. See docs/episodes.md."""
     episode_seconds: float | None = Field(default=None, gt=0)
-    """An episode that has taken so long ends there (`stop_reason` "timeout"); None: it may take any time."""
+    """An episode that has waited so long, for its environment and the sampler, ends there (`stop_reason` "timeout") and has failed; None:
+    it may take any time."""
 
     @model_validator(mode="after")
     def _votes_cover_samples(self) -> RolloutConfig:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import EmbeddedConfig
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("think", "answer", "action", "skill", "skill_ops")
-MAX_MERGES = 96
-"""Merges learned from the corpus: the words its templates repeat."""
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How text is taken apart before merges: Qwen2's own pattern, because transformers gives it to every tokenizer that it loads beside
+a Qwen2 model; another one here would read the same text otherwise once the policy is saved."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -32,18 +35,26 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBase:
+def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = None) -> PreTrainedTokenizerBase:
     """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`.
 
     The same corpus in the same order gives the same tokenizer.
+
+    Args:
+        corpus: texts to learn words from.
+        shape: how many merges, and how many numbers in brackets are tokens of their own.
     """
+    shape = shape or EmbeddedConfig()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=256 + len(SPECIAL_TOKENS) + MAX_MERGES,
+        vocab_size=256 + len(SPECIAL_TOKENS) + shape.merges,
         min_frequency=8,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=list(SPECIAL_TOKENS),
@@ -52,6 +63,7 @@ def build_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBase:
     words = ["system user assistant"] * trainer.min_frequency
     tokenizer.train_from_iterator([*words, *corpus], trainer)
     tokenizer.add_tokens([f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")])
+    tokenizer.add_tokens([f"[{number}]" for number in range(1, shape.numbers + 1)])
     make: Any = PreTrainedTokenizerFast  # its constructor has no types
     finished: PreTrainedTokenizerBase = make(
         tokenizer_object=tokenizer,

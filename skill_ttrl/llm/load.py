@@ -52,7 +52,7 @@ def load_model(
         ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
     """
     if config.path == EMBEDDED:
-        tokenizer = build_tokenizer(corpus)
+        tokenizer = build_tokenizer(corpus, config.embedded)
         model: Any = build_model(config.embedded, tokenizer, seed, config.attn_implementation)
     elif Path(config.path, "adapter_config.json").is_file():
         raise ModelError(

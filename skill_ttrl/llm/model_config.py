@@ -21,7 +21,7 @@ def load_model_config(model: ModelConfig) -> Any:
         ModelError: it is in no folder and no cache, and the hub cannot be reached or has no such model.
     """
     if model.path == EMBEDDED:
-        tokenizer = build_tokenizer(())
+        tokenizer = build_tokenizer((), model.embedded)
         with torch.device("meta"):
             return build_model(model.embedded, tokenizer, seed=0).config
     chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skill_ttrl.config import EmbeddedConfig, ModelConfig
 from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.embedded import build_model, build_tokenizer
+from skill_ttrl.llm.load import load_tokenizer, save_model
 from skill_ttrl.types import Message
 
 PIECES = st.sampled_from(
@@ -75,3 +79,13 @@ def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -
     ids = encode_chat(Bare(), [Message("user", "a<|im_end|>b")])
     assert ids == encode_plain(tiny_model[1], "a<|im_end|>b")
     assert tiny_model[1].eos_token_id not in ids
+
+
+def test_a_saved_built_in_policy_reads_text_as_it_did_before(tmp_path: Path) -> None:
+    texts = ["click[red] then `take mug 1`,(go)\n\n x-large's 12.5\tend", "[7] [12] [41] <action>[3]</action>"] * 8
+    shape = EmbeddedConfig(merges=200, numbers=40)
+    tokenizer = build_tokenizer(texts, shape)
+    save_model(build_model(shape, tokenizer, 0), tokenizer, tmp_path)
+    again = load_tokenizer(ModelConfig(path=str(tmp_path)))
+    assert [again(text)["input_ids"] for text in texts] == [tokenizer(text)["input_ids"] for text in texts]
+    assert len(tokenizer("[40]")["input_ids"]) == 1 < len(tokenizer("[41]")["input_ids"])
