@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,8 @@ class Workbench:
     """Whether evaluation runs on the very tasks that are trained on."""
     bank: RunBank | None = None
     """The skill bank; None where the config has no skills."""
+    told: Callable[[Trajectory], None] = lambda trajectory: None
+    """Told of every episode as it ends, where `play` is given nobody else."""
 
     @property
     def policy(self) -> Policy:
@@ -92,11 +95,12 @@ class Workbench:
         seed: int,
         *,
         bank_off: bool = False,
-        on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
+        on_episode: Callable[[Trajectory], None] | None = None,
     ) -> list[Group]:
         """Each task `tries` times with the policy and the bank as they are now; one group a task, in order.
 
-        All tries see the same frozen version of the bank, or none (see `acting`). `on_episode` is called with each as it ends.
+        All tries see the same frozen version of the bank, or none (see `acting`). `on_episode` is called with each as it ends; None:
+        `told` is.
         """
         return wait_for(
             rollout(
@@ -112,7 +116,7 @@ class Workbench:
                 constrain=self.config.agent.constrain_actions,
                 schedule=schedule_of(self.config),
                 episode_seconds=self.config.rollout.episode_seconds,
-                on_episode=on_episode,
+                on_episode=on_episode or self.told,
             )
         )
 
@@ -173,6 +177,7 @@ class Run:
                     f"command and --resume auto. What was trained is saved in {self.folder.path}."
                 ),
                 current_ledger().phase("evaluate"),
+                self.counting(f"evaluate {label}", "play"),
             ):
                 began = time.perf_counter()
                 found = self.bench.evaluate(label, bank_off=bank_off)
@@ -183,6 +188,22 @@ class Run:
             if found.failed:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]
+
+    @contextmanager
+    def counting(self, phase: str, part: str) -> Iterator[None]:
+        """While this lasts, `part` of the phase says how many episodes have ended, and how many of them the environment calls won."""
+        ended: list[bool] = []
+
+        def told(trajectory: Trajectory) -> None:
+            ended.append(trajectory.succeeded)
+            self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
+
+        before = self.bench.told
+        self.bench.told = told if self.config.agent.max_turns > 1 else before
+        try:
+            yield
+        finally:
+            self.bench.told = before
 
     def warn(self, text: str, *, once: str | None = None) -> None:
         """Tell the user something once, and keep it for the summary; `once` is how an earlier one of its kind begins."""

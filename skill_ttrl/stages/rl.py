@@ -78,7 +78,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock = Clock(run)
         tasks = tasks_of(step)
         clock.enter("sample")
-        with saving_if_refused(run, step, learner, poll):
+        with saving_if_refused(run, step, learner, poll), run.counting(PHASE, "sample"):
             groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(
