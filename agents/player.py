@@ -35,6 +35,7 @@ ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
         "SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_expert:WebShopExpert",
     },
     "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_rule:WebShopRule"},
+    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_rule:WebShopCareful"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
 

@@ -290,6 +290,21 @@ def test_the_rule_searches_the_instruction_opens_the_first_product_and_buys_it()
         assert third.action == "click[buy now]"
 
 
+def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_led_astray() -> None:
+    env = WebShopEnv(data="generated", split="dev")
+    tasks = list(env.tasks("dev") or ())[:40]
+    for explore in (0.0, 0.3):
+        for number, task in enumerate(tasks):
+            found = play_episode(env, task, make_player("careful", WEBSHOP_ENV_ID), seed=number, explore=explore)
+            goal: Goal = env.goals[env.goals.find(task.id)]
+            for step in found.steps:
+                advice = step.info.get("advice", step.action)
+                if advice == "click[buy now]":
+                    wanted = {f"click[{value}]" for value in goal.options.values()} & set(step.admissible)
+                    page = [each.action for each in found.steps[: found.steps.index(step)]]
+                    assert wanted <= set(page)
+
+
 def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
     env = WebShopEnv(data="generated", split="dev")
     episodes = played(env, make_player("random", WEBSHOP_ENV_ID), 100)
@@ -306,7 +321,8 @@ def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
 def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_than_the_oracle() -> None:
     env = WebShopEnv(data="generated", split="dev")
     scores = [
-        fmean(earned(played(env, make_player(name, WEBSHOP_ENV_ID), 20))) for name in ("random", "rule", "expert")
+        fmean(earned(played(env, make_player(name, WEBSHOP_ENV_ID), 20)))
+        for name in ("random", "rule", "careful", "expert")
     ]
     oracle = earned(played(env, make_player("walkthrough", WEBSHOP_ENV_ID), 20))
     assert scores == sorted(set(scores))
@@ -314,14 +330,14 @@ def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_
 
 
 def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(player_names()) == {"expert", "rule", "random", "walkthrough"}
+    assert set(player_names()) == {"expert", "rule", "careful", "random", "walkthrough"}
     with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
         make_player("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):
         make_player("rul", WEBSHOP_ENV_ID)
 
 
-@pytest.mark.parametrize("name", ["expert", "rule"])
+@pytest.mark.parametrize("name", ["expert", "rule", "careful"])
 def test_without_an_instruction_they_say_so(name: str) -> None:
     with pytest.raises(EnvError, match="task"):
         make_player(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
