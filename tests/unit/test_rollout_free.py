@@ -123,16 +123,15 @@ def test_groups_and_tries_keep_their_order(schedule: Schedule) -> None:
 
 def test_nobody_waits_for_a_slow_environment() -> None:
     told: list[tuple[str, float]] = []
-    began = time.monotonic()
-    slow = task("slow", 4, at=2, then=0.5)
+    slow = task("slow", 4, at=2, then=0.4)
     play([slow, task("b", 8), task("c", 8)], on_episode=lambda each: told.append((each.task.id, time.monotonic())))
     assert [name for name, _ in told][-1] == "slow"
-    assert max(at for name, at in told if name != "slow") - began < 0.4
+    assert max(at for name, at in told if name != "slow") < told[-1][1] - 0.05
 
 
 def test_nobody_waits_for_a_slow_answer() -> None:
     told: list[str] = []
-    backend = Asked(lambda prompt: 0.4 if "slow at 1" in prompt else None)
+    backend = Asked(lambda prompt: 0.3 if "slow at 1" in prompt else None)
     play([task("slow", 3), task("b", 8)], backend, on_episode=lambda each: told.append(each.task.id))
     assert told == ["b", "slow"]
 
@@ -149,7 +148,7 @@ def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_a_seed
 
 def test_a_try_that_begins_late_holds_up_none_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skill_ttrl.rollout.STRAGGLERS", 0.05)
-    resets = iter([0.0, 0.5, 0.0])
+    resets = iter([0.0, 0.3, 0.0])
 
     class Late(Count):
         def reset(self, **how: Any) -> tuple[str, dict[str, Any]]:
@@ -173,7 +172,7 @@ def test_an_environment_that_hangs_ends_its_own_episode_and_is_used_no_more(sche
 
     envs, began = EnvPool(make), time.monotonic()
     tasks = [task("a", 3), task("hung", 3, at=at, then="hang"), task("c", 3)]
-    groups = play(tasks, schedule=schedule, envs=envs, episode_seconds=0.3)
+    groups = play(tasks, schedule=schedule, envs=envs, episode_seconds=0.2)
     assert ends(groups) == ["terminated", "timeout", "terminated"] and time.monotonic() - began < 3
     hung = groups[1].trajectories[0]
     assert len(hung.steps) == (0 if at == "reset" else 1) and not hung.succeeded
@@ -188,7 +187,7 @@ def test_an_answer_that_never_comes_holds_up_only_who_asked() -> None:
     told: list[str] = []
     backend = Asked(lambda prompt: FOREVER if "hung at 1" in prompt else None)
     groups = play(
-        [task("hung", 3), task("b", 3)], backend, episode_seconds=0.3, on_episode=lambda t: told.append(t.task.id)
+        [task("hung", 3), task("b", 3)], backend, episode_seconds=0.2, on_episode=lambda t: told.append(t.task.id)
     )
     assert ends(groups) == ["timeout", "terminated"] and told == ["b", "hung"]
     assert len(groups[0].trajectories[0].steps) == 1
@@ -196,7 +195,7 @@ def test_an_answer_that_never_comes_holds_up_only_who_asked() -> None:
 
 def test_in_lockstep_an_answer_that_never_comes_ends_all_that_wait_with_it() -> None:
     backend = Asked(lambda prompt: FOREVER if "hung at 1" in prompt else None)
-    groups = play([task("hung", 3), task("b", 3), task("c", 1)], backend, schedule="lockstep", episode_seconds=0.3)
+    groups = play([task("hung", 3), task("b", 3), task("c", 1)], backend, schedule="lockstep", episode_seconds=0.2)
     assert ends(groups) == ["timeout", "timeout", "terminated"]
 
 
@@ -276,9 +275,9 @@ def test_a_sampler_that_blocks_does_not_wait_for_a_slow_environment() -> None:
     backend = Blocking()
     began = time.monotonic()
     ended: list[float] = []
-    tasks = [task("slow", 2, at=1, then=1.0), *(task(str(number), 5) for number in range(3))]
+    tasks = [task("slow", 2, at=1, then=0.6), *(task(str(number), 5) for number in range(3))]
     play(tasks, backend, on_episode=lambda each: ended.append(time.monotonic() - began))
-    assert len(ended) == 4 and ended[2] < 0.9 < ended[3]
+    assert len(ended) == 4 and ended[2] < ended[3] - 0.05
 
 
 def test_threads_end_when_they_are_closed_and_the_hanging_one_is_left() -> None:

@@ -123,9 +123,9 @@ def shown(who: SkillAgent, env: Any, *path: str) -> tuple[Prompt, str]:
 def test_skills_stay_on_every_page_of_the_official_products(official_products: Path) -> None:
     backend, env = Recording(["x"]), make_env("SkillTTRL/WebShop-v0", data=str(official_products))
     seen = 0
-    for most in (1200, 2500, 6000):
+    for most in (1200, 6000):
         who = agent(backend, "webshop", max_prompt_tokens=most)
-        for words in ("women shoes", "desk lamp", "men shirt long sleeve"):
+        for words in ("women shoes", "desk lamp"):
             _, results = shown(who, env, f"search[{words}]")
             first = next(part for part in results.split(" [SEP] ") if part.startswith("B0")).lower()
             for path in ((f"search[{words}]",), (f"search[{words}]", f"click[{first}]")):
