@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from skill_ttrl.agents.order import Order, as_listed
+from skill_ttrl.agents.listing import AS_LISTED, Listing, has_place
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.window import Prompt, Window
@@ -52,7 +52,7 @@ class ConversationAgent:
         memory: `conversation`: later observations follow the model's own turns as they are. `none`: each turn is a first.
         window: makes every prompt instead (`agent.memory: window`).
         project: finds the action in what was written.
-        order: of the possible actions in a prompt.
+        listing: of the possible actions in a prompt.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class ConversationAgent:
         *,
         window: Window | None = None,
         project: Project = whole,
-        order: Order = as_listed,
+        listing: Listing = AS_LISTED,
     ) -> None:
         self.formatter = formatter
         self.memory = memory
         self.window = window
         self.project = project
-        self.order = order
+        self.listing = listing
 
     def listed(self, scene: Scene) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
-        return self.order(scene.admissible, scene.task, (), [step.action for step in scene.steps])
+        return self.listing(scene.admissible, scene.task, (), [step.action for step in scene.steps])
 
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; it has no skills to show."""
@@ -82,7 +82,7 @@ class ConversationAgent:
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, self.listed(scene))
+        return self.project(written, (*self.listed(scene), *filter(has_place, scene.admissible)))
 
 
 def conversation(

@@ -7,13 +7,11 @@ Nothing of the environment is known: an action is a verb and things that it is d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 from skill_ttrl.types import Skill, Tier
-
-Order = Callable[[Sequence[str], str, Sequence[Skill], Sequence[str]], tuple[str, ...]]
-"""(possible actions, task, skills, actions done) → the same actions in another order."""
 
 _WORD = re.compile(r"[a-z0-9]+(?:[.'-][a-z0-9]+)*")
 _NUMBER = re.compile(r"\d+")
@@ -24,13 +22,6 @@ SMALL = frozenset(
 """Words that name nothing."""
 SKILLS_FIRST: tuple[Tier, ...] = ("task", "general", "mistake")
 """Whose words count first: a skill of the task's type says more of what to do than a general one."""
-
-
-def as_listed(
-    actions: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """As the environment lists them."""
-    return tuple(actions)
 
 
 def by_words(
@@ -51,7 +42,7 @@ def by_words(
     named = _words(task)
     ordered = sorted(skills, key=lambda skill: SKILLS_FIRST.index(skill.tier))
     advised = _places(" ".join(skill.text for skill in ordered))
-    over = set(done)
+    over = set(done[_last_dealt_with(tuple(done), named) :])
 
     def rank(action: str) -> tuple[int, int]:
         things = _things(action)
@@ -66,6 +57,25 @@ def by_words(
         return 3, 0
 
     return tuple(sorted(actions, key=rank))
+
+
+def _last_dealt_with(done: Sequence[str], named: frozenset[str]) -> int:
+    """Place behind the last action that did something to what the task names, other than by the verb that is done most, which is
+    how one moves about.
+    """
+    verbs = Counter(map(verb_of, done))
+    usual = max(verbs, key=lambda verb: verbs[verb], default="")
+    for place in range(len(done), 0, -1):
+        things = _things(done[place - 1])
+        if things and things[0] in named and verb_of(done[place - 1]) != usual:
+            return place
+    return 0
+
+
+@lru_cache(maxsize=4096)
+def verb_of(action: str) -> str:
+    """What is done: the first word of an action, or what stands before its brackets."""
+    return re.split(r"[\s\[]", action.strip(), maxsplit=1)[0].lower()
 
 
 @lru_cache(maxsize=4096)

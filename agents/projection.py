@@ -121,7 +121,7 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
         if number is None:
             continue
         place = int(number[1]) - 1
-        if not 0 <= place < len(admissible):
+        if not 0 <= place < len(admissible) or _PLACE.search(admissible[place]):
             return Projection(text, "invalid", f"there is no action number {number[1]}")
         return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
     return found
@@ -129,7 +129,8 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
 
 def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
     """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
-    return f"[{list(admissible).index(action) + 1}]" if numbered and action in admissible else action
+    by_number = numbered and action in admissible and not _PLACE.search(action)
+    return f"[{list(admissible).index(action) + 1}]" if by_number else action
 
 
 def project_as_skillrl(tail: int = 30) -> Project:

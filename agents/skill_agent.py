@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.agent import Scene, conversation
-from skill_ttrl.agents.order import Order, as_listed
+from skill_ttrl.agents.listing import AS_LISTED, Listing, has_place
 from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.window import Prompt, Window
@@ -61,7 +61,7 @@ class SkillAgent:
     """Makes every prompt anew (`agent.memory: window`); None: prompts are a conversation."""
     project: Project = whole
     """Finds the action in what was written."""
-    order: Order = as_listed
+    listing: Listing = AS_LISTED
     """Of the possible actions in a prompt."""
 
     @property
@@ -92,7 +92,7 @@ class SkillAgent:
 
     def listed(self, scene: Scene) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
-        return self.order(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
+        return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
 
     def prompt(self, scene: Scene) -> Prompt:
         """See `Agent.prompt`; the scene's skills are those that `choose` gave at the start."""
@@ -104,7 +104,7 @@ class SkillAgent:
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, self.listed(scene))
+        return self.project(written, (*self.listed(scene), *filter(has_place, scene.admissible)))
 
     def tell(self, questions: Sequence[Asked]) -> list[Told | None]:
         """What the bank says to each question, all searched together; None for one that cannot be read."""

@@ -35,8 +35,8 @@ class WebShopRule:
 
 
 class WebShopCareful:
-    """A rule that reads the instruction and not the products: it searches for the wish without its price, the options named twice,
-    opens the first product, chooses every option that is wanted and listed, and buys.
+    """A rule that reads the instruction and not the products: it searches for the instruction as it is, opens the first product,
+    chooses every option that is wanted and listed, and buys.
 
     What it does can be seen in each of its steps, so that a small policy can learn it from few episodes.
     """
@@ -47,10 +47,9 @@ class WebShopCareful:
         Raises:
             EnvError: there is no `info["task"]`.
         """
-        wish = read_wish(read_task(info))
-        values = [value for _, value in wish.options]
-        self._search = search(" ".join([wish.text.removeprefix("find me").strip(), *values]))
-        self._wanted = [click(value) for value in values]
+        task = read_task(info)
+        self._search = search(task)
+        self._wanted = [click(value) for _, value in read_wish(task).options]
         self._chosen: set[str] = set()
         self._last: list[str] = []
 

@@ -93,10 +93,13 @@ class AgentConfig(Section):
     `data.max_prompt_tokens` bounds it."""
     actions: Literal["text", "numbered"] = "text"
     """How the possible actions are listed in a prompt of `memory: window`. `numbered`: each with a number behind it, and the number is
-    what the model answers; one with a place for words of its own, `search[<your query>]`, is still written out."""
+    what the model answers. One with a place for words of its own, `search[<your query>]`, is listed with the task's words in it; other
+    words are written out."""
     order: Literal["listed", "words"] = "listed"
     """In which order a prompt of `memory: window` lists them. `listed`: as the environment does. `words`: those whose thing the task names
     first, then those that the skills name, what was done already last; of a list that is too long the end is cut."""
+    unlisted: list[str] = Field(default_factory=list)
+    """Verbs whose actions such a prompt does not list, though they are possible (SkillRL: `help` in ALFWorld)."""
     projection: Literal["none", "action", "skillrl"] = "none"
     """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
     is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""

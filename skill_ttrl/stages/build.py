@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.agent import ConversationAgent, Scene
-from skill_ttrl.agents.order import as_listed, by_words
+from skill_ttrl.agents.listing import Listing
 from skill_ttrl.agents.projection import projection
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
@@ -105,14 +105,14 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent |
     """The agent that a config asks for: one with skills where it has a skills section."""
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
-    order = by_words if config.agent.order == "words" else as_listed
+    listing = Listing(config.agent.order == "words", frozenset(config.agent.unlisted), numbered)
     window = make_window(config, backend) if config.agent.memory == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     if config.skills is None:
         formatter = PromptFormatter.from_config(agent)
-        return ConversationAgent(formatter, agent.memory, window=window, project=project, order=order)
+        return ConversationAgent(formatter, agent.memory, window=window, project=project, listing=listing)
     formatter = PromptFormatter.from_config(agent, skill_tokens=config.skills.prompt_tokens, count=backend.count_text)
-    return SkillAgent(formatter, config.skills, agent.memory, window=window, project=project, order=order)
+    return SkillAgent(formatter, config.skills, agent.memory, window=window, project=project, listing=listing)
 
 
 def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:

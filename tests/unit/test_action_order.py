@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.order import as_listed, by_words
+from skill_ttrl.agents.listing import Listing
+from skill_ttrl.agents.order import by_words
 from skill_ttrl.types import Skill
 
 KITCHEN = (
@@ -43,9 +44,25 @@ def test_words_of_a_skill_for_the_task_s_type_count_before_general_ones() -> Non
     assert found == ("go to sinkbasin 1", "go to shelf 1")
 
 
+def test_after_something_was_done_to_what_the_task_names_places_count_anew() -> None:
+    task = "put a clean mug in drawer"
+    done = ["go to drawer 1", "go to shelf 1", "take mug 1 from shelf 1"]
+    listed = ("go to drawer 1", "go to sinkbasin 1", "go to shelf 2")
+    assert by_words(listed, task, [STEPS], done)[0] == "go to drawer 1"
+    assert by_words(listed, task, [STEPS], done[:2])[-1] == "go to drawer 1"
+
+
+def test_verbs_may_stay_unlisted_and_a_place_for_words_is_filled_with_the_task_s() -> None:
+    listing = Listing(unlisted=frozenset({"examine", "help"}), filled=True)
+    assert listing(("help", "examine shelf 1", "go to shelf 2"), "x") == ("go to shelf 2",)
+    assert listing(("help",), "x") == ("help",)
+    assert listing(("search[<your query>]", "click[a]"), "a [red] <b>") == ("search[a red b]", "click[a]")
+    assert listing(("search[<your query>]",), "") == ("search[<your query>]",)
+
+
 @given(st.lists(st.text(max_size=30)), st.text(max_size=40), st.lists(st.text(max_size=30)))
 def test_nothing_is_lost_or_added_whatever_is_written(actions: list[str], task: str, done: list[str]) -> None:
     skill = Skill("s", "", task)
     assert sorted(by_words(actions, task, [skill], done)) == sorted(actions)
-    assert as_listed(actions, task) == tuple(actions)
+    assert Listing()(actions, task) == tuple(actions)
     assert by_words(actions, task, [skill], done) == by_words(actions, task, [skill], done)
