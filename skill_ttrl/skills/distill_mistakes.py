@@ -109,7 +109,9 @@ def useless(seen: Seen) -> list[Finding]:
     if not forms or len(holders) < MIN_EPISODES:
         return []
     names = ", ".join(map(quoted, forms))
-    text = f"Leave them: {len(holders)} of {len(seen.lost)} failed tries and {winners} of {len(seen.won)} that won did any of these."
+    done = "did it" if len(forms) == 1 else "did any of these"
+    # A text says by itself what it is about: texts of the same words are taken for the same skill.
+    text = f"Leave out {names}: {len(holders)} of {len(seen.lost)} failed tries and {winners} of {len(seen.won)} that won {done}."
     return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(seen.lost), holders)]
 
 

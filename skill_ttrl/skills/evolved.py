@@ -65,7 +65,7 @@ def evolved(
     replaced: dict[str, Change] = {}
     added: dict[str, Change] = {}
     said = [(content(skill.text), skill) for skill in snapshot]
-    near = _alike(drafts, list(snapshot), similarity, threshold)
+    near = said_already(drafts, list(snapshot), similarity, threshold)
     for draft, match in zip(drafts, near, strict=True):
         base = snapshot.get(draft.base) if draft.base else None
         words = content(draft.text)
@@ -129,10 +129,17 @@ def _too_many(after: Snapshot, room: int | None, replaced: Collection[str], adde
     return [] if room is None else order[: max(0, len(mine) - room)]
 
 
-def _alike(
+def said_already(
     drafts: Sequence[Draft], skills: Sequence[Skill], similarity: Similarity | None, threshold: float
 ) -> list[str | None]:
-    """For each new draft the id of the skill that says the same to the same tasks, if there is one."""
+    """For each new draft the id of the skill that says the same to the same tasks (`covers`), if there is one.
+
+    Args:
+        drafts: those with a base are passed over.
+        skills: what is in the bank.
+        similarity: how alike texts are; None: only texts of the same words say the same.
+        threshold: least similarity of what says the same.
+    """
     found: list[str | None] = [None] * len(drafts)
     for kind in dict.fromkeys(draft.task_type for draft in drafts):
         places = [place for place, draft in enumerate(drafts) if draft.task_type == kind and not draft.base]

@@ -23,8 +23,9 @@ from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.skills.asking import Models
 from skill_ttrl.skills.bank import SkillBank, bank_settings
 from skill_ttrl.skills.changes import shown
+from skill_ttrl.skills.evolved import said_already
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.fuse import Similarity, embedding_similarity, like
+from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.merge_llm import text_problem
 from skill_ttrl.skills.teacher import Draft, Lesson, fused, make_teacher, skill_of
 from skill_ttrl.stages.bank import models_of
@@ -179,17 +180,17 @@ def _new_skills(
     one_each, fusions = fused(drafts, alike, threshold)
     notes += fusions
     known = list(bank.snapshot())
-    matches = like([draft.text for draft in one_each], [skill.text for skill in known], alike, threshold)
+    owners = said_already(one_each, known, alike, threshold)
     taken = {skill.id for skill in known}
     new: list[Skill] = []
-    for draft, match in zip(one_each, matches, strict=True):
+    for draft, owner in zip(one_each, owners, strict=True):
         problem = text_problem(draft.text)
         if problem is None and draft.base:
             problem = "it is to take the place of another skill, and distilling changes none"
         if problem is not None:
             notes.append(f"{shown(draft.title)}: {problem}.")
-        elif match is not None and known[match].task_type in ("", draft.task_type):
-            notes.append(f"{shown(draft.title)}: {known[match].id} in the bank says that already.")
+        elif owner is not None:
+            notes.append(f"{shown(draft.title)}: {owner} in the bank says that already.")
         elif len(new) == bank.max_skills:
             notes.append(f"{shown(draft.title)}: there is no room for it (skills.max_skills={bank.max_skills}).")
         else:

@@ -23,10 +23,8 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
     """
     path, progress = Path(path), progress or SilentProgress()
     if not path.is_file():
-        raise DataError(
-            f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}"
-        )
-    found = 0
+        raise DataError(_missing(path))
+    found, cut = 0, ""
     with explaining("read", path), path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
@@ -40,6 +38,7 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
                         "it are used.",
                         warning=True,
                     )
+                    cut = " but a line that was cut off"
                     break
             try:
                 yield from_json(Trajectory, line)
@@ -47,7 +46,19 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
                 raise DataError(f"{path}:{number} is no episode: {first_problem(error)}.") from None
             found += 1
     if not found:
-        raise DataError(f"{path} holds no episode. Collect some: skillttrl collect --env alfworld -o {path}")
+        raise DataError(f"{path} holds no episode{cut}. Collect some into another file: skillttrl collect.")
+
+
+def _missing(path: Path) -> str:
+    """Why a path is no file of episodes, and what to name."""
+    if not path.is_dir():
+        return f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}"
+    there = [path / name for name in ("trajectories.jsonl", "collected.jsonl") if (path / name).is_file()]
+    return f"{path} is a folder. " + (
+        f"Name a file of episodes in it: {', '.join(map(str, there))}."
+        if there
+        else "A file of episodes is asked for, as skillttrl collect writes it."
+    )
 
 
 def episode_corpus(path: str | Path) -> list[str]:

@@ -87,7 +87,8 @@ def test_a_file_that_is_cut_off_is_used_as_far_as_it_is_whole_and_it_is_said(pla
     [
         (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 is no episode: task: Field required"),
         (b"no JSON\n", r"episodes\.jsonl:1 is no episode"),
-        (b"", r"holds no episode"),
+        (b"", r"holds no episode\."),
+        (b'{"task": {"id": "1"', r"holds no episode but a line that was cut off"),
     ],
 )
 def test_a_file_of_another_schema_is_named_and_nothing_is_written(content: bytes, said: str, tmp_path: Path) -> None:
@@ -95,6 +96,15 @@ def test_a_file_of_another_schema_is_named_and_nothing_is_written(content: bytes
     with pytest.raises(DataError, match=said):
         run(tmp_path / "episodes.jsonl", tmp_path / "bank")
     assert [path.name for path in tmp_path.iterdir()] == ["episodes.jsonl"]
+
+
+def test_for_a_folder_the_file_in_it_is_named(played: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(DataError, match=r"run is a folder\. A file of episodes is asked for"):
+        run(tmp_path / "run", tmp_path / "bank")
+    (tmp_path / "run" / "trajectories.jsonl").write_bytes(played.read_bytes())
+    with pytest.raises(DataError, match=r"is a folder\. Name a file of episodes in it: .*run/trajectories\.jsonl"):
+        run(tmp_path / "run", tmp_path / "bank")
 
 
 def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) -> None:

@@ -80,9 +80,7 @@ def test_what_losers_do_again_and_again_is_a_mistake() -> None:
     assert (
         mistakes["do `grab ... off ...` with anything else"] == "Only what the task names is needed: `grab X off ...`."
     )
-    assert (
-        mistakes["spend steps on `dance`"] == "Leave them: 10 of 10 failed tries and 0 of 10 that won did any of these."
-    )
+    assert mistakes["spend steps on `dance`"] == "Leave out `dance`: 10 of 10 failed tries and 0 of 10 that won did it."
     assert "10 of 10 failed ones never" in mistakes["put off `grab X off ...`"]
 
 

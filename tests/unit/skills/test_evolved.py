@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.evolved import Evolved, evolved, fingerprint, least_useful_first
+from skill_ttrl.skills.evolved import Evolved, evolved, fingerprint, least_useful_first, said_already
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teacher import Draft
 from skill_ttrl.types import Skill, SkillStats
@@ -78,6 +78,13 @@ def test_a_round_brings_no_more_than_it_may_and_says_each_thing_once() -> None:
     found = evolved(drafts, bank(), most=3)
     assert found.added == 3
     assert ["says that already" in note or "3 in this round" in note for note in found.notes] == [True, True]
+
+
+def test_what_is_said_already_is_found_with_the_type_that_it_is_said_to() -> None:
+    same = "Leave it: 5 of 8 failed tries did it."
+    there = [Skill(name, name, same, tier="mistake", task_type=kind) for name, kind in (("m1", "cool"), ("m2", "heat"))]
+    drafts = [Draft("again", same, "", "mistake", kind) for kind in ("heat", "clean", "cool")]
+    assert said_already(drafts, there, None, 1.0) == ["m2", None, "m1"]
 
 
 def test_over_their_bound_the_evolved_skills_go_that_are_least_surely_useful() -> None:
