@@ -33,7 +33,14 @@ from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describ
 
 __all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]
 
-APPEND_FILES = ("metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl", "evolve.jsonl")
+APPEND_FILES = (
+    "metrics.jsonl",
+    "timings.jsonl",
+    "trajectories.jsonl",
+    "votes.jsonl",
+    "evaluations.jsonl",
+    "evolve.jsonl",
+)
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.journal`). It only grows and is never cut back: a verdict once given stays."""
 _STARTED = {LOCK_FILE, "config.yaml", "config_source.yaml"}  # all that a creation killed before `run.json` can leave
@@ -144,6 +151,17 @@ class RunFolder:
                 f"{self.path} belongs to another config: {shown}. "
                 "Choose another --output, or give the run's own config to go on with it."
             )
+
+    def take_config(self, config: SkillTTRLConfig, source: str | None = None) -> None:
+        """Replace the config of a run in which nothing was trained; arguments as for `create`.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
+        if source is not None:
+            self.write_text("config_source.yaml", source)
+        self.write_text("config.yaml", config.to_yaml())
+        self.__dict__.pop("config", None)
 
     def append_jsonl(self, name: str, lines: Iterable[str]) -> None:
         """Append JSON texts to an append file, all of them or none, and hand them to the system.

@@ -57,8 +57,9 @@ class Coverage:
 
     examples: int
     episodes: int
+    """That the examples are of."""
     won: int
-    """Of the episodes."""
+    """Of these episodes."""
     by_type: Mapping[str, int] = field(default_factory=dict)
     """Examples by type of task."""
     by_verb: Mapping[str, int] = field(default_factory=dict)
@@ -103,8 +104,12 @@ def chosen_steps(
         raise DataError(
             f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
             + (" and none says what its player advised" if config.label == ADVICE else "")
-            + ". Collect with a better player, or more episodes; demonstrations.label=advice takes lost episodes too, where they were "
-            "collected with --explore."
+            + ". Collect with a better player, or more episodes. "
+            + (
+                "Advice is in episodes that were collected with --explore; demonstrations.label=won imitates what was done in won ones."
+                if config.label == ADVICE
+                else "demonstrations.label=advice takes lost episodes too, where they were collected with --explore."
+            )
         )
     most = config.examples or len(found)
     if most < len(found):
@@ -240,11 +245,9 @@ _BUTTONS = frozenset(
 
 
 def coverage(
-    shown: Sequence[StepShown], trajectories: Sequence[Trajectory], bank: Sequence[Skill], refused: int
+    shown: Sequence[StepShown], episodes: Sequence[Trajectory], bank: Sequence[Skill], refused: int
 ) -> Coverage:
-    """What the demonstrations show; `refused` steps were not possible."""
-    used = {each.task_id for each in shown}
-    episodes = [trajectory for trajectory in trajectories if trajectory.task.id in used]
+    """What the demonstrations of these episodes show; `refused` steps were not possible."""
     verbs = Counter(verb(each.action) for each in shown)
     possible = {verb(action) for each in episodes for step in each.steps for action in step.admissible}
     blocks = Counter(each.skills for each in shown)

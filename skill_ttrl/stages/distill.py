@@ -155,7 +155,7 @@ def run(
     with _unlearnt(), accounting(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
         heard = _Heard()
         with ledger.phase(SOURCE):
-            found = distill_into(kept, _told(source, progress, heard), config, models_of(config))
+            found = distill_into(kept, told_episodes(source, progress, heard), config, models_of(config))
         by_vectors = kept.retrieval_mode in ("embedding", "hybrid")
         retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if by_vectors else kept.retrieval_mode
     return replace(
@@ -279,7 +279,7 @@ class _Heard(SilentProgress):
         self.said.append(text)
 
 
-def _told(path: Path, progress: Progress, heard: Progress) -> Iterator[Trajectory]:
+def told_episodes(path: Path, progress: Progress, heard: Progress) -> Iterator[Trajectory]:
     """The episodes of a file, and how far it is read."""
     total = _lines(path)
     progress.start(SOURCE, total, "episode")

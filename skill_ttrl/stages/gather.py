@@ -5,17 +5,24 @@ Neither needs weights that learn, so they come before the policy is made: the bu
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from skill_ttrl.config import Phase, SkillTTRLConfig
+from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.usage import Ledger
+from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.stopping import find_rule
+from skill_ttrl.skills.teacher import make_teacher
 from skill_ttrl.stages.bank import RunBank, models_of
+from skill_ttrl.stages.build import evaluation_split, source_tasks, training_tasks
 from skill_ttrl.stages.collect import collect_into
-from skill_ttrl.stages.distill import distill_into
-from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.distill import distill_into, told_episodes
+from skill_ttrl.stages.rl import check_advantage
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder."""
@@ -37,6 +44,38 @@ def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
     return found
 
 
+def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
+    """Look at what the later phases name, before episodes are played and a teacher is paid for a run that cannot go on.
+
+    Raises:
+        SkillTTRLError: what is wrong; the phases would say the same, only later.
+    """
+    env_id = resolve_env(config.env.id)
+    train = training_tasks(config, env_id, config.data.train, progress)
+    if config.data.eval is not None or config.data.train is None:
+        source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
+    models = models_of(config)
+    if "distill" in config.phases:
+        make_teacher(config.distill.teacher, models=models)
+    if "rl" in config.phases:
+        check_enough(config, len(train))
+        LOSSES.get(config.rl.loss)
+        check_advantage(config)
+        if config.rl.stop_rule is not None:
+            find_rule(config.rl.stop_rule, config.rl.stop_options)
+        if config.evolve is not None:
+            make_teacher(config.evolve.teacher, models=models)
+
+
+def check_enough(config: SkillTTRLConfig, tasks: int) -> None:
+    """Raise `ConfigError` where a step takes more tasks than there are to train on."""
+    if config.rl.prompts_per_step > tasks:
+        raise ConfigError(
+            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are {tasks} tasks to train on. "
+            "Lower it, or give more tasks."
+        )
+
+
 def gather(
     config: SkillTTRLConfig,
     folder: RunFolder,
@@ -45,8 +84,8 @@ def gather(
     progress: Progress,
     *,
     begun: bool,
-) -> SkillTTRLConfig:
-    """Do the phases collect and distill, and give the config that knows where the episodes are.
+) -> tuple[SkillTTRLConfig, dict[str, float]]:
+    """Do the phases collect and distill.
 
     Args:
         config: the run's.
@@ -56,15 +95,24 @@ def gather(
         progress: told of both.
         begun: whether the run has a checkpoint, so that both are done.
 
+    Returns:
+        The config that knows where the episodes are, and for each of the two that was done now its wall time in seconds.
+
     Raises:
         SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
+        Interrupted: a signal came; episodes that were played are kept.
     """
     path = config.demonstrations.trajectories
+    spent: dict[str, float] = {}
+    if not begun and {*config.phases} & {*GATHERING}:
+        check_before(config, progress)
     if "collect" in config.phases:
         path = str(folder.path / COLLECTED)
         if not begun:
+            began = time.perf_counter()
             with ledger.phase("collect"):
-                collect_into(Path(path), config, progress)
+                _collect(Path(path), config, progress)
+            spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases and not begun:
         if path is None:
             raise ConfigError(
@@ -72,7 +120,20 @@ def gather(
                 "demonstrations.trajectories."
             )
         assert bank is not None  # the config's own check
+        began = time.perf_counter()
         with ledger.phase("distill"):
-            distill_into(bank.bank, read_episodes(path, progress), config, models_of(config), progress)
+            episodes = told_episodes(Path(path), progress, progress)
+            found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+        played = sum(count for counts in found.episodes.values() for count in counts.values())
+        progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
+        spent["distill"] = time.perf_counter() - began
     demonstrations = config.demonstrations.model_copy(update={"trajectories": path})
-    return config.model_copy(update={"demonstrations": demonstrations})
+    return config.model_copy(update={"demonstrations": demonstrations}), spent
+
+
+def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
+    try:
+        collect_into(path, config, progress)
+    except Interrupted as leaving:  # what it says is of the command `collect`, which goes on without being told to
+        text = str(leaving).replace("Go on with the same command.", "Go on with the same command and --resume auto.")
+        raise Interrupted(text, leaving.exit_code - 128) from None

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
@@ -13,20 +14,21 @@ from skill_ttrl.agents.agent import Scene
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.skills.asking import OPENAI
 from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.thoughts import with_thoughts
-from skill_ttrl.types import Skill, derive_seed
+from skill_ttrl.types import Message, Skill, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
 """(clean, noisy) demonstrations as tokens."""
@@ -85,12 +87,20 @@ def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[i
     return indices
 
 
-def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progress) -> Encoded:
-    """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise."""
+def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progress, *, begun: bool = False) -> Encoded:
+    """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise.
+
+    `begun`: whether the run goes on from a checkpoint.
+    """
     config = bench.config.sft
     if config.data is None:
-        encoded = encode_episodes(bench, folder, progress)
-        _refuse_too_long(bench, encoded, "The longest demonstration")
+        # A run that goes on imitates what it began with: thoughts that a model wrote come once, and files of others change.
+        kept = folder.path / DEMONSTRATIONS if begun else None
+        encoded = (
+            encode_kept(bench, kept)
+            if kept is not None and kept.is_file()
+            else encode_episodes(bench, folder, progress)
+        )
         return encoded, encoded
     seed = derive_seed(bench.config.seed, "demonstrations")
     demonstrations = load_demonstrations(config.data, seed=seed)
@@ -125,16 +135,55 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
     if config.thought == OPENAI:
         shown = with_thoughts(shown, models_of(bench.config).asking("teacher"), progress)
     bank = [] if bench.bank is None else list(bench.bank.bank.snapshot())
-    found = coverage(shown, episodes, bank, chosen_steps(episodes, config)[1])
+    steps, refused = chosen_steps(episodes, config)
+    imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    found = coverage(shown, imitated, bank, refused)
+    encoded = _encode_chats(bench, [(each.messages, each.response(tagged)) for each in shown])
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
+    return encoded
+
+
+def encode_kept(bench: Workbench, path: Path) -> list[EncodedDemonstration]:
+    """The demonstrations that a run has kept (`DEMONSTRATIONS`), as tokens.
+
+    Raises:
+        RunFolderError: it was changed.
+    """
+    chats: list[tuple[tuple[Message, ...], str]] = []
+    for row in read_jsonl(path)[0]:
+        said = row.get("messages")
+        if not isinstance(said, list) or len(said) < 2 or not all(map(_is_message, said)):
+            chats = []
+            break
+        *asked, answer = [Message(**message) for message in said]
+        chats.append((tuple(asked), answer.content))
+    if not chats:
+        raise RunFolderError(
+            f"{path} does not hold the demonstrations that this run began with: it was changed. Put it back, or start a new run."
+        )
+    return _encode_chats(bench, chats)
+
+
+def _is_message(found: object) -> bool:
+    return (
+        isinstance(found, dict)
+        and found.keys() == {"role", "content"}
+        and all(isinstance(each, str) for each in found.values())
+    )
+
+
+def _encode_chats(bench: Workbench, chats: Sequence[tuple[tuple[Message, ...], str]]) -> list[EncodedDemonstration]:
+    """Prompts and what is answered to them."""
     tokenizer = bench.policy.tokenizer
-    responses = tokenizer([each.response(tagged) for each in shown], add_special_tokens=False)["input_ids"]
-    return [
-        EncodedDemonstration(encode_chat(tokenizer, each.messages), (*ids, tokenizer.eos_token_id))
-        for each, ids in zip(shown, responses, strict=True)
+    answers = tokenizer([answer for _, answer in chats], add_special_tokens=False)["input_ids"]
+    encoded = [
+        EncodedDemonstration(encode_chat(tokenizer, messages), (*ids, tokenizer.eos_token_id))
+        for (messages, _), ids in zip(chats, answers, strict=True)
     ]
+    _refuse_too_long(bench, encoded, "The longest demonstration")
+    return encoded
 
 
 def said_of(found: Coverage) -> str:

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
-from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.identity import config_differences, read_run_json, some
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.progress import Progress, SilentProgress
@@ -33,7 +33,7 @@ from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_o
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.evolve import make_evolver
-from skill_ttrl.stages.gather import gather, learning_phases
+from skill_ttrl.stages.gather import check_enough, gather, learning_phases
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import BANK_OFF, check_advantage, make_reward, reinforce
@@ -76,7 +76,7 @@ def run(
     if "rl" in config.phases:
         check_vote(config)
     with ExitStack() as stack:
-        folder, config = _open(config, output, resume, source)
+        folder, config = _open(config, output, resume, source, progress)
         stack.enter_context(folder)
         ledger = stack.enter_context(accounting(folder.path / USAGE, config.endpoints))
         with spending(GO_ON):
@@ -92,7 +92,7 @@ def run(
                 for text in bank.bank.notices:
                     progress.notice(text, warning=True)
             with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
-                informed = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
+                informed, spent = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
                 bench = build(
                     informed,
                     progress,
@@ -124,6 +124,8 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
+        for name, seconds in spent.items():
+            run.log.time(name, 0, {"seconds": seconds})
         for name, phase in zip(learning, learn, strict=True):
             with (
                 ledger.phase(name),
@@ -145,13 +147,12 @@ def _phase(
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
     if name == "sft":
         over = checkpoint is not None and checkpoint.phase != "sft"  # then nothing is imitated any more
-        return partial(cold_start, demonstrations=([], []) if over else encode_demonstrations(bench, folder, progress))
-    config = bench.config.rl
-    if config.prompts_per_step > len(bench.train_tasks):
-        raise ConfigError(
-            f"rl.prompts_per_step is {config.prompts_per_step}, but there are {len(bench.train_tasks)} tasks to train on. "
-            "Lower it, or give more tasks."
+        begun = checkpoint is not None
+        return partial(
+            cold_start, demonstrations=([], []) if over else encode_demonstrations(bench, folder, progress, begun=begun)
         )
+    config = bench.config.rl
+    check_enough(bench.config, len(bench.train_tasks))
     if name == "vote_sft":
         return imitate_majority
     if config.stop_rule is not None:
@@ -164,7 +165,7 @@ def _phase(
 
 
 def _open(
-    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None
+    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None, progress: Progress
 ) -> tuple[RunFolder, SkillTTRLConfig]:
     """The locked folder, and the config with its revisions pinned: now, or when the resumed run was started."""
     if not RunFolder.exists(output):
@@ -176,11 +177,29 @@ def _open(
         )
     folder = RunFolder.open(output)
     try:
+        if not folder.checkpoints.is_dir():
+            return folder, _as_it_is_now(folder, config, source, progress)
         folder.belongs_to(config)
         return folder, pin_revisions(take_revisions(config, folder.config))
     except BaseException:
         folder.close()
         raise
+
+
+def _as_it_is_now(
+    folder: RunFolder, config: SkillTTRLConfig, source: str | None, progress: Progress
+) -> SkillTTRLConfig:
+    """The config of a run without a checkpoint, which starts again: what was wrong with it may have been mended since.
+
+    Episodes that were collected stay where they are of the same tasks, player and settings; others are refused by their file.
+    """
+    changed = config_differences(folder.config, config)
+    if not changed:
+        return pin_revisions(take_revisions(config, folder.config))
+    pinned = pin_revisions(config)
+    folder.take_config(pinned, source)
+    progress.notice(f"Nothing was trained here yet, so the config is taken as it is now: {some(changed)}.")
+    return pinned
 
 
 def _go_back(folder: RunFolder, resume: Resume, progress: Progress) -> tuple[Checkpoint | None, dict[str, Any]]:
@@ -249,7 +268,7 @@ def summarise(run: Run) -> Summary:
         entropy_before=before.entropy if before and votes else None,
         entropy_after=after.entropy if after and votes else None,
         flip_rate=sum(flips) / len(flips) if flips else None,
-        steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.phases},
+        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
         warnings=run.warnings,
         stopped=stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None,

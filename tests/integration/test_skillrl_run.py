@@ -1,0 +1,260 @@
+"""SkillRL's pipeline in one run: collect, distill, cold start and reinforcement with skills that evolve, on generated tasks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import RunFolderError, SkillTTRLError
+from skill_ttrl.llm.chat import encode_chat
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import Summary
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages import train
+from skill_ttrl.stages.bank import read_run_bank
+from skill_ttrl.stages.build import make_parts
+from skill_ttrl.stages.demonstrate import ADVICE, demonstrate
+from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.types import Trajectory, from_json
+
+pytest.importorskip("alfworld", reason="the generated games need the floor plans of alfworld")
+
+ALFWORLD = """\
+# verified: never
+name: tiny-alfworld
+phases: [collect, distill, sft, rl]
+env:
+  id: alfworld
+  kwargs: {data: generated, max_steps: 12}
+  train_tasks: 12
+  eval_split: valid_unseen
+  eval_tasks: 2
+agent:
+  template: episode
+  prompts: tiny
+  memory: window
+  history: 2
+  observation_tokens: 1
+  actions: numbered
+  order: words
+  unlisted: [close, examine, help, inventory, look, slice]
+  projection: action
+  max_turns: 4
+data: {max_prompt_tokens: 900}
+model:
+  path: embedded
+  embedded: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1200, merges: 50, numbers: 40}
+collect: {agent: expert, episodes: 24, tries: 2, explore: 0.2}
+demonstrations: {examples: 60, label: advice}
+skills:
+  embedder: hash
+  index: memory
+  in_prompt: 2
+  prompt_tokens: 200
+  max_retrievals: 0
+  update: none
+evolve: {every: 1, threshold: 0.9, min_episodes: 1}
+sft: {steps: 2, batch_size: 4, micro_batch_size: 4, checkpoint_every: 1}
+rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 2}
+rl:
+  reward: env
+  steps: 2
+  prompts_per_step: 2
+  schedule: constant
+  mini_batch_prompts: null
+  micro_batch_size: 8
+  dual_clip: null
+  kl_coef: 0.0
+  invalid_penalty: 0.1
+  checkpoint_every: 1
+eval: {samples: 1, temperature: 0.4, greedy: false, bootstrap_samples: 100}
+runtime: {device: cpu, threads: 1}
+"""
+WEBSHOP = {
+    "name": "tiny-webshop",
+    "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": 6}, "train_tasks": 8, "eval_tasks": 2},
+    "agent.unlisted": [],
+    "collect": {"agent": "careful", "episodes": 8, "explore": 0.1},
+    "sft.steps": 1,
+    "rl.steps": 1,
+}
+PROMISED = (
+    "collected.jsonl collected.jsonl.json demonstrations.jsonl coverage.json metrics.jsonl evaluations.jsonl evolve.jsonl "
+    "trajectories.jsonl bank/log.jsonl checkpoints/sft-000002/model.safetensors checkpoints/rl-000002/model.safetensors "
+    "checkpoints/rl-000002/trainer.pt"
+).split()
+"""What two runs of one seed share, byte by byte."""
+
+
+def webshop() -> SkillTTRLConfig:
+    return load_config_text([f"{key}={json.dumps(value)}" for key, value in WEBSHOP.items()])
+
+
+def load_config_text(overrides: list[str] | None = None) -> SkillTTRLConfig:
+    return load_config(yaml.safe_load(ALFWORLD), overrides or [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train.run(load_config_text(), folder, source=ALFWORLD)
+    return folder
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    return read_jsonl(run / name)[0]
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+def test_every_phase_leaves_its_files(whole: Path) -> None:
+    assert {entry.name for entry in whole.iterdir()} >= {name.split("/")[0] for name in PROMISED}
+    assert len(rows(whole, "collected.jsonl")) == 24
+    with SkillBank.open(whole / "bank", read_only=True) as bank:
+        reasons = [update.reason for update in bank.history()]
+        sources = {skill.source for skill in bank}
+    assert reasons[0] == "distill" and "evolve" in reasons and sources == {"distill", "evolve"}
+    looks = rows(whole, "evolve.jsonl")
+    assert [look["step"] for look in looks] == [0, 1] and sum(look["added"] for look in looks) > 0
+    assert {entry.name for entry in (whole / "checkpoints").iterdir()} >= {"sft-000002", "rl-000002"}
+
+
+def test_coverage_is_of_the_episodes_that_are_imitated(whole: Path) -> None:
+    found = json.loads((whole / "coverage.json").read_text())
+    assert found["examples"] == 60 and found["episodes"] <= 24 and 0 < found["won"] <= found["episodes"]
+    assert sum(found["by_type"].values()) == sum(found["by_verb"].values()) == 60
+    assert "go" in found["by_verb"] and "help" in found["never_done"] and found["not_possible"] == 0
+    assert 0 < found["without_skills"] < 1 and found["distinct_skill_blocks"] > 1
+    assert sum(found["skills_shown"].values()) > 0
+
+
+def test_figures_and_summary_say_what_an_environment_says(whole: Path) -> None:
+    learnt = [row for row in rows(whole, "metrics.jsonl") if row["phase"] == "rl"]
+    assert len(learnt) == 2 and all({"success", "invalid_actions", "bank_skills"} <= row.keys() for row in learnt)
+    assert all(0 <= row["invalid_actions"] <= 1 for row in learnt)
+    found = summary_of(whole)
+    assert found["steps"] == {"sft": 2, "rl": 2}
+    assert found["by_type_before"].keys() == found["by_type_after"].keys() and len(found["by_type_after"]) == 2
+    assert {"accuracy_change", "bank_worth"} <= found["intervals"].keys() and found["accuracy_bank_off"] is not None
+    assert found["bank_skills"] > 0 and found["majority_after"] is None and not found["transductive"]
+    assert {"collect", "distill", "sft", "rl", "evaluate"} <= found["seconds"].keys()
+
+
+def test_the_same_seed_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+    train.run(load_config_text(), tmp_path / "again")
+    for name in PROMISED:
+        assert (tmp_path / "again" / name).read_bytes() == (whole / name).read_bytes(), name
+    assert {**summary_of(tmp_path / "again"), "seconds": 0} == {**summary_of(whole), "seconds": 0}
+    train.run(load_config_text(["seed=1", "rl.steps=1"]), tmp_path / "other")
+    assert (tmp_path / "other" / "collected.jsonl").read_bytes() != (whole / "collected.jsonl").read_bytes()
+
+
+def test_demonstrations_are_chats_that_other_trainers_read(whole: Path) -> None:
+    found = rows(whole, "demonstrations.jsonl")
+    assert len(found) == 60
+    for chat in found:
+        roles = [message["role"] for message in chat["messages"]]
+        assert roles[-1] == "assistant" and "user" in roles and set(roles) <= {"system", "user", "assistant"}
+        answer = chat["messages"][-1]["content"]
+        assert re.fullmatch(r"<action>\[\d+\]</action>", answer), "actions are numbered"
+    assert {chat["task"] for chat in found} <= {each["task"]["id"] for each in rows(whole, "collected.jsonl")}
+
+
+def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(whole: Path) -> None:
+    """The policy's own episodes, made into demonstrations with the skills that it was shown, have the tokens of its prompts."""
+    config = load_config(whole / "config.yaml")
+    parts = make_parts(config, weights=whole / "checkpoints" / "rl-000002")
+    asked = config.demonstrations.model_copy(update={"without_skills": 0.0, "other_skills": 0.0, "examples": None})
+    compared = with_skills = 0
+    for row in rows(whole, "trajectories.jsonl"):
+        played = from_json(Trajectory, json.dumps({key: row[key] for key in row.keys() - {"phase", "step", "sample"}}))
+        steps = [replace(step, info={**step.info, ADVICE: step.admissible[0]}) for step in played.steps]
+        bank = read_run_bank(config.skills, whole, played.bank_version)
+        assert bank is not None and isinstance(parts.agent, SkillAgent)
+        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.seeing(bank.access()), asked, 0))
+        bank.close()
+        assert [each.skills for each in shown] == [played.skills_in_prompt] * len(steps)
+        for step, each in zip(steps, shown, strict=True):
+            assert tuple(encode_chat(parts.context.loaded.tokenizer, each.messages)) == step.prompt_ids
+            compared, with_skills = compared + 1, with_skills + bool(each.skills)
+    parts.backend.close()
+    assert compared > 20 and with_skills > 10
+
+
+def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
+    summary: Summary = train.run(webshop(), tmp_path / "shop")
+    assert (
+        summary.score_after is not None
+        and summary.accuracy_bank_off is not None
+        and summary.steps == {"sft": 1, "rl": 1}
+    )
+    verbs = json.loads((tmp_path / "shop" / "coverage.json").read_text())["by_verb"]
+    assert {"search", "click"} <= verbs.keys()
+    assert {each.task.split for each in read_episodes(tmp_path / "shop" / "collected.jsonl")} == {"train"}
+    (row,) = [row for row in rows(tmp_path / "shop", "metrics.jsonl") if row["phase"] == "rl"]
+    assert {"success", "score", "invalid_actions"} <= row.keys()
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("env.eval_split=test", "There is no split 'test'"),
+        ("rl.loss=gspp", "Unknown.*gspp"),
+        ("rl.advantage=gropo", "Unknown.*gropo"),
+        ("rl.prompts_per_step=50", "there are 12 tasks to train on"),
+        ("distill.teacher=heuristics", "Unknown teacher 'heuristics'"),
+        ("evolve.teacher=openai", "endpoints.teacher"),
+        ("rl.stop_rule=sometimes", "sometimes"),
+        ("phases=[collect, distill]", "A run learns something"),
+        ("collect={agent: walkthrough, explore: 0.5}", "explore has no meaning with walkthrough"),
+        ("waits_for=a part", "waits for a part"),
+    ],
+)
+def test_what_later_phases_cannot_do_is_said_before_anything_is_played(setting: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(SkillTTRLError, match=why):
+        train.run(load_config_text([setting]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_path: Path) -> None:
+    """What was played is not played again; other episodes than those asked for are not taken."""
+    heard = Heard()
+    with pytest.raises(SkillTTRLError, match=r"1\d* positions|has .* positions"):
+        train.run(load_config_text(["model.embedded.max_positions=100"]), tmp_path / "run")
+    played = (tmp_path / "run" / "collected.jsonl").read_bytes()
+    assert not (tmp_path / "run" / "bank").exists()
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        train.run(load_config_text(["rl.steps=1"]), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="explore"):
+        train.run(load_config_text(["collect.explore=0.4"]), tmp_path / "run", resume="auto")
+    train.run(load_config_text(["rl.steps=1"]), tmp_path / "run", resume="auto", progress=heard)
+    assert (tmp_path / "run" / "collected.jsonl").read_bytes() == played
+    assert any("the config is taken as it is now" in text for text in heard.said)
+    assert any("All 24 episodes" in text for text in heard.said)
+    assert any("skills were distilled from 24 episodes" in text for text in heard.said)
+    assert load_config(tmp_path / "run" / "config.yaml").rl.steps == 1
+    with pytest.raises(RunFolderError, match=r"belongs to another config: rl.steps 1 there, 2 here"):
+        train.run(load_config_text(), tmp_path / "run", resume="auto")
+
+
+class Heard(SilentProgress):
+    """Keeps what is noticed."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.said.append(text)
