@@ -103,28 +103,22 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 
 
 def plan_view(found: Plan) -> RenderableType:
-    """What a run would take: a row a phase, then memory, assumptions, and what stands in its way."""
-    table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD)
+    """What a run would take: a row a phase and what each does, then memory, assumptions, and what stands in its way."""
+    table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("phase")
-    table.add_column("what", overflow="fold")
-    for column in (
-        "episodes",
-        "prompt tokens",
-        "answer tokens",
-        "trained tokens",
-        "hours",
-        "usual hours",
-        "questions",
-        "cost",
-    ):
+    tokens = [f"{what}\ntokens" for what in ("prompt", "answer", "learnt")]
+    for column in ("epi-\nsodes", *tokens, "time,\nat most", "time,\nusual", "ques-\ntions", "cost"):
         table.add_column(column, justify="right")
     for each in found.phases:
         table.add_row(*_plan_row(each))
-    total = ["all", "", *[""] * 4, _hours(found.hours), _hours(found.usual_hours), "", _money(found.cost)]
+    total = ["all", *[""] * 4, _hours(found.hours), _hours(found.usual_hours), "", _money(found.cost)]
     table.add_row(*total, style="bold")
     parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
     lines: list[RenderableType] = [
         table,
+        Text(),
+        *(Text(f"{each.phase}: {each.what}") for each in found.phases),
+        Text(),
         Text(f"Model: {found.model}, {found.parameters:,} parameters, of which {found.trainable:,} learn."),
         Text(
             f"Memory: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}."
@@ -147,8 +141,7 @@ def _plan_row(each: PhasePlan) -> list[str]:
     counts = (each.episodes, each.prompt_tokens, each.answer_tokens, each.trained_tokens)
     return [
         each.phase,
-        each.what,
-        *(f"{count:,}" if count < 1e6 else f"{count / 1e6:,.1f}M" for count in counts),
+        *map(_count, counts),
         _hours(each.hours),
         _hours(each.usual_hours),
         f"{each.requests:,}" if each.requests else "",
@@ -156,10 +149,17 @@ def _plan_row(each: PhasePlan) -> list[str]:
     ]
 
 
+def _count(count: int) -> str:
+    if count < 1e6:
+        return f"{count:,}" if count else ""
+    return f"{count / 1e6:.1f}M" if count < 1e9 else f"{count / 1e9:.2f}B"
+
+
 def _hours(hours: float | None) -> str:
     if hours is None:
         return ""
-    return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+    minutes = hours * 60
+    return f"{hours:.1f} h" if minutes >= 60 else f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
 
 
 def _money(cost: float | None) -> str:

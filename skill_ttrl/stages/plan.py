@@ -20,8 +20,8 @@ from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, rec
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
-TEACHER_ANSWER = 1500
-"""Tokens of a teacher's answer, taken for reckoning."""
+TEACHER_ANSWER, THOUGHT = 1500, 300
+"""Tokens of a teacher's answer with skills, and of one with a thought, taken for reckoning."""
 OPENAI = "openai"
 TYPES = 7
 """Types of task of an environment, taken for reckoning: ALFWorld has 6, WebShop's banks 7."""
@@ -99,6 +99,10 @@ def plan(config: SkillTTRLConfig) -> Plan:
             f"it needs {memory.peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters "
             "(model.lora), gradient checkpointing, a smaller micro-batch, or a smaller model"
         )
+    if any(each.requests and each.cost is None for each in phases):
+        assumptions.append(
+            "no cost is given: what the teacher's tokens cost is not known (endpoints.teacher.price_in and price_out, per million)"
+        )
     shares = ", ".join(f"{name} {share:.0%}" for name, share in USUAL.items())
     assumptions.append(f"tokens and hours are bounds; usual hours take {shares} of them")
     return Plan(
@@ -113,9 +117,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
         available,
         _sum([each.hours for each in phases]),
         _sum([each.usual_hours for each in phases]),
-        _sum([each.cost for each in phases if each.requests])
-        if any(each.cost is not None for each in phases)
-        else None,
+        _sum([each.cost for each in phases]),
         assumptions,
         obstacles,
     )
@@ -140,11 +142,18 @@ def _phase(name: str, config: SkillTTRLConfig) -> PhasePlan:
     if name == "sft":
         sft = config.sft
         examples = sft.steps * sft.batch_size
-        return PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
+        found = PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
+        if sft.data is not None or config.demonstrations.thought != OPENAI:
+            return found
+        # Without `demonstrations.examples` every step is imitated: then as many as are learnt from is the best that is known.
+        asked = config.demonstrations.examples or examples
+        cost = _cost(asked, _prompt(config), config.endpoints.teacher, answer=THOUGHT)
+        return replace(found, what=f"{found.what}, thoughts by {OPENAI}", requests=asked, cost=cost)
     if name == "evaluate":
         trained = {"rl", "vote_sft"} & {*config.phases}
         between = (config.rl.steps - 1) // config.rl.validate_every if trained and config.rl.validate_every else 0
-        times = 1 + len(trained) + between
+        bank_off = len(trained) if config.skills is not None and config.skills.use else 0
+        times = 1 + len(trained) + between + bank_off
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
         tasks = config.env.eval_tasks or 0
         what = (
@@ -258,10 +267,12 @@ def _available(device: Device | None) -> int:
     return device_memory("cpu")
 
 
-def _cost(requests: int, prompt_tokens: int, endpoint: EndpointConfig | None) -> float | None:
+def _cost(
+    requests: int, prompt_tokens: int, endpoint: EndpointConfig | None, *, answer: int = TEACHER_ANSWER
+) -> float | None:
     if not requests or endpoint is None or not (endpoint.price_in or endpoint.price_out):
         return None
-    return requests * (prompt_tokens * endpoint.price_in + TEACHER_ANSWER * endpoint.price_out) / 1e6
+    return requests * (prompt_tokens * endpoint.price_in + answer * endpoint.price_out) / 1e6
 
 
 def _sum(values: list[float | None]) -> float | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from io import StringIO
 
+import pytest
+from rich.console import Console
+
+from skill_ttrl.cli.tables import plan_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, reckoned
@@ -45,7 +49,25 @@ def test_a_teacher_costs_what_its_prices_say() -> None:
     asked = {each.phase: each for each in found.phases}
     assert asked["rl"].requests == 30
     assert asked["rl"].cost == pytest.approx(30 * (6000 * 2 + 1500 * 8) / 1e6)
-    assert plan(load_config("skillrl_webshop_lora")).cost is None
+    thoughts = asked["sft"]
+    assert thoughts.requests == 2400 and thoughts.cost == pytest.approx(2400 * (7500 * 2 + 300 * 8) / 1e6)
+    assert found.cost == pytest.approx(sum(each.cost or 0 for each in found.phases))
+    unpriced = plan(load_config("skillrl_webshop_lora"))
+    assert unpriced.cost is None and any("price_in" in text for text in unpriced.assumptions)
+    assert not any("price_in" in text for text in found.assumptions)
+
+
+def test_every_evaluation_is_reckoned_the_one_without_the_bank_too() -> None:
+    evaluated = {each.phase: each for each in plan(load_config("skillrl_webshop_lora")).phases}["evaluate"]
+    assert evaluated.episodes == 64 * (len(("before", "after", "after, bank off")) + 29)  # 29: every 5 of 150 steps
+
+
+def test_a_plan_is_read_whole_on_a_terminal_of_80_columns() -> None:
+    priced = ["endpoints.teacher.price_in=2", "endpoints.teacher.price_out=8"]
+    screen = Console(width=80, file=StringIO())
+    screen.print(plan_view(plan(load_config("skillrl_alfworld", priced))))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    assert "…" not in shown and "5.76B" in shown and "rl: 150 steps of 16 tasks x 8" in shown
 
 
 def test_the_built_in_policy_is_measured_here() -> None:
