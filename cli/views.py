@@ -189,6 +189,10 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
         difference = summary.accuracy_after - summary.accuracy_before
         lines.append(f"Change of avg@{summary.samples}: {difference:+.3f}{interval(change)}, paired over problems.")
+    scored = summary.intervals.get("score_change")
+    if scored and summary.score_before is not None and summary.score_after is not None:
+        difference = summary.score_after - summary.score_before
+        lines.append(f"Change of the score: {difference:+.3f}{interval(scored)}, paired over problems.")
     worth = summary.intervals.get("bank_worth")
     if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
         difference = summary.accuracy_after - summary.accuracy_bank_off

@@ -61,7 +61,7 @@ class Summary:
     """avg@k at further temperatures (as text)."""
     accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """(low, high) of the figure named; paired differences are `accuracy_change`, after - before, and `bank_worth`, after - bank
+    """(low, high) of the figure named; paired differences are `accuracy_change` and `score_change`, after - before, and `bank_worth`, after - bank
     off."""
     confidence: float = 0.95
     """Level of the intervals."""

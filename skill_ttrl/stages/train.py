@@ -286,6 +286,15 @@ def _intervals(
             interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
+    if before and after and before.score is not None and after.score is not None:
+        _, low, high = paired_bootstrap_difference(
+            [result.score or 0.0 for result in before.results],
+            [result.score or 0.0 for result in after.results],
+            confidence=config.eval.confidence,
+            samples=config.eval.bootstrap_samples,
+            seed=config.seed,
+        )
+        found["score_change"] = (low, high)
     for name, one, other in (("accuracy_change", before, after), ("bank_worth", bank_off, after)):
         if one and other and one.accuracy is not None and other.accuracy is not None:
             _, low, high = paired_bootstrap_difference(
