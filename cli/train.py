@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,10 @@ Bank = Annotated[
 ]
 Trajectories = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.jsonl", help="Episodes to imitate. Default with --bank: trajectories.jsonl beside it."),
+    typer.Option(
+        metavar="FILE.jsonl",
+        help="Episodes to imitate. Default with --bank: trajectories.jsonl beside it, or what its run has collected.",
+    ),
 ]
 Examples = Annotated[int | None, typer.Option(min=1, help="Most steps that are imitated.")]
 DryRun = Annotated[
@@ -90,16 +94,17 @@ def sft(
     """Only the supervised cold start of a recipe.
 
     With `--bank` it imitates collected episodes with the bank's skills in their prompts. Without CONFIG it is then the quickstart
-    recipe of the environment that the episodes are of.
+    recipe of the environment that the episodes are of, with their data; what is imitated without `--explore` is won episodes.
     """
     given = list(overrides or [])
     if bank is not None or trajectories is not None:
         episodes = _episodes(bank, trajectories)
         if source is None:
             source = _quickstart_of(episodes)
-        given += [f"demonstrations.trajectories={episodes}", "sft.data=null"]
+            given = [*_as_collected(episodes), *given]
+        given += [_setting("demonstrations.trajectories", episodes), "sft.data=null"]
     if bank is not None:
-        given.append(f"skills.bank={bank}")
+        given.append(_setting("skills.bank", bank))
         output = output or _beside(bank, "sft", resume)
     if examples is not None:
         given.append(f"demonstrations.examples={examples}")
@@ -133,7 +138,7 @@ def rl(
 
     given = list(overrides or [])
     if bank is not None:
-        given.append(f"skills.bank={bank}")
+        given.append(_setting("skills.bank", bank))
         output = output or _beside(bank, "rl", resume)
         if source is None and model is None:
             model = _sft_beside(bank)
@@ -145,7 +150,7 @@ def rl(
         source = str(model / "config.yaml")
     if model is not None:
         weights = find_trained(model).weights if RunFolder.exists(model) else model
-        given.append(f"model.path={weights.resolve()}")
+        given.append(_setting("model.path", weights.resolve()))
     _run(source, changes(given, env, seed, tracker, "rl"), output, resume, as_json, dry_run)
 
 
@@ -159,12 +164,32 @@ def changes(
     return [*own, *(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
 
 
+def _setting(key: str, path: Path) -> str:
+    """A path as an override: whatever is in its name, it is text."""
+    return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
+
+
+def _home(bank: Path) -> Path:
+    """Where what belongs to a bank stands: the folder that it is in."""
+    return bank.parent if bank.name not in ("", "..") else bank.resolve().parent
+
+
+def _run_of(bank: Path) -> Path | None:
+    """The run whose bank it is; None for a bank of its own."""
+    from skill_ttrl.runs.folder import RunFolder
+
+    return next((place for place in (bank, _home(bank)) if RunFolder.exists(place)), None)
+
+
 def _episodes(bank: Path | None, trajectories: Path | None) -> Path:
-    """The file of episodes: what was given, or what stands beside the bank."""
+    """The file of episodes: what was given, what the bank's run has collected, or what stands beside the bank."""
+    from skill_ttrl.stages.gather import COLLECTED
+
     if trajectories is not None:
         return trajectories
     assert bank is not None
-    beside = bank.parent / BESIDE
+    owner = _run_of(bank)
+    beside = _home(bank) / BESIDE if owner is None else owner / COLLECTED
     if not beside.is_file():
         raise ConfigError(
             f"There are no episodes beside the bank ({beside}). Say which to imitate: --trajectories FILE.jsonl; collect some "
@@ -189,13 +214,32 @@ def _quickstart_of(episodes: Path) -> str:
     return recipe
 
 
-def _beside(bank: Path, name: str, resume: str | None) -> Path:
-    return _free_folder(bank.parent / name, resume)
+def _as_collected(episodes: Path) -> list[str]:
+    """What a quickstart recipe takes over from how the episodes were collected: where games or products are, and what can be
+    imitated. Of episodes from elsewhere nothing is known.
+    """
+    from skill_ttrl.runs.trajectory_file import beside, read_identity
+
+    if not beside(episodes).is_file():
+        return []
+    made_with = read_identity(episodes)["made_with"]
+    given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]
+    if not made_with.get("explore"):
+        given.append("demonstrations.label=won")  # nothing else: advice stands beside the steps of those who explored
+    return given
+
+
+def _beside(bank: Path, name: str, resume: str | None) -> Path | None:
+    """The folder of a new run beside a bank; None where the bank is a run's: nothing is put into that."""
+    return None if _run_of(bank) else _free_folder(_home(bank) / name, resume)
 
 
 def _sft_beside(bank: Path) -> Path:
-    """The newest run of `skillttrl sft` beside a bank."""
-    found = _free_folder(bank.parent / "sft", "auto")
+    """The newest run of `skillttrl sft` beside a bank; of a run's bank that run."""
+    owner = _run_of(bank)
+    if owner is not None:
+        return owner
+    found = _free_folder(_home(bank) / "sft", "auto")
     if not (found / "run.json").is_file():
         raise ConfigError(
             f"There is no run of skillttrl sft beside the bank ({found}). Do that first, or say what to start from: a recipe, or "

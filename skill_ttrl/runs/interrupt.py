@@ -62,6 +62,9 @@ class StopSignal:
     ) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+        outer = self._before.get(self.signum or 0)
+        if error is None and self.signum is not None and isinstance(getattr(outer, "__self__", None), StopSignal):
+            signal.raise_signal(self.signum)  # it came when all of this part was done: what it is a part of shall know
 
     def _remember(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None and signum == signal.SIGINT:

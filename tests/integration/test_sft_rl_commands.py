@@ -1,0 +1,268 @@
+"""`skillttrl collect`, `distill`, `sft`, `rl` and `inspect` one after another, as the documentation calls them, and their refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import load_config, recipe_names
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.types import to_json
+from tests.integration.test_cli_commands import Done, refused, skillttrl
+from tests.integration.test_skillrl_run import ALFWORLD
+
+COLLECT = ("collect", "--env", "alfworld", "--data", "generated", "--episodes", 18, "--set", "env.kwargs.max_steps=16")
+SMALL = ("--set", "eval.bootstrap_samples=100", "--set", "rl.steps=1", "--set", "sft.steps=1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory with a recipe, in which the commands were called one after another."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "recipe.yaml").write_text(ALFWORLD)
+    with chdir(folder):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def episodes(place: Path) -> Path:
+    done = skillttrl(*COLLECT, "--explore", 0.25, "-o", "runs/a/trajectories.jsonl")
+    assert done.code == 0 and "18 episodes" in done.out, done
+    return Path("runs/a/trajectories.jsonl")
+
+
+@pytest.fixture(scope="module")
+def bank(episodes: Path) -> Path:
+    done = skillttrl("distill", "--trajectories", episodes, "-o", "runs/a/bank")
+    assert done.code == 0 and "new skills" in done.out, done
+    return Path("runs/a/bank")
+
+
+@pytest.fixture(scope="module")
+def imitated(bank: Path) -> Path:
+    done = skillttrl("sft", "recipe.yaml", "--bank", bank, "--examples", 50, *SMALL)
+    assert done.code == 0 and "Everything is in runs/a/sft." in " ".join(done.out.split()), done
+    return Path("runs/a/sft")
+
+
+@pytest.fixture(scope="module")
+def reinforced(imitated: Path, bank: Path) -> Path:
+    done = skillttrl("rl", "--bank", bank, *SMALL)
+    assert done.code == 0 and "Everything is in runs/a/rl." in " ".join(done.out.split()), done
+    return Path("runs/a/rl")
+
+
+def test_the_cold_start_stands_beside_the_bank_and_shows_its_skills(imitated: Path, bank: Path) -> None:
+    config = load_config(imitated / "config.yaml")
+    assert config.phases == ["sft"] and config.skills is not None and config.skills.bank == "runs/a/bank"
+    assert config.demonstrations.trajectories == "runs/a/trajectories.jsonl" and config.demonstrations.examples == 50
+    shown = read_jsonl(imitated / "demonstrations.jsonl")[0]
+    with SkillBank.open(bank, read_only=True) as began, SkillBank.open(imitated / "bank", read_only=True) as now:
+        known = {skill.id for skill in began}
+        assert {skill.id for skill in now} == known
+    assert len(shown) == 50 and {name for chat in shown for name in chat["skills"]} <= known
+    assert any(chat["skills"] for chat in shown) and not all(chat["skills"] for chat in shown)
+
+
+def test_reinforcement_goes_on_from_the_cold_start_beside_the_bank(reinforced: Path, imitated: Path) -> None:
+    config = load_config(reinforced / "config.yaml")
+    assert config.phases == ["rl"] and config.model.path == str((imitated / "checkpoints" / "sft-000001").resolve())
+    assert config.skills is not None and config.skills.bank == "runs/a/bank" and config.evolve is not None
+    assert config.agent.actions == "numbered", "the recipe is that of the cold start"
+    with SkillBank.open(reinforced / "bank", read_only=True) as bank:
+        assert "evolve" in {skill.source for skill in bank}, "in the run's own bank; the one it began with is as it was"
+    with SkillBank.open(Path("runs/a/bank"), read_only=True) as bank:
+        assert {skill.source for skill in bank} == {"distill"}
+
+
+def test_the_bank_is_looked_at_and_compared(reinforced: Path, bank: Path) -> None:
+    assert "distill" in skillttrl("inspect", bank, "--history").out
+    done = skillttrl("inspect", "--diff", bank, reinforced / "bank")
+    assert done.code == 0 and done.out, done
+    found = skillttrl("inspect", "--diff", bank, reinforced / "bank", "--json").json
+    kinds = {each["kind"] for each in found["skills"]}
+    assert found["same"] + len(found["skills"]) >= 7 and kinds, found
+    for each in (reinforced / "demonstrations.jsonl", reinforced / "evolve.jsonl", reinforced):
+        if each.exists():
+            assert skillttrl("inspect", each).code == 0, each
+
+
+def test_a_taken_folder_is_numbered_and_resume_goes_on_with_the_newest(imitated: Path, bank: Path) -> None:
+    again = skillttrl("sft", "recipe.yaml", "--bank", bank, "--examples", 20, *SMALL, "--json")
+    assert again.code == 0 and again.json["steps"] == {"sft": 1} and Path("runs/a/sft-2/summary.json").is_file()
+    more = ("sft", "recipe.yaml", "--bank", bank, *SMALL, "--resume", "auto")
+    assert skillttrl(*more, "--examples", 20).code == 0
+    assert not Path("runs/a/sft-3").exists()
+    refused(
+        skillttrl(*more, "--examples", 21), 4, "belongs to another config: demonstrations.examples 20 there, 21 here"
+    )
+    shutil.rmtree("runs/a/sft-2")
+
+
+def test_without_a_recipe_the_quickstart_of_the_episodes_environment_is_taken(bank: Path) -> None:
+    if "quickstart_alfworld" not in recipe_names():
+        pytest.skip("the recipe quickstart_alfworld is not shipped")
+    done = skillttrl("sft", "--bank", bank, "--examples", 50, "--dry-run", "--json")
+    assert done.code == 0 and done.json["name"] == "quickstart_alfworld", done
+
+
+def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
+    bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe imitates advice, which is nowhere in episodes that were collected without --explore."""
+    monkeypatch.setattr("skill_ttrl.cli.train._quickstart_of", lambda episodes: "recipe.yaml")
+    assert skillttrl(*COLLECT, "-o", tmp_path / "trajectories.jsonl").code == 0
+    shutil.copytree(bank, tmp_path / "bank")
+    done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)
+    assert done.code == 0, done
+    config = load_config(tmp_path / "sft" / "config.yaml")
+    assert config.demonstrations.label == "won" and config.env.kwargs["data"] == "generated"
+    done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=advice")
+    refused(done, 3, "none says what its player advised")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["sft"], 2, "Say which recipe"),
+        (["rl"], 2, "Say which recipe"),
+        (["rl", "--model", "nowhere"], 2, "Say which recipe"),
+        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes beside the bank (runs/empty/trajectories.jsonl)"),
+        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft beside the bank (runs/empty/sft)"),
+        (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
+        (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "is no episode"),
+        (["sft", "--trajectories", "nowhere.jsonl"], 3, "There is no file of episodes at nowhere.jsonl"),
+        (["sft", "recipe.yaml", "--trajectories", "runs"], 3, "is a folder"),
+        (["sft", "recipe.yaml"], 2, "needs something to imitate"),
+        (["train", "recipe.yaml", "--set", "phases=[distill, sft]"], 2, "needs episodes"),
+        (["train", "recipe.yaml", "--set", "phases=[collect, distill]"], 2, "A run learns something"),
+        (["train", "recipe.yaml", "--set", "phases=[distill, collect, rl]"], 2, "in this order"),
+        (["train", "recipe.yaml", "--set", "skills=null"], 2, "needs a skills section"),
+        (["train", "skillrl_alfworld"], 2, "waits for"),
+        (["rl", "skillrl_webshop", "--bank", "runs/a/bank"], 2, "waits for"),
+        (["train", "recipe.yaml", "--set", "evolve.threshold=1.1"], 2, "evolve.threshold"),
+        (["train", "recipe.yaml", "--set", "data.train={path: 'family:add'}"], 2, "data.train names others"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: str, bank: Path) -> None:
+    Path("runs/empty").mkdir(exist_ok=True)
+    before = sorted(map(str, Path("runs").rglob("*")))
+    done = skillttrl(*words)
+    refused(done, code)
+    assert said in " ".join(done.err.split()), done.err
+    assert sorted(map(str, Path("runs").rglob("*"))) == before
+
+
+def test_a_dry_run_of_a_recipe_that_waits_says_what_it_would_take() -> None:
+    done = skillttrl("train", "skillrl_alfworld", "--dry-run")
+    assert done.code == 0 and "FSDP" in done.out, done
+
+
+def test_a_file_that_was_cut_off_is_used_as_far_as_it_is_whole(episodes: Path, bank: Path, tmp_path: Path) -> None:
+    data = episodes.read_bytes()
+    (tmp_path / "cut.jsonl").write_bytes(data[: len(data) - 400])
+    told = skillttrl("distill", "--trajectories", tmp_path / "cut.jsonl", "-o", tmp_path / "bank")
+    assert told.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(told.out.split())
+    output = ("-o", tmp_path / "sft", "--set", "sft.steps=1", "--set", "eval.bootstrap_samples=100")
+    done = skillttrl("sft", "recipe.yaml", "--trajectories", tmp_path / "cut.jsonl", *output)
+    assert done.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(done.out.split()), (
+        done
+    )
+
+
+def variant(name: str, episodes: Path, *, won: bool | None = None, advice: bool = True) -> Path:
+    """The same episodes, without those that were lost or won, or without what the player advised."""
+    kept = [json.loads(to_json(each)) for each in read_episodes(episodes) if won is None or each.succeeded == won]
+    for row in kept if not advice else []:
+        for step in row["steps"]:
+            step["info"].pop("advice", None)
+    path = Path(f"runs/{name}/trajectories.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    assert kept
+    return path
+
+
+def run_of(episodes: Path, *settings: str) -> Done:
+    words = [word for setting in settings for word in ("--set", setting)]
+    return skillttrl("sft", "recipe.yaml", "--trajectories", episodes, "-o", episodes.parent / "sft", *SMALL, *words)
+
+
+def test_nothing_but_defeats(episodes: Path) -> None:
+    lost = variant("lost", episodes, won=False)
+    done = skillttrl("distill", "--trajectories", lost, "-o", "runs/lost/bank")
+    assert done.code == 0 and "so there are only mistakes to learn from" in " ".join(done.out.split()), done
+    refused(
+        run_of(lost, "demonstrations.label=won"), 3, "nothing to imitate", "0 were won", "demonstrations.label=advice"
+    )
+    assert not Path("runs/lost/sft").exists()
+    assert run_of(lost, "demonstrations.label=advice").code == 0
+
+
+def test_nothing_but_victories(episodes: Path) -> None:
+    won = variant("won", episodes, won=True)
+    done = skillttrl("distill", "--trajectories", won, "-o", "runs/won/bank")
+    assert done.code == 0 and "so it is not known what winners do that losers do not" in " ".join(done.out.split()), (
+        done
+    )
+    assert run_of(won, "demonstrations.label=won").code == 0
+
+
+def test_advice_that_nobody_gave(episodes: Path) -> None:
+    silent = variant("silent", episodes, advice=False)
+    refused(
+        run_of(silent, "demonstrations.label=advice"),
+        3,
+        "none says what its player advised",
+        "demonstrations.label=won",
+    )
+    assert run_of(silent, "demonstrations.label=won").code == 0
+
+
+def test_an_empty_bank_and_one_of_another_schema(episodes: Path) -> None:
+    place = Path("runs/bare")
+    shutil.copytree("runs/a/bank", place / "bank")
+    shutil.copy(episodes, place / "trajectories.jsonl")
+    about = json.loads((place / "bank" / "bank.json").read_text())
+    version = next(key for key in about if "schema" in key)
+    (place / "bank" / "bank.json").write_text(json.dumps({**about, version: 99}))
+    refused(skillttrl("sft", "recipe.yaml", "--bank", place / "bank", *SMALL), 4, "99")
+    assert not (place / "sft").exists()
+    shutil.rmtree(place / "bank")
+    with SkillBank(place / "bank", index="memory"):
+        pass
+    done = skillttrl("sft", "recipe.yaml", "--bank", place / "bank", *SMALL)
+    assert done.code == 0, done
+    shown = read_jsonl(place / "sft" / "demonstrations.jsonl")[0]
+    assert shown and not any(chat["skills"] for chat in shown)
+
+
+def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episodes: Path) -> None:
+    place = Path("runs/odd: [1] #x")
+    shutil.copytree("runs/a/bank", place / "1")
+    shutil.copy(episodes, place / "trajectories.jsonl")
+    recipe = Path("recipe.yaml").resolve()
+    with chdir(place / "1"):
+        assert skillttrl("sft", recipe, "--bank", ".", *SMALL).code == 0
+    done = skillttrl("rl", "--bank", place / "1", "--model", place / "sft", *SMALL)
+    assert done.code == 0 and (place / "rl" / "summary.json").is_file(), done
+
+
+def test_a_run_s_own_bank_brings_what_the_run_collected(tmp_path: Path) -> None:
+    settings = ("--set", "sft.steps=1", "--set", "rl.steps=1", "--set", "eval.bootstrap_samples=100")
+    assert skillttrl("train", "recipe.yaml", "-o", "runs/whole", *settings).code == 0
+    before = sorted(os.listdir("runs/whole"))
+    done = skillttrl("sft", "recipe.yaml", "--bank", "runs/whole/bank", *settings, "--json")
+    assert done.code == 0 and sorted(os.listdir("runs/whole")) == before, "nothing is put into the run"
+    config = load_config("runs/tiny-alfworld/config.yaml")
+    assert config.demonstrations.trajectories == "runs/whole/collected.jsonl"
+    assert skillttrl("rl", "--bank", "runs/whole", *settings, "-o", tmp_path / "rl").code == 0
+    assert "rl-000001" in load_config(tmp_path / "rl" / "config.yaml").model.path

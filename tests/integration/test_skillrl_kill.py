@@ -1,0 +1,212 @@
+"""SkillRL's run killed in each of its phases, and resumed: the weights, the bank and the figures of a run that was never killed.
+
+One process has loaded everything and forks a child for each attempt, as in `test_kill_and_resume`. A child is killed by what it does:
+when it enters a phase for the nth time, so that no clock decides where.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_skillrl_run import ALFWORLD
+from tests.preloaded import run_code
+
+KEPT = """metrics.jsonl evaluations.jsonl evolve.jsonl trajectories.jsonl collected.jsonl collected.jsonl.json demonstrations.jsonl
+coverage.json bank/log.jsonl checkpoints/rl-000003/model.safetensors checkpoints/rl-000003/trainer.pt""".split()
+SETTINGS = ["rl.steps=3", "rl.checkpoint_every=2", "sft.steps=4", "sft.checkpoint_every=2", "evolve.every=1"]
+
+HARNESS = '''
+import json, os, signal, sys
+import skill_ttrl.cli.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.stages.collect as collect, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
+import skill_ttrl.stages.evolve as evolve, skill_ttrl.stages.rl as rl, skill_ttrl.stages.gather as gather
+import skill_ttrl.runs.checkpoint as checkpoint, skill_ttrl.stages.demonstrate as demonstrate
+from skill_ttrl.cli.main import main
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages.collection import Tally
+from skill_ttrl.envs import env_tasks
+
+for split in ("train", "valid_unseen"):
+    env_tasks("alfworld", {"data": "generated", "max_steps": 12}, split, 12)  # listed once, not by every child
+config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
+PLACES = {
+    "collect": (collect, "play_episode"),
+    "kept": (Tally, "add"),
+    "between": (gather, "make_teacher"),
+    "distill": (gather, "distill_into"),
+    "distilled": (SkillBank, "apply"),
+    "demonstrate": (sft, "coverage"),
+    "sft": (sft.SFTLearner, "step"),
+    "rl": (rl, "update"),
+    "evolve": (evolve.Evolver, "round"),
+    "evolved": (SkillBank, "apply"),
+    "evaluate": (RunFolder, "write_text"),
+    "save": (checkpoint, "_seal"),
+}
+
+
+def signalled(place, nth, name, after):
+    """The child signals itself when it comes to a place for the nth time, before or after what is done there."""
+    owner, attribute = PLACES[place]
+    whole, came = getattr(owner, attribute), [0]
+
+    def replaced(*words, **named):
+        came[0] += 1
+        if came[0] == nth and not after:
+            os.kill(os.getpid(), getattr(signal, name))
+        found = whole(*words, **named)
+        if came[0] == nth and after:
+            os.kill(os.getpid(), getattr(signal, name))
+        return found
+
+    setattr(owner, attribute, replaced)
+
+
+def attempt(stop):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    with open(folder + ".log", "a") as log:
+        os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
+    try:
+        if stop is not None:
+            signalled(*stop)
+        more = [word for setting in settings for word in ("--set", setting)]
+        sys.argv = ["skillttrl", "train", config, "-o", folder, "--resume", "auto", *more]
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+print(json.dumps([attempt(stop) for stop in [*stops, None]]))
+'''
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(ALFWORLD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "never-stopped"
+    assert attempts(recipe, folder) == [0]
+    return folder
+
+
+def attempts(recipe: Path, folder: Path, *stops: Sequence[Any], settings: Sequence[str] = SETTINGS) -> Any:
+    """Exit codes of the attempts, each stopped at (place, nth time, signal, whether after it), and of a last one that is not."""
+    done = run_code(HARNESS, recipe, folder, json.dumps(settings), json.dumps(stops), timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def log_of(folder: Path) -> str:
+    return " ".join(folder.with_name(f"{folder.name}.log").read_text().split())
+
+
+def assert_same(stopped: Path, whole: Path) -> None:
+    for name in KEPT:
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (stopped, whole)]
+    assert {**summaries[0], "seconds": 0} == {**summaries[1], "seconds": 0}
+    assert sorted(entry.name for entry in stopped.iterdir()) == sorted(entry.name for entry in whole.iterdir())
+
+
+def killed(place: str, nth: int = 1, *, after: bool = False) -> tuple[str, int, str, bool]:
+    return place, nth, "SIGKILL", after
+
+
+def test_killed_while_skills_are_made_and_while_they_evolve_it_ends_as_if_nothing_had_been(
+    recipe: Path, whole: Path, tmp_path: Path
+) -> None:
+    stops = [killed("distilled", after=True), killed("evolved", 2, after=True)]
+    assert attempts(recipe, tmp_path / "run", *stops) == [-9, -9, 0]
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("place", "nth"),
+    [
+        ("collect", 1),
+        ("collect", 13),
+        ("collect", 24),
+        ("between", 1),
+        ("distill", 1),
+        ("distilled", 1),
+        ("demonstrate", 1),
+        ("sft", 1),
+        ("sft", 3),
+        ("save", 1),
+        ("rl", 1),
+        ("rl", 2),
+        ("evolve", 1),
+        ("evolve", 2),
+        ("evolved", 3),
+        ("save", 3),
+    ],
+)
+def test_killed_anywhere_it_ends_as_if_nothing_had_been(
+    place: str, nth: int, after: bool, recipe: Path, whole: Path, tmp_path: Path
+) -> None:
+    assert attempts(recipe, tmp_path / "run", killed(place, nth, after=after)) == [-9, 0]
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_killed_in_every_phase_of_one_run(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    stops = [
+        killed(place, nth)
+        for place, nth in [
+            ("collect", 5),
+            ("collect", 20),
+            ("distill", 1),
+            ("sft", 2),
+            ("sft", 4),
+            ("evolve", 1),
+            ("rl", 3),
+        ]
+    ]
+    assert attempts(recipe, tmp_path / "run", *stops) == [-9] * len(stops) + [0]
+    assert_same(tmp_path / "run", whole)
+
+
+def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    stops = [
+        ("collect", 10, "SIGINT", False),
+        ("kept", 15, "SIGTERM", True),  # the last one that was left: there is nothing more to play, but to distill
+        ("sft", 1, "SIGTERM", False),
+        ("evolve", 1, "SIGINT", False),
+    ]
+    found = attempts(recipe, tmp_path / "run", *stops)
+    said = log_of(tmp_path / "run")
+    assert found == [130, 143, 143, 130, 0], said
+    assert "Stopped with 9 of 24 episodes kept" in said and "Go on with the same command and --resume auto." in said
+    assert "Stopped before anything was trained" in said and said.count("everything is saved in") == 2
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("place", ["collect", "distill", "distilled", "demonstrate", "sft", "rl", "evolve"])
+def test_asked_to_leave_in_each_phase(name: str, place: str, recipe: Path, whole: Path, tmp_path: Path) -> None:
+    code = {"SIGINT": 130, "SIGTERM": 143}[name]
+    assert attempts(recipe, tmp_path / "run", (place, 2 if place == "collect" else 1, name, True)) == [code, 0]
+    said = log_of(tmp_path / "run")
+    assert "Traceback" not in said and ("Stopped" in said or "saved in" in said), said
+    assert_same(tmp_path / "run", whole)
