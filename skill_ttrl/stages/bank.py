@@ -7,7 +7,7 @@ that version, so a resumed run sees and writes what one that was never stopped w
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from skill_ttrl.skills.extractor import Extractor, make_extractor
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
+from skill_ttrl.skills.hostile import visible
 from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
@@ -151,9 +152,28 @@ class RunBank:
             }
         return figures
 
+    def unshown(self, tasks: Iterable[Task]) -> str:
+        """Which skills no prompt of these tasks would show, for their type is none of theirs, and what to do; empty where there are none.
+
+        A bank by others names types in its own words: without `skills.type_names` its skills for types are left out.
+        """
+        kinds = {task.task_type for task in tasks}
+        here = {self._named_type(kind) for kind in kinds}
+        lost = [each for each in self.bank if each.tier != "general" and each.task_type not in {"", *here}]
+        if not lost or "" in kinds:
+            return ""
+        theirs = ", ".join(sorted({visible(each.task_type) for each in lost}))
+        return (
+            f"{len(lost)} of {len(self.bank)} skills in the bank are for types of task that this run has none of ({theirs}): no prompt "
+            f"shows them. Its own types: {', '.join(sorted(kinds))}. skills.type_names says what the bank calls them."
+        )
+
+    def _named_type(self, kind: str) -> str:
+        return self.config.type_names.get(kind, kind)
+
     def _named(self, task: Task) -> Task:
         """The task with its type as the bank calls it: new skills are found again under that name."""
-        return replace(task, task_type=self.config.type_names.get(task.task_type, task.task_type))
+        return replace(task, task_type=self._named_type(task.task_type))
 
     def _count_uses(self, groups: Sequence[Group], step: int) -> None:
         """Count for each skill the tries that were given it, and those of them that succeeded: evolution retires by that."""

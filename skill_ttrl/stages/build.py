@@ -176,12 +176,14 @@ def build(
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
             evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-            _refuse_leak(train, evaluated)
+            _refuse_leak(config, train, evaluated)
         else:
             evaluated = train
     except BaseException:
         parts.backend.close()
         raise
+    if bank is not None and (unshown := bank.unshown([*train, *evaluated])):
+        progress.notice(unshown, warning=True)
     return Workbench(
         config=config,
         accelerator=parts.accelerator,
@@ -409,11 +411,17 @@ def task_content(task: Task) -> str:
     return json.dumps([task.options, task.seed], sort_keys=True, default=str)
 
 
-def _refuse_leak(train: Sequence[Task], evaluated: Sequence[Task]) -> None:
+def _refuse_leak(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> None:
     trained = {task_content(task) for task in train}
     shared = [task.id for task in evaluated if task_content(task) in trained]
-    if shared:
+    if not shared:
+        return
+    if config.data.train is None and config.data.eval is None:
         raise DataError(
-            f"{len(shared)} tasks are in data.train and in data.eval, first {shared[0]!r}. Held-out tasks must be "
-            "others; to measure on the training tasks themselves (transductive, as TTRL does) leave data.eval out."
+            f"{len(shared)} tasks are in env.train_split ({config.env.train_split}) and in env.eval_split "
+            f"({evaluation_split(config)}), first {shared[0]!r}. Held-out tasks must be others: name another split."
         )
+    raise DataError(
+        f"{len(shared)} tasks are in data.train and in data.eval, first {shared[0]!r}. Held-out tasks must be "
+        "others; to measure on the training tasks themselves (transductive, as TTRL does) leave data.eval out."
+    )

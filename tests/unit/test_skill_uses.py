@@ -57,6 +57,20 @@ def test_without_evolution_a_bank_that_is_not_to_change_counts_nothing() -> None
         assert bank.version == 1
 
 
+def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
+    """They would be left out of every prompt without a word."""
+    tasks = [Task(f"train/{kind}", "shop", task_type=kind) for kind in ("pick_heat_then_place", "look")]
+    skills = [Skill("g", "t", "a", tier="general", task_type="x"), Skill("h", "t", "b", task_type="heat")]
+    with SkillBank(index="memory") as bank:
+        bank.import_skills([*skills, Skill("l", "t", "c", task_type="look"), Skill("any", "t", "d")])
+        said = RunBank(SkillsConfig(), bank).unshown(tasks)
+        assert said.startswith("1 of 4 skills in the bank are for types of task that this run has none of (heat)")
+        assert "look, pick_heat_then_place" in said and "skills.type_names" in said
+        named = SkillsConfig(type_names={"pick_heat_then_place": "heat"})
+        assert RunBank(named, bank).unshown(tasks) == ""
+        assert RunBank(SkillsConfig(), bank).unshown([*tasks, Task("any", "shop")]) == ""
+
+
 def test_what_is_in_use_does_not_go_stale() -> None:
     with SkillBank(index="memory", stale_after=2) as bank:
         bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
