@@ -29,9 +29,10 @@ def by_words(
 ) -> tuple[str, ...]:
     """The same actions, most to the point first, within a rank as they were given.
 
-    First those of which every thing is named by the task, `move mug 1 to desk 1` before `go to desk 1`; then those that the
-    skills name too, in the skills' order; then those of which the first thing is named, `take mug 1 from shelf 2`; then the
-    others; last what was done before.
+    First those of which every thing is named by the task, `move mug 1 to desk 1` before `go to desk 1`; then those of which the
+    first thing is named, what the skills name beside it first, `clean mug 1 with sinkbasin 1` before `move mug 1 to shelf 2`; then
+    those that the skills name, in their order; then the others; last what was done already, since a thing of the task was last
+    dealt with: then all can be of use again.
 
     Args:
         actions: what is possible.
@@ -50,10 +51,11 @@ def by_words(
             return 4, 0
         if things and all(word in named for word in things):
             return 0, -len(things)
-        if things and all(word in named or word in advised for word in things):
-            return 1, min(advised[word] for word in things if word not in named)
         if things and things[0] in named:
-            return 2, 0
+            rest = [advised[word] for word in things if word in advised and word not in named]
+            return 1, min(rest, default=len(advised))
+        if things and all(word in advised for word in things):
+            return 2, min(advised[word] for word in things)
         return 3, 0
 
     return tuple(sorted(actions, key=rank))

@@ -20,15 +20,20 @@ KITCHEN = (
 STEPS = Skill("s", "Steps", "`take X from ...`, then `go to sinkbasin`, then `clean X with sinkbasin`")
 
 
-def test_what_the_task_names_as_a_whole_comes_first_and_what_it_names_in_part_after_the_skills() -> None:
+def test_what_the_task_names_as_a_whole_comes_first_then_in_part_then_what_skills_name() -> None:
     held = ("go to desk 1", "move mug 1 to shelf 1", "go to sinkbasin 1", "move mug 1 to desk 1", "look")
     found = by_words(held, "put a clean mug in desk", [STEPS])
-    assert found == ("move mug 1 to desk 1", "go to desk 1", "go to sinkbasin 1", "move mug 1 to shelf 1", "look")
+    assert found == ("move mug 1 to desk 1", "go to desk 1", "move mug 1 to shelf 1", "go to sinkbasin 1", "look")
+
+
+def test_of_what_is_named_in_part_that_which_the_skills_name_too_comes_first() -> None:
+    held = ("move mug 1 to shelf 1", "clean mug 1 with sinkbasin 1", "go to sinkbasin 2")
+    assert by_words(held, "put a clean mug in desk", [STEPS])[0] == "clean mug 1 with sinkbasin 1"
 
 
 def test_what_was_done_comes_last() -> None:
     found = by_words(KITCHEN, "put a clean mug in drawer", [STEPS], ["go to drawer 1"])
-    assert found[:2] == ("go to sinkbasin 1", "take mug 1 from shelf 1")
+    assert found[:2] == ("take mug 1 from shelf 1", "go to sinkbasin 1")
     assert found[-1] == "go to drawer 1"
 
 
