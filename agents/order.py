@@ -20,6 +20,8 @@ SMALL = frozenset(
     | {"from", "to", "with", "in", "on", "into", "onto", "at", "under"}
 )
 """Words that name nothing."""
+LAST = 10**6
+"""Behind every word of the skills."""
 SKILLS_FIRST: tuple[Tier, ...] = ("task", "general", "mistake")
 """Whose words count first: a skill of the task's type says more of what to do than a general one."""
 
@@ -53,7 +55,7 @@ def by_words(
             return 0, -len(things)
         if things and things[0] in named:
             rest = [advised[word] for word in things if word in advised and word not in named]
-            return 1, min(rest, default=len(advised))
+            return 1, min(rest, default=LAST)
         if things and all(word in advised for word in things):
             return 2, min(advised[word] for word in things)
         return 3, 0
