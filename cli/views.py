@@ -183,7 +183,9 @@ def summary_table(summary: Summary) -> Table:
 
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
-    """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, warnings."""
+    """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, cost, warnings."""
+    from skill_ttrl.runs.report import usage_lines
+
     lines = []
     change = summary.intervals.get("accuracy_change")
     if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
@@ -208,6 +210,7 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:
         lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
+    lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
     return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
 
 

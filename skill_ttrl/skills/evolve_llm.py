@@ -95,7 +95,7 @@ def evolved_by_asking(
     if asking.on_failure == "heuristic":
         notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
         return Lesson(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
-    return Lesson(notes=(*question.notes, f"left out, there is no usable answer. {answer}"), requests=1, failed=1)
+    return Lesson(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
 
 
 def question_of(asking: Asking, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Question:

@@ -19,6 +19,8 @@ BATCH = 64
 SHOWN_CHARS = 24_000
 MOST_CHARS = 1200
 """Characters of a thought that are kept."""
+KEPT = "Where endpoints.teacher.cache names a folder, answers are kept and not asked for again."
+"""What happens to thoughts that were paid for, where the others are not to be had."""
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
 
@@ -30,8 +32,7 @@ class ThoughtAnswer(BaseModel):
 
 
 def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress) -> list[StepShown]:
-    """The demonstrations with thoughts. One that could not be had is left out or stays empty as `skills.on_failure` says; both
-    are said.
+    """The demonstrations with thoughts. One that could not be had stays empty, which is said, unless `skills.on_failure` is `stop`.
 
     Args:
         shown: the demonstrations.
@@ -47,9 +48,12 @@ def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress
     failed = 0
     for begin in range(0, len(shown), BATCH):
         batch = shown[begin : begin + BATCH]
-        for each, answer in zip(
-            batch, asking.ask([question(each, asking) for each in batch], ThoughtAnswer), strict=True
-        ):
+        try:
+            answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
+        except EndpointError as error:
+            ways = "with skills.on_failure=skip a demonstration without a thought has none"
+            raise EndpointError(f"{error} Nothing was trained; {ways}. {KEPT}", error.kind) from None
+        for each, answer in zip(batch, answers, strict=True):
             if isinstance(answer, EndpointError):
                 failed += 1
                 found.append(each)
@@ -59,7 +63,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress
     progress.finish(PHASE)
     if failed:
         progress.notice(
-            f"For {failed} of {len(shown)} demonstrations no thought was had; they have none.", warning=True
+            f"For {failed} of {len(shown)} demonstrations the teacher gave no thought: they have none.", warning=True
         )
     return found
 

@@ -39,6 +39,7 @@ from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import BANK_OFF, check_advantage, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.stages.stopping import stopped_by
+from skill_ttrl.stages.thoughts import KEPT
 from skill_ttrl.stages.vote_sft import imitate_majority
 from skill_ttrl.types import from_json
 
@@ -103,7 +104,10 @@ def run(
             stack.callback(bench.close)
             if bank is not None and "rl" in config.phases:
                 bank.evolver = make_evolver(bench, state)
-            learn = [_phase(name, bench, folder, checkpoint, progress) for name in learning]
+            learn = []
+            for name in learning:
+                with ledger.phase(name), spending(f"Nothing was trained. {KEPT} {GO_ON}"):
+                    learn.append(_phase(name, bench, folder, checkpoint, progress))
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:
@@ -124,8 +128,8 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
-        for name, seconds in spent.items():
-            run.log.time(name, 0, {"seconds": seconds})
+        for gathered, seconds in spent.items():
+            run.log.time(gathered, 0, {"seconds": seconds})
         for name, phase in zip(learning, learn, strict=True):
             with (
                 ledger.phase(name),

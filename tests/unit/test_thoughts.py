@@ -38,7 +38,7 @@ def test_a_thought_cannot_end_its_tag_or_act() -> None:
 
 @pytest.mark.parametrize("bad", ["I think it is right.", '{"thought": 3}', '{"thought": "cut', '{"other": "x"}'])
 def test_an_answer_that_cannot_be_used_stops_or_stays_empty_as_configured(bad: str) -> None:
-    with scripted(bad, bad, bad) as server, pytest.raises(EndpointError):
+    with scripted(bad, bad, bad) as server, pytest.raises(EndpointError, match=r"Nothing was trained.*on_failure=skip"):
         with_thoughts([SHOWN], models(server).asking("teacher"), SilentProgress())
     with scripted(bad, bad, bad) as server:
         (found,) = with_thoughts([SHOWN], models(server, "skip").asking("teacher"), SilentProgress())
