@@ -349,4 +349,4 @@ def _tell(run: Run, step: int, judgement: Judgement, found: Evolved, lesson: Les
         run.warn(f"{TROUBLE} ({lesson.failed} of {lesson.requests} requests): see {EVOLVE_LOG}.", once=TROUBLE)
     left_out = [*lesson.notes, *found.notes]
     if left_out:
-        run.warn(f"{UNUSABLE}, first: {left_out[0].rstrip(".")}. All are in {EVOLVE_LOG}.", once=UNUSABLE)
+        run.warn(f"{UNUSABLE}, first: {left_out[0].rstrip('.')}. All are in {EVOLVE_LOG}.", once=UNUSABLE)
