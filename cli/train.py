@@ -225,7 +225,9 @@ def _as_collected(episodes: Path) -> list[str]:
     made_with = read_identity(episodes)["made_with"]
     given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]
     if not made_with.get("explore"):
-        given.append("demonstrations.label=won")  # nothing else: advice stands beside the steps of those who explored
+        given.append("demonstrations.label=won")  # advice stands beside the steps of those who explored
+        said = "The episodes were collected without --explore: what was done in won ones is imitated (demonstrations.label=won)."
+        Console(stderr=True).print(said, highlight=False)
     return given
 
 

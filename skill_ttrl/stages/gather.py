@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.usage import Ledger
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.folder import RunFolder
@@ -123,7 +123,11 @@ def gather(
         began = time.perf_counter()
         with ledger.phase("distill"):
             episodes = told_episodes(Path(path), progress, progress)
-            found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+            try:
+                found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+            except EndpointError as error:
+                ways = "the same command with --resume auto asks again; with skills.on_failure=skip, or heuristic, it gets over it"
+                raise EndpointError(f"{error} The episodes are kept: {ways}.", error.kind) from None
         played = sum(count for counts in found.episodes.values() for count in counts.values())
         progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
         spent["distill"] = time.perf_counter() - began
@@ -132,8 +136,13 @@ def gather(
 
 
 def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
+    """Collect, with what is said to those who leave early: the command `collect` goes on without being told to, a run does not."""
     try:
         collect_into(path, config, progress)
-    except Interrupted as leaving:  # what it says is of the command `collect`, which goes on without being told to
-        text = str(leaving).replace("Go on with the same command.", "Go on with the same command and --resume auto.")
-        raise Interrupted(text, leaving.exit_code - 128) from None
+    except Interrupted as leaving:
+        raise Interrupted(str(leaving).replace(*_AGAIN), leaving.exit_code - 128) from None
+    except BudgetError as error:
+        raise BudgetError(str(error).replace(*_AGAIN)) from None
+
+
+_AGAIN = ("Go on with the same command.", "Go on with the same command and --resume auto.")

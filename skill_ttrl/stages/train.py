@@ -92,8 +92,10 @@ def run(
                 stack.callback(bank.close)
                 for text in bank.bank.notices:
                     progress.notice(text, warning=True)
+            kept = f"What was collected is kept in {folder.path}. " if "collect" in config.phases else ""
             with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
-                informed, spent = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
+                with spending(f"{kept}{GO_ON}"):
+                    informed, spent = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
                 bench = build(
                     informed,
                     progress,
@@ -101,13 +103,13 @@ def run(
                     bank=bank,
                     stopping=lambda: stop.signum is not None,
                 )
-            stack.callback(bench.close)
-            if bank is not None and "rl" in config.phases:
-                bank.evolver = make_evolver(bench, state)
-            learn = []
-            for name in learning:
-                with ledger.phase(name), spending(f"Nothing was trained. {KEPT} {GO_ON}"):
-                    learn.append(_phase(name, bench, folder, checkpoint, progress))
+                stack.callback(bench.close)
+                if bank is not None and "rl" in config.phases:
+                    bank.evolver = make_evolver(bench, state)
+                learn = []
+                for name in learning:
+                    with ledger.phase(name), spending(f"Nothing was trained. {KEPT} {GO_ON}"):
+                        learn.append(_phase(name, bench, folder, checkpoint, progress))
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import RunFolderError, SkillTTRLError
+from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
@@ -158,7 +159,7 @@ def test_the_same_seed_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None
     for name in PROMISED:
         assert (tmp_path / "again" / name).read_bytes() == (whole / name).read_bytes(), name
     assert {**summary_of(tmp_path / "again"), "seconds": 0} == {**summary_of(whole), "seconds": 0}
-    train.run(load_config_text(["seed=1", "rl.steps=1"]), tmp_path / "other")
+    train.run(load_config_text(["seed=1", "phases=[collect, sft]", "skills=null", "evolve=null"]), tmp_path / "other")
     assert (tmp_path / "other" / "collected.jsonl").read_bytes() != (whole / "collected.jsonl").read_bytes()
 
 
@@ -248,6 +249,29 @@ def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_p
     assert load_config(tmp_path / "run" / "config.yaml").rl.steps == 1
     with pytest.raises(RunFolderError, match=r"belongs to another config: rl.steps 1 there, 2 here"):
         train.run(load_config_text(), tmp_path / "run", resume="auto")
+
+
+def test_a_run_that_goes_on_imitates_what_it_began_with(tmp_path: Path) -> None:
+    """Whatever became of the file of episodes since; what was changed in the run itself is refused."""
+    config = load_config_text(["phases=[collect, sft]", "skills=null", "evolve=null"])
+    train.run(config, tmp_path / "run")
+    ended = (tmp_path / "run" / "checkpoints" / "sft-000002" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "sft-000002")
+    (tmp_path / "run" / "collected.jsonl").write_text("")
+    train.run(config, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "checkpoints" / "sft-000002" / "model.safetensors").read_bytes() == ended
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "sft-000002")
+    (tmp_path / "run" / "demonstrations.jsonl").write_text('{"messages": [{"role": "user"}]}\n')
+    with pytest.raises(RunFolderError, match="does not hold the demonstrations that this run began with"):
+        train.run(config, tmp_path / "run", resume="auto")
+
+
+def test_a_teacher_that_fails_after_collecting_leaves_the_episodes_and_says_how_to_go_on(tmp_path: Path) -> None:
+    told = {"model": "nobody", "base_url": "http://127.0.0.1:9/v1", "max_retries": 0, "timeout": 2}
+    settings = [f"endpoints.teacher={json.dumps(told)}", "distill.teacher=openai", "rl.steps=1"]
+    with pytest.raises(EndpointError, match=r"The episodes are kept: the same command with --resume auto asks again"):
+        train.run(load_config_text(settings), tmp_path / "run")
+    assert len(rows(tmp_path / "run", "collected.jsonl")) == 24 and not (tmp_path / "run" / "bank").exists()
 
 
 class Heard(SilentProgress):
