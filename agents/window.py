@@ -170,7 +170,7 @@ class Window:
         )
 
     def _listed(self, actions: Sequence[str]) -> tuple[str, ...]:
-        lines = [_one_line(action) if "\n" in action else action for action in actions]
+        lines = [action if _ordinary(action) else _one_line(_escaped(action)) for action in actions]
         if self.numbered:
             pairs = enumerate(lines, start=1)
             lines = [self.templates.render("numbered", number=str(number), action=line) for number, line in pairs]
@@ -260,6 +260,11 @@ class Window:
 @lru_cache(maxsize=1024)  # an observation stands in the prompts of the next turns too
 def _escaped(text: str) -> str:
     return escape(text, brackets=False)
+
+
+def _ordinary(action: str) -> bool:
+    """Whether nothing in it can begin a tag or a line; most of a long list is seen to be so without being escaped."""
+    return action.isascii() and action.isprintable() and "<" not in action
 
 
 def _one_line(text: str) -> str:
