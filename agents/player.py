@@ -49,7 +49,7 @@ def make_player(name: str, env_id: str) -> Player:
     """The player called `name` for an environment.
 
     Args:
-        name: `random`, `walkthrough`, `expert`, `rule`, or `module:attribute` of your own.
+        name: `random`, `walkthrough`, `expert`, `rule`, `careful`, or `module:attribute` of your own.
         env_id: the environment's Gymnasium id.
 
     Raises:

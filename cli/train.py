@@ -19,7 +19,7 @@ MaybeSource = Annotated[
     str | None,
     typer.Argument(
         metavar="[CONFIG]",
-        help="A recipe's name or a file. It can be left out with --bank: see below what stands for it.",
+        help="A recipe's name or a file. It can be left out with --bank: what then stands for it is said above.",
     ),
 ]
 Overrides = Annotated[
@@ -143,7 +143,12 @@ def rl(
         if source is None and model is None:
             model = _sft_beside(bank)
     if source is None:
-        if model is None or not RunFolder.exists(model):
+        if model is not None and not RunFolder.exists(model):
+            raise ConfigError(
+                f"There is no run at {model}, and without a recipe the run that --model names says what to do. Name a run of "
+                "skillttrl sft, or a recipe (skillttrl configs list)."
+            )
+        if model is None:
             raise ConfigError(
                 "Say which recipe (skillttrl configs list), or --model with a run of skillttrl sft, whose recipe it then is."
             )
@@ -274,7 +279,7 @@ def _run(
         return
     folder = output or _free_folder(Path("runs") / config.name, resume)
     if verified_note(text) == "never":
-        screen.print(f"{where} says `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
+        screen.print(f"{where} is `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
     with RunView(screen, f"{config.name} → {folder}") as view:
         from skill_ttrl.stages.train import run
 

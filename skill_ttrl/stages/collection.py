@@ -77,6 +77,11 @@ class Place:
                 )
         if not whole:
             tasks = spread([task for task in tasks if not self.types or task.task_type in self.types], most)
+        if most is not None and len(tasks) < most:
+            progress.notice(
+                f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.tries:,} episodes are played, not "
+                f"{self.episodes:,}. More tries play each more often (--tries; collect.tries)."
+            )
         return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
 
     def made_with(self, units: Sequence[Unit], agent: str, seed: int, more: Mapping[str, Any]) -> dict[str, Any]:

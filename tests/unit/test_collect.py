@@ -260,10 +260,18 @@ def test_fewer_episodes_are_of_tasks_that_are_spread_over_the_split_and_its_type
     assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{place}" for place in places]
 
 
+def test_more_episodes_than_there_are_tasks_are_not_cut_down_without_a_word(tmp_path: Path) -> None:
+    heard = Heard()
+    found = run(DOORS, agent="random", episodes=100, output=tmp_path / "out.jsonl", progress=heard)
+    assert found.played < 100 and any(
+        f"{found.played} episodes are played, not 100" in text for text, _ in heard.notices
+    )
+
+
 def test_a_file_does_not_grow_by_more_episodes_and_it_is_said_why(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     run(DOORS, agent="random", episodes=4, output=file)
-    with pytest.raises(RunFolderError, match="episodes 4 there, 8 here.* is of other tasks, for they are spread"):
+    with pytest.raises(RunFolderError, match=r"episodes 4 there, 8 here.* is of other tasks, for they are spread"):
         run(DOORS, agent="random", episodes=8, output=file)
     with pytest.raises(RunFolderError, match="agent") as refused:
         run(DOORS, agent="tests.doors:Opener", episodes=4, output=file)
@@ -280,7 +288,7 @@ def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path:
     run(DOORS, agent="tests.doors:Opener", explore=0.5, output=again)
     run(DOORS, agent="tests.doors:Opener", explore=0.5, seed=1, output=other)
     assert again.read_bytes() == file.read_bytes() != other.read_bytes()
-    with pytest.raises(RunFolderError, match="explore 0.5 there, null here"):
+    with pytest.raises(RunFolderError, match=r"explore 0\.5 there, null here"):
         run(DOORS, agent="tests.doors:Opener", output=file)
 
 
@@ -307,7 +315,7 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 
 def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Path) -> None:
     for agent, words in {
-        "randon": "Did you mean 'random'. Known: expert, random, rule, walkthrough",
+        "randon": "Did you mean 'random'. Known: careful, expert, random, rule, walkthrough",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
         "tests.unit.test_collect:twice": "called without arguments: TypeError: ",
