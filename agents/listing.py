@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from skill_ttrl.agents.order import by_words, verb_of
 from skill_ttrl.types import Skill
 
-_PLACE = re.compile(r"<[^<>]+>")
+PLACE = re.compile(r"<[^<>]+>")
+"""Stands in an action where words of the agent's own do: `search[<your query>]`."""
 _SIGNS = re.compile(r"[\[\]<>\s]+")
 
 
@@ -48,12 +49,12 @@ class Listing:
 def filled_in(action: str, task: str) -> str:
     """An action with the task's words in its place, if it has one and there is a task; else as it is."""
     words = _SIGNS.sub(" ", task).strip()
-    return _PLACE.sub(lambda _: words, action) if words else action
+    return PLACE.sub(lambda _: words, action) if words else action
 
 
 def has_place(action: str) -> bool:
     """Whether an action has a place for words of the agent's own."""
-    return _PLACE.search(action) is not None
+    return PLACE.search(action) is not None
 
 
 AS_LISTED = Listing()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from skill_ttrl.agents.listing import PLACE, has_place
 from skill_ttrl.types import Verdict
 
 LONGEST = 400
@@ -19,7 +20,6 @@ _CLOSE = re.compile(r"</action>", re.IGNORECASE)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _OPS = re.compile(r"<skill_ops\b", re.IGNORECASE)
 _OPS_END = re.compile(r"</skill_ops>", re.IGNORECASE)
-_PLACE = re.compile(r"<[^<>]+>")
 _NUMBER = re.compile(r"\[?([0-9]{1,4})\]?")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
@@ -121,7 +121,7 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
         if number is None:
             continue
         place = int(number[1]) - 1
-        if not 0 <= place < len(admissible) or _PLACE.search(admissible[place]):
+        if not 0 <= place < len(admissible) or has_place(admissible[place]):
             return Projection(text, "invalid", f"there is no action number {number[1]}")
         return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
     return found
@@ -129,7 +129,7 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
 
 def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
     """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
-    by_number = numbered and action in admissible and not _PLACE.search(action)
+    by_number = numbered and action in admissible and not has_place(action)
     return f"[{list(admissible).index(action) + 1}]" if by_number else action
 
 
@@ -186,7 +186,7 @@ def _fills(listed: str, action: str, *, loose: bool = False) -> str | None:
 
     `loose`: what stands around the words may be in other case.
     """
-    pieces = _PLACE.split(listed)
+    pieces = PLACE.split(listed)
     if len(pieces) != 2:
         return None
     before, after = pieces

@@ -139,7 +139,9 @@ class SkillTTRLConfig(Section):
         if self.agent.actions == "numbered" and (self.agent.memory != "window" or self.agent.projection != "action"):
             raise ValueError("agent.actions=numbered needs agent.memory=window and agent.projection=action")
         if (self.agent.order == "words" or self.agent.unlisted) and self.agent.memory != "window":
-            raise ValueError("agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions")
+            raise ValueError(
+                "agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions"
+            )
         if self.agent.memory == "window" and self.skills is not None and self.skills.own_notes:
             raise ValueError("skills.own_notes needs agent.memory=conversation")
         return self

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -131,11 +131,6 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
         steps=trajectory.steps,
         last_observation=trajectory.last_observation,
     )
-
-
-def cases_of(trajectories: Iterable[Trajectory], type_names: Mapping[str, str] | None = None) -> list[Case]:
-    """Those of the episodes in which something was done and nothing failed."""
-    return [case_of(each, type_names) for each in trajectories if each.steps and each.error is None]
 
 
 def fused(

@@ -300,7 +300,9 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
             for step in found.steps:
                 advice = step.info.get("advice", step.action)
                 if advice == "click[buy now]":
-                    wanted = {f"click[{value}]" for _, value in read_wish(goal.instruction).options} & set(step.admissible)
+                    wanted = {f"click[{value}]" for _, value in read_wish(goal.instruction).options} & set(
+                        step.admissible
+                    )
                     page = [each.action for each in found.steps[: found.steps.index(step)]]
                     assert wanted <= set(page)
 
