@@ -131,7 +131,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     [
         (["sft"], 2, "Say which recipe"),
         (["rl"], 2, "Say which recipe"),
-        (["rl", "--model", "nowhere"], 2, "Say which recipe"),
+        (["rl", "--model", "nowhere"], 2, "There is no run at nowhere"),
         (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes beside the bank (runs/empty/trajectories.jsonl)"),
         (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft beside the bank (runs/empty/sft)"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
