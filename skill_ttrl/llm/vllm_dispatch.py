@@ -3,6 +3,9 @@
 A server is asked only after it was seen to have the weights, which is found out, and put right where it must be, by `bring_up`.
 What a server was asked when it was lost goes back among the waiting. At the end every server that has answered is looked at
 once more; the answers of one that somebody gave other weights meanwhile are thrown away and asked for again.
+
+Episodes that go on each by itself are many dispatches at the same time: what they load a server with is counted together, and
+they share their looks at it.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import httpx
 
@@ -26,6 +30,37 @@ UNREACHABLE = "unreachable"
 """Kind of the error for a server that did not come back: others may do its work."""
 
 Body = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class SharedLook(Generic[T]):
+    """A look at a server, in a thread, for all dispatches of one event loop.
+
+    Who asks for one while another is on its way shares the next with all who do. So every look has begun after it was asked for,
+    and a server is looked at once at a time, however many ask.
+
+    Args:
+        look: what is done; blocks.
+    """
+
+    def __init__(self, look: Callable[[Server], T]) -> None:
+        self._look = look
+        self._now: dict[str, asyncio.Task[T]] = {}
+        self._next: dict[str, asyncio.Task[T]] = {}
+
+    async def __call__(self, server: Server) -> T:
+        """What the look finds, or its error."""
+        if server.address not in self._next:
+            work = asyncio.create_task(self._after(self._now.get(server.address), server))
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
+            self._next[server.address] = work
+        return await asyncio.shield(self._next[server.address])
+
+    async def _after(self, earlier: asyncio.Task[T] | None, server: Server) -> T:
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        self._now[server.address] = self._next.pop(server.address)
+        return await asyncio.to_thread(self._look, server)
 
 
 class Dispatch:
@@ -34,9 +69,9 @@ class Dispatch:
     Args:
         servers: to spread them over.
         bodies: the requests; the name of the model is filled in for each server.
-        bring_up: blocks until a server has the present weights; raises `ServerLost` where it does not answer.
-        still: whether what a server has answered is of the weights that it was asked with; blocks.
-        room: most sequences that are asked of one server at once; a single larger request is asked all the same.
+        bring_up: returns when a server has the present weights; raises `ServerLost` where it does not answer.
+        still: whether what a server has answered is of the weights that it was asked with.
+        room: most sequences of this batch that are asked of one server at once; a single larger request is asked all the same.
         patience: seconds in which a lost server must be back.
         notice: told what is being waited for.
         stopping: whether the user wants to leave: then lost servers are not waited for.
@@ -47,8 +82,8 @@ class Dispatch:
         servers: Sequence[Server],
         bodies: Sequence[Body],
         *,
-        bring_up: Callable[[Server], None],
-        still: Callable[[Server], bool],
+        bring_up: Callable[[Server], Awaitable[None]],
+        still: Callable[[Server], Awaitable[bool]],
         room: int,
         patience: float,
         notice: Callable[[str], None],
@@ -87,9 +122,16 @@ class Dispatch:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look_at_all(self) -> None:
-        """Who is there, before anything is handed out: the first to say so would be given everything."""
-        looks = (asyncio.to_thread(self._bring_up, server) for server in self._servers)
-        for server, found in zip(self._servers, await asyncio.gather(*looks, return_exceptions=True), strict=True):
+        """Who is there, before anything is handed out: the first to say so would be given everything.
+
+        Those that are known to be away are not waited for.
+        """
+        away = [server for server in self._servers if server.said]
+        for server in away:
+            self._start(self._revive(server))
+        there = [server for server in self._servers if server not in away]
+        looks = (self._bring_up(server) for server in there)
+        for server, found in zip(there, await asyncio.gather(*looks, return_exceptions=True), strict=True):
             if found is None:
                 self._ready.add(server.address)
             elif isinstance(found, ServerLost):
@@ -97,10 +139,11 @@ class Dispatch:
             else:
                 raise found
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _hand_out(self, client: httpx.AsyncClient) -> None:
         """Give what waits to the servers that are ready, each time to the one with the least to do."""
@@ -111,10 +154,11 @@ class Dispatch:
             free = free or [server for server in ready if self._load[server.address] == 0]
             if not free:
                 return
-            server = min(free, key=lambda each: self._load[each.address])
+            server = min(free, key=lambda each: each.load)
             index = self._waiting.popleft()
             self._load[server.address] += size
-            self._start(self._ask(client, server, index))
+            server.load += size
+            self._start(self._ask(client, server, index)).add_done_callback(partial(_unload, server, size))
 
     async def _ask(self, client: httpx.AsyncClient, server: Server, index: int) -> None:
         found: object
@@ -152,24 +196,30 @@ class Dispatch:
     def _lose(self, server: Server, why: str) -> None:
         if server.address in self._ready:  # it may be told several times, by each request that was lost with it
             self._ready.discard(server.address)
-            self._notice(f"{why}; its requests are sent again.")
+            self._tell(server, "lost", f"{why}; its requests are sent again.")
             self._start(self._revive(server))
 
+    def _tell(self, server: Server, what: str, text: str) -> None:
+        """Tell the user, where no other dispatch has."""
+        if what not in server.said:
+            server.said.add(what)
+            self._notice(text)
+
     async def _revive(self, server: Server) -> None:
-        began, told = time.monotonic(), False
+        began = time.monotonic()
         found: object = None
         while True:
             try:
-                await asyncio.to_thread(self._bring_up, server)
+                await self._bring_up(server)
                 break
             except ServerLost as lost:
                 waited = time.monotonic() - began
                 if waited > self._patience or self._stopping():
                     found = unanswered(server.address, waited, str(lost))
                     break
-                if not told and waited > POLL:
-                    self._notice(f"Waiting for {server.address}, up to {self._patience:.0f} s (vllm.start_timeout).")
-                    told = True
+                if waited > POLL:
+                    text = f"Waiting for {server.address}, up to {self._patience:.0f} s (vllm.start_timeout)."
+                    self._tell(server, "waiting", text)
                 await asyncio.sleep(POLL)
             except Exception as error:
                 found = error
@@ -179,7 +229,7 @@ class Dispatch:
     async def _confirmed(self) -> bool:
         """Whether all answers are of the present weights; those that may not be are waited for again."""
         used = {server.address: server for server, _ in self._answers.values()}
-        kept = await asyncio.gather(*(asyncio.to_thread(self._still, server) for server in used.values()))
+        kept = await asyncio.gather(*(self._still(server) for server in used.values()))
         for server, right in zip(used.values(), kept, strict=True):
             if right:
                 continue
@@ -189,6 +239,10 @@ class Dispatch:
             self._waiting.extend(again)
             self._lose(server, f"{server.address} does not have the weights any more that it was asked with")
         return all(kept)
+
+
+def _unload(server: Server, size: int, asked: asyncio.Task[None]) -> None:
+    server.load -= size
 
 
 def unanswered(address: str, patience: float, why: str) -> EndpointError:

@@ -102,22 +102,27 @@ class Fleet:
             version, process = server.weight_version()
             if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
                 server.process = process
-                return
-            if self.present == ORIGINAL or self._folder is None:
-                raise EndpointError(
-                    f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
-                    "servers for each.",
-                    kind="refused",
-                )
-            self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
-            model = self._context.loaded.model
-            sequences = self._probe.sequences
-            ours = learner_logprobs(model, sequences, self._context.autocast)
-            if self._adapters is not None:
-                self._update(server, self._adapters, sequences, ours)
-                return
-            with weights_file(self._folder, self._name(), model) as path:
-                self._update(server, path, sequences, ours)
+            else:
+                self._bring_back(server, version)
+            server.said.clear()
+
+    def _bring_back(self, server: Server, version: str) -> None:
+        """Bring the present weights to a server that has others."""
+        if self.present == ORIGINAL or self._folder is None:
+            raise EndpointError(
+                f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
+                "servers for each.",
+                kind="refused",
+            )
+        self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
+        model = self._context.loaded.model
+        sequences = self._probe.sequences
+        ours = learner_logprobs(model, sequences, self._context.autocast)
+        if self._adapters is not None:
+            self._update(server, self._adapters, sequences, ours)
+            return
+        with weights_file(self._folder, self._name(), model) as path:
+            self._update(server, path, sequences, ours)
 
     def still(self, server: Server) -> bool:
         """Whether what a server has answered since `bring_up` is of the present weights: nobody gave it others meanwhile.

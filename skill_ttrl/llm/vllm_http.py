@@ -43,6 +43,10 @@ class Server:
     """Of the process that has the present weights."""
     holds: bool = False
     """Whether a process with the present weights was seen there."""
+    load: int = 0
+    """Sequences that it has been asked for and has not given, whoever asked."""
+    said: set[str] = field(default_factory=set, repr=False)
+    """What the user was told of its absence; empty while it is there."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 

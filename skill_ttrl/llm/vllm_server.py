@@ -8,6 +8,7 @@ before it is asked.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.chat import KnowsTokens
+from skill_ttrl.llm.own_loop import OwnLoop
 from skill_ttrl.llm.probe import Gap, Probe
 from skill_ttrl.llm.vllm_checks import check_learnable
-from skill_ttrl.llm.vllm_dispatch import POLL, Dispatch, unanswered
+from skill_ttrl.llm.vllm_dispatch import POLL, Dispatch, SharedLook, unanswered
 from skill_ttrl.llm.vllm_fleet import Fleet
 from skill_ttrl.llm.vllm_http import Server, ServerLost, open_async_client, open_client
 from skill_ttrl.llm.vllm_requests import check_prompt, completions, read_policy, request_seed, sampling_fields
@@ -48,6 +50,8 @@ class VLLMServerBackend(KnowsTokens):
         self.constrains = True
         self.policy_version = 0
         self._client = open_client()
+        self._first = threading.Lock()
+        self._asking = OwnLoop("The sampler of the vLLM servers")
         try:
             self._meet([Server(address, self._client) for address in self._config.servers])
         except BaseException:
@@ -62,6 +66,7 @@ class VLLMServerBackend(KnowsTokens):
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
         self._fleet = Fleet(self._context, servers, self._probe)
+        self._bring_up, self._still = SharedLook(self._fleet.bring_up), SharedLook(self._fleet.still)
         policy = self._context.weights or self._context.config.model.path
         if not self._context.trains and all(_same(root, policy) for _, root, _ in found):
             self._fleet.keep_original()
@@ -81,8 +86,8 @@ class VLLMServerBackend(KnowsTokens):
             EndpointError: no server came back, or one refuses a request.
             WeightSyncError: a server that came back does not take the weights.
         """
-        if self._fleet.present is None:
-            await asyncio.to_thread(self.sync, self.policy_version)
+        if self._fleet.present is None or self._first.locked():
+            await asyncio.to_thread(self.ready)
         prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
         bodies = [
             self._body(prompt, request, sampling, request_seed(seed, number))
@@ -91,16 +96,15 @@ class VLLMServerBackend(KnowsTokens):
         dispatch = Dispatch(
             self._fleet.servers,
             bodies,
-            bring_up=self._fleet.bring_up,
-            still=self._fleet.still,
+            bring_up=self._bring_up,
+            still=self._still,
             room=2 * self._config.max_num_seqs,  # as many again as are decoded: a server is never without work
             patience=self._config.start_timeout,
             notice=self._context.notice,
             stopping=self._context.stopping,
         )
         version = self.policy_version
-        async with open_async_client() as client:
-            answers = await dispatch.run(client)
+        answers = await self._asking.run(_answers(dispatch))
         found = [
             Generation(tuple(prompt), self._completions(answer, request.n, int(body["n"]), version))
             for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
@@ -118,12 +122,22 @@ class VLLMServerBackend(KnowsTokens):
             self._fleet.hand_over(policy_version)
         self.policy_version = policy_version
 
+    def ready(self) -> None:
+        """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
+
+        Raises as `sync`.
+        """
+        with self._first:
+            if self._fleet.present is None:
+                self.sync(self.policy_version)
+
     def rest(self) -> None:
         """Let the servers sleep where `vllm.sleep` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
         self._fleet.rest()
 
     def close(self) -> None:
         """Remove what was put into the folder; the servers go on."""
+        self._asking.close()
         self._fleet.close()
         self._client.close()
 
@@ -174,6 +188,12 @@ class VLLMServerBackend(KnowsTokens):
         if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
             raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
         return completions(self.tokenizer, samples, n, version)
+
+
+async def _answers(dispatch: Dispatch) -> list[dict[str, Any]]:
+    # A client of its own for each batch: one that is kept looks through all of its open connections at every request.
+    async with open_async_client() as client:
+        return await dispatch.run(client)
 
 
 def _malformed(what: str) -> EndpointError:

@@ -5,6 +5,7 @@ The upstream here is scripted: it speaks as a vLLM server and samples nothing. R
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -41,7 +42,8 @@ class Upstream(ThreadingHTTPServer):
         self.root, self.script = root, script
         self.process, self.version, self.length, self.well = "p1", "default", 128, True
         self.answered: list[int] = []
-        self.running = self.most_running = 0
+        self.hangs: threading.Event | None = None
+        self.running = self.most_running = self.looks = 0
         self.counting = threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -59,6 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         upstream = self.server
+        if upstream.hangs is not None:
+            upstream.hangs.wait(5)
+        upstream.looks += self.path == "/weight_info"
         model = {"id": "policy", "root": upstream.root, "parent": None, "max_model_len": upstream.length}
         said: dict[str, dict[str, Any]] = {
             "/v1/models": {"data": [model]},
@@ -166,6 +171,18 @@ def ask(backend: VLLMServerBackend, count: int, n: int = 2) -> list[Generation]:
     return wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
 
 
+def ask_alone(backend: VLLMServerBackend, count: int) -> list[Generation]:
+    """The same by as many callers, each of whom asks for one, as episodes do that go on by themselves."""
+
+    async def every() -> list[list[Generation]]:
+        requests = [Request(token_ids=(number + 10, 3)) for number in range(count)]
+        return await asyncio.gather(
+            *(backend.generate([request], Sampling(max_new_tokens=4), seed=0) for request in requests)
+        )
+
+    return [found for (found,) in wait_for(every())]
+
+
 def assert_each_once(found: list[Generation], count: int, n: int = 2) -> None:
     assert [[done.token_ids for done in each.completions] for each in found] == [
         [(number + 10,)] * n for number in range(count)
@@ -181,6 +198,45 @@ def test_requests_are_spread_and_come_back_in_order(folder: Path, upstreams: Cal
     assert_each_once(ask(backend_for(folder, first, second), 60), 60)
     assert len(first.answered) > 10 and len(second.answered) > 10
     assert sorted(first.answered + second.answered) == list(range(10, 70))
+
+
+def test_callers_of_their_own_share_servers_and_looks(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
+    def slowly(upstream: Upstream, body: dict[str, Any]) -> Any:
+        time.sleep(0.05)
+        return echo(upstream, body)
+
+    first, second = upstreams(slowly), upstreams(slowly)
+    backend = backend_for(folder, first, second)
+    assert_each_once(ask_alone(backend, 60), 60, n=1)
+    assert 25 <= len(first.answered) <= 35  # they know of each other's
+    assert first.looks + second.looks < 60  # where each looked for itself: two before and one after, 180
+
+
+def test_a_loss_is_told_once_and_whoever_comes_later_does_not_wait_for_what_is_away(
+    folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_http, "LOOK_TIMEOUT", 1.5)
+    hangs = threading.Event()
+
+    def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
+        hangs.wait(0.2)
+        upstream.hangs = hangs
+        return None
+
+    notices: list[str] = []
+    dead, healthy = upstreams(dying), upstreams(echo)
+    backend = backend_for(folder, dead, healthy, notices=notices, start_timeout=20)
+    assert_each_once(ask_alone(backend, 30), 30, n=1)
+    assert sum("sent again" in text for text in notices) == 1, notices
+    began = time.monotonic()
+    assert_each_once(ask_alone(backend, 5), 5, n=1)
+    assert time.monotonic() - began < 1
+    dead.script, dead.hangs, dead.process = echo, None, "p2"
+    hangs.set()
+    deadline = time.monotonic() + 10
+    while not dead.answered and time.monotonic() < deadline:
+        assert_each_once(ask_alone(backend, 5), 5, n=1)
+    assert dead.answered, "it is back, and is asked again"
 
 
 def test_no_more_is_asked_at_once_than_a_server_decodes_twice(
