@@ -73,6 +73,7 @@ async def rollout(
     call = threads.call if schedule == "free" or episode_seconds is not None else call_here
     taken = zip(owners, envs.take(len(owners)), strict=True)
     episodes = [Episode(task, env, envs, call, episode_seconds) for task, env in taken]
+    getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
     play = Play(agent, backend, sampling, seed, max_turns, max_prompt_tokens, constrain, on_episode)
     starts = range(0, len(episodes), group_size)
     try:

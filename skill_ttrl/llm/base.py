@@ -62,6 +62,8 @@ class Backend(Protocol):
 
     One that computes where it is called, so that nothing else goes on meanwhile, says `blocks = True`: those who ask at about the same
     time are then asked for in one call. Others take several calls at once.
+
+    One that has something to start before it can sample has `ready()`: a rollout calls it before the time of its episodes counts.
     """
 
     policy_version: int

@@ -99,6 +99,15 @@ class VLLMBackend(KnowsTokens):
         self._probe.take(found)
         return found
 
+    def ready(self) -> None:
+        """Start the engine where it is not there yet.
+
+        Raises:
+            ModelError: vLLM could not start.
+            WeightSyncError: it does not take the policy's weights.
+        """
+        self.engine()
+
     def engine(self) -> Engine:
         """The engine, with the policy's weights; whoever comes while another starts it waits."""
         with self._starting:

@@ -1,0 +1,348 @@
+"""Episodes of several turns on a real vLLM engine and on a really started server: each asks for itself, and all of it is the policy's.
+
+The policy has learnt the generated shop for a few seconds: it clicks and searches, and seldom wins. One server for the whole file; the
+last test kills it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.vllm_fleet import Fleet
+from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.stages import evaluate, train
+from skill_ttrl.stages.bank import bank_in_memory
+from skill_ttrl.stages.build import build
+from skill_ttrl.stages.context import Workbench
+from skill_ttrl.types import Group, Trajectory
+from tests.integration.test_cli_commands import skillttrl
+from tests.integration.test_vllm_server import free_port
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+CLOSE = 1e-4
+"""Largest difference of log-probs in float32 that is rounding, nats."""
+TURNS = 6
+SHOP: dict[str, Any] = {
+    "name": "shop",
+    "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": TURNS}, "train_tasks": 200},
+    "agent": {"template": "episode", "prompts": "tiny", "memory": "window", "history": 3, "observation_tokens": 1}
+    | {"actions": "numbered", "order": "words", "projection": "action", "max_turns": TURNS},
+    "data": {"max_prompt_tokens": 600},
+    "model": {
+        "path": "embedded",
+        "embedded": {"hidden_size": 64, "layers": 2, "heads": 2, "max_positions": 1024, "merges": 600, "numbers": 80},
+    },
+    "skills": {"embedder": "hash", "index": "memory", "in_prompt": 2, "prompt_tokens": 100, "max_retrievals": 0}
+    | {"update": "none"},
+    "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 8},
+    "eval": {"samples": 1, "extra_temperatures": [], "greedy": False, "bootstrap_samples": 100},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+LEARNS: dict[str, Any] = {
+    "env": SHOP["env"] | {"eval_split": "test", "eval_tasks": 8},
+    "collect": {"agent": "careful", "episodes": 300, "tries": 2, "explore": 0.1},
+    "demonstrations": {"examples": 1200, "label": "advice"},
+    "sft": {"steps": 60, "batch_size": 16, "micro_batch_size": 8, "optimizer": "muon", "learning_rate": 4e-3}
+    | {"muon_learning_rate": 0.02},
+}
+REINFORCES: dict[str, Any] = {
+    "phases": ["rl"],
+    "env": SHOP["env"] | {"eval_split": "test", "eval_tasks": 8},
+    "rl": {"reward": "env", "steps": 3, "prompts_per_step": 4, "mini_batch_prompts": None, "invalid_penalty": 0.1}
+    | {"kl_coef": 0.0, "learning_rate": 3e-4, "checkpoint_every": 1},
+}
+GREEDY = Sampling(temperature=0, max_new_tokens=8)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What was cold-started."""
+
+    weights: Path
+    bank: Path
+
+    def bench(self, *overrides: str) -> Bench:
+        config = self.config(*overrides)
+        assert config.skills is not None
+        made = build(config, SilentProgress())
+        made.bank = bank_in_memory(config.skills)
+        return Bench(made)
+
+    def config(self, *overrides: str, **sections: Any) -> SkillTTRLConfig:
+        own = [f"model.path={self.weights}", f"skills.bank={self.bank}"]
+        return load_config(SHOP | REINFORCES | sections, [*own, "rollout.backend=vllm", *overrides])
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    run = tmp_path_factory.mktemp("cold") / "run"
+    train.run(load_config(SHOP | LEARNS | {"phases": ["collect", "distill", "sft"]}), run)
+    return Policy(run / "checkpoints" / "sft-000060", run / "bank")
+
+
+@dataclass
+class Served:
+    address: str
+    state: Path
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        folder = self.state.parent / "transfer"
+        return "vllm.mode=server", f"vllm.servers=[{self.address}]", f"vllm.transfer_folder={folder}"
+
+    @property
+    def running(self) -> int:
+        """Requests that it has and has not answered."""
+        text = httpx.get(f"{self.address}/metrics", trust_env=False, timeout=60).text
+        names = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
+        found = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(names)]
+        assert len(found) == 2
+        return int(sum(found))
+
+    @property
+    def pid(self) -> int:
+        return int(json.loads(self.state.read_text())["servers"][0]["pid"])
+
+
+@pytest.fixture(scope="module")
+def served(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    logs = tmp_path_factory.mktemp("served")
+    options = ["--port", free_port(), "--max-model-len", 1024, "--max-num-seqs", 64, "--log-dir", logs, "--json"]
+    options += ["--transfer-folder", logs / "transfer"]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", policy.weights, *options]
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        yield Served(json.loads("".join(lines))["servers"][0]["address"], logs / "servers.json")
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture(params=["engine", "server"])
+def settings(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Of either kind of sampler."""
+    return () if request.param == "engine" else request.getfixturevalue("served").settings
+
+
+@dataclass
+class Bench:
+    """A workbench whose sampler is looked at."""
+
+    bench: Workbench
+    asking: int = 0
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        generate = self.bench.backend.generate
+
+        async def counted(requests: Any, *rest: Any, **more: Any) -> Any:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+            try:
+                return await generate(requests, *rest, **more)
+            finally:
+                self.asking -= 1
+
+        self.bench.backend.generate = counted  # type: ignore[method-assign]
+
+    def play(self, sampling: Sampling, count: int = 12, tries: int = 1) -> list[Trajectory]:
+        groups = self.bench.play(self.bench.train_tasks[:count], tries, sampling, seed=0)
+        return [each for group in groups for each in group.trajectories]
+
+    def gap(self, played: Sequence[Trajectory]) -> float:
+        """The largest difference between what was said of a token and what the learner computes for it."""
+        worst = 0.0
+        for step in (step for each in played for step in each.steps):
+            assert step.completion is not None
+            ids = torch.tensor([[*step.prompt_ids, *step.completion.token_ids]])
+            with torch.no_grad():
+                logits = self.bench.policy.model(input_ids=ids).logits[0, len(step.prompt_ids) - 1 : -1].float()
+            own = torch.log_softmax(logits, -1).gather(1, ids[0, len(step.prompt_ids) :, None]).squeeze(1)
+            worst = max(worst, float((own - torch.tensor(step.completion.logprobs)).abs().max()))
+        return worst
+
+
+@pytest.fixture
+def bench(policy: Policy, settings: tuple[str, ...]) -> Iterator[Bench]:
+    made = policy.bench(*settings)
+    yield made
+    made.bench.close()
+
+
+def done(groups: Sequence[Trajectory]) -> list[tuple[str, list[str]]]:
+    return [(each.stop_reason, [step.action for step in each.steps]) for each in groups]
+
+
+@pytest.fixture(scope="module")
+def by_hf(policy: Policy) -> list[tuple[str, list[str]]]:
+    """What the learner's own model does in lockstep, greedily."""
+    made = policy.bench("rollout.backend=hf")
+    try:
+        return done(made.play(GREEDY))
+    finally:
+        made.bench.close()
+
+
+def test_episodes_that_ask_for_themselves_do_what_the_learner_would(
+    bench: Bench, by_hf: list[tuple[str, list[str]]]
+) -> None:
+    bench.bench.backend.sync(3)
+    assert done(bench.play(GREEDY)) == by_hf and len({str(each) for each in by_hf}) > 3
+    played = bench.play(Sampling(max_new_tokens=8), tries=4)
+    assert bench.most > 8, "they ask side by side"
+    assert len(played) == 48 and not [each.error for each in played if each.error]
+    steps = [step for each in played for step in each.steps]
+    assert bench.gap(played[::4]) < CLOSE
+    assert {step.completion.policy_version for step in steps if step.completion} == {3}
+    assert sum(step.verdict == "valid" for step in steps) > len(steps) / 2
+    assert any(each.skills_in_prompt for each in played), "of the bank that was distilled"
+    decode = bench.bench.policy.tokenizer.decode
+    for each in played[:8]:
+        for before, step in zip(each.steps, each.steps[1:], strict=False):
+            shown = before.verdict != "valid" or before.action[:12] in decode(list(step.prompt_ids))
+            assert shown, "the window shows what was done"
+
+
+def test_who_is_out_of_time_leaves_nothing_behind_in_the_sampler(
+    policy: Policy, settings: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    made = policy.bench(*settings, "rollout.episode_seconds=0.5")
+    backend: Any = made.bench.backend
+    endless = Sampling(temperature=2.0, max_new_tokens=400)
+    try:
+        late = made.play(endless, tries=8)
+        assert [each.stop_reason for each in late].count("timeout") > 48
+        until = time.monotonic() + 10
+        while (left := _unanswered(backend, request)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert left == 0
+        made.bench.config.rollout.episode_seconds = 60
+        played = made.play(Sampling(max_new_tokens=8), count=4, tries=2)
+        assert {each.stop_reason for each in played} <= {"terminated", "truncated"} and made.gap(played) < CLOSE
+    finally:
+        made.bench.close()
+
+
+def _unanswered(backend: Any, request: pytest.FixtureRequest) -> int:
+    if hasattr(backend, "engine"):
+        return int(backend.engine().call(lambda llm: llm.llm_engine.get_num_unfinished_requests()))
+    served: Served = request.getfixturevalue("served")
+    return served.running
+
+
+def test_the_start_of_an_engine_takes_nobodys_time(policy: Policy) -> None:
+    found = evaluate.run(policy.weights, ["rollout.backend=vllm", "rollout.episode_seconds=4"])
+    assert found.failed == 0 and found.problems == 8
+
+
+def test_a_policy_that_a_server_does_not_have_is_brought_there_once(
+    policy: Policy, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody syncs before, as in an evaluation, all episodes come at once to a server that has other weights."""
+    handed: list[int] = []
+    hand_over = Fleet.hand_over
+
+    def counted(self: Fleet, version: int) -> None:
+        handed.append(version)
+        hand_over(self, version)
+
+    monkeypatch.setattr(Fleet, "hand_over", counted)
+    made = policy.bench(*served.settings)
+    try:
+        played = made.play(Sampling(max_new_tokens=8), count=8)
+    finally:
+        made.bench.close()
+    assert len(handed) == 1 and made.gap(played) < CLOSE
+
+
+def test_reinforced_by_the_shop_it_follows_and_goes_on(
+    policy: Policy, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train.run(policy.config(*settings), run)
+    _look_at(run)
+    for name in ("rl-000003", "rl-000002"):
+        for path in sorted((run / "checkpoints" / name).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (run / "checkpoints" / name).rmdir()
+    (run / "summary.json").unlink()
+    train.run(policy.config(*settings), run, resume="auto")
+    _look_at(run)
+
+
+def _look_at(run: Path) -> None:
+    rows = [row for row in read_jsonl(run / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(0 < row["sampler_gap"] < CLOSE and row["grad_norm"] > 0 for row in rows), rows
+    assert all(row["failed_rollouts"] == 0 and 1 <= row["episode_steps"] <= TURNS for row in rows)
+    versions: dict[int, set[int]] = {}
+    for line in read_jsonl(run / "trajectories.jsonl")[0]:
+        found = {step["completion"]["policy_version"] for step in line["steps"]}
+        versions.setdefault(line["step"], set()).update(found)
+    assert versions == {0: {0}, 1: {1}, 2: {2}}
+
+
+def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, served: Served, tmp_path: Path) -> None:
+    (model,) = httpx.get(f"{served.address}/v1/models", trust_env=False, timeout=60).json()["data"]
+    path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
+    endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
+    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"dialect": "vllm"}})
+    path.write_text(config.to_yaml(sparse=True))
+    words = ["collect", "--env", "webshop", "--data", "generated", "--agent", f"openai:{model['id']}", "-o", out]
+    words += ["--episodes", 24, "--tries", 2, "--config", path, "--json"]
+    found = skillttrl(*words)
+    assert found.code == 0, found
+    lines = read_jsonl(out)[0]
+    assert len(lines) == 24 and found.json["overall"]["episodes"] == 24
+    assert all(line["error"] is None and line["steps"] for line in lines)
+    steps = [step for line in lines for step in line["steps"]]
+    assert sum(step["verdict"] == "valid" for step in steps) > len(steps) / 2
+    usage = read_jsonl(Path(f"{out}.usage.jsonl"))[0]
+    assert {line["outcome"] for line in usage} <= {"ok", "length"}
+    assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0
+
+
+def test_a_server_that_is_killed_under_episodes_loses_none(
+    policy: Policy, served: Served, by_hf: list[tuple[str, list[str]]]
+) -> None:
+    """Last: the server is started again."""
+    made = policy.bench(*served.settings).bench
+    made.backend.sync(7)
+    before, ended = served.pid, list[Trajectory]()
+
+    def kill(trajectory: Trajectory) -> None:
+        ended.append(trajectory)
+        if len(ended) == 4:
+            threading.Thread(target=os.kill, args=(before, signal.SIGKILL)).start()
+
+    try:
+        groups: list[Group] = made.play(made.train_tasks[:12], 4, GREEDY, 0, on_episode=kill)
+        assert served.pid != before
+        assert [done(group.trajectories) for group in groups] == [[each] * 4 for each in by_hf]
+    finally:
+        made.close()
