@@ -332,7 +332,7 @@ def test_training_follows_through_a_server(
     served: Served, tmp_path: Path, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The corpus decides how many tokens there are; the server's model has so many.
-    monkeypatch.setattr("skill_ttrl.llm.load.build_tokenizer", lambda corpus: build_tokenizer(QUESTIONS))
+    monkeypatch.setattr("skill_ttrl.llm.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
     run = tmp_path / "run"
     shape = SHAPE.model_dump()
     options = [f"model.embedded={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]
