@@ -329,8 +329,9 @@ class Terminal:
                 self.type(key)
             while self._read(seconds=5):
                 pass
-            if self.process.poll() is not None:
-                return self.process.returncode
+            # The end of the terminal is seen before the process has ended.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.wait(timeout=5)
         raise AssertionError(f"it goes on: {self.shown}")
 
     def close(self) -> None:
