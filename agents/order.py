@@ -22,8 +22,8 @@ SMALL = frozenset(
 """Words that name nothing."""
 LAST = 10**6
 """Behind every word of the skills."""
-SKILLS_FIRST: tuple[Tier, ...] = ("task", "general", "mistake")
-"""Whose words count first: a skill of the task's type says more of what to do than a general one."""
+ADVISING: tuple[Tier, ...] = ("task", "general")
+"""Whose words count, first those of the task's type. What a mistake names is to be avoided."""
 
 
 def by_words(
@@ -43,8 +43,7 @@ def by_words(
         done: actions of the episode so far.
     """
     named = _words(task)
-    ordered = sorted(skills, key=lambda skill: SKILLS_FIRST.index(skill.tier))
-    advised = _places(" ".join(skill.text for skill in ordered))
+    advised = _places(" ".join(skill.text for tier in ADVISING for skill in skills if skill.tier == tier))
     over = set(done[_last_dealt_with(tuple(done), named) :])
 
     def rank(action: str) -> tuple[int, int]:
