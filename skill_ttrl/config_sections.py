@@ -99,7 +99,8 @@ class AgentConfig(Section):
     """In which order a prompt of `memory: window` lists them. `listed`: as the environment does. `words`: those whose thing the task names
     first, then those that the skills name, what was done already last; of a list that is too long the end is cut."""
     unlisted: list[str] = Field(default_factory=list)
-    """Verbs whose actions such a prompt does not list, though they are possible (SkillRL: `help` in ALFWorld)."""
+    """Verbs whose actions such a prompt does not list (SkillRL: `help` in ALFWorld). Written all the same, they count as invalid and
+    are played."""
     projection: Literal["none", "action", "skillrl"] = "none"
     """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
     is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""
