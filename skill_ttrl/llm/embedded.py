@@ -1,8 +1,8 @@
 """The built-in policy: a small Qwen2 in Hugging Face format and a tokenizer made on the spot.
 
 It exists so that everything can be run without a download: it is a real transformer that really learns, and it knows
-nothing but what its cold start taught it. Text of any kind survives the tokenizer (byte-level); digits are one token
-each, so that arithmetic is written digit by digit.
+nothing but what its cold start taught it. The tokenizer is byte-level, so it has tokens for text of any kind, which it reads in
+Unicode's normal form C, as Qwen2's does; digits are one token each, so that arithmetic is written digit by digit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import EmbeddedConfig
@@ -24,8 +24,8 @@ TAGS = ("think", "answer", "action", "skill", "skill_ops")
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How text is taken apart before merges: Qwen2's own pattern, because transformers gives it to every tokenizer that it loads beside
-a Qwen2 model; another one here would read the same text otherwise once the policy is saved."""
+"""How text is taken apart before merges. transformers gives this pattern, and the normaliser NFC, to every tokenizer that it loads
+with a Qwen2 model, whatever the tokenizer's file says: with others, the same text would have other ids once the policy is saved."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -46,6 +46,7 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = N
     """
     shape = shape or EmbeddedConfig()
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()  # see WORDS
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORDS), "isolated"),
@@ -69,6 +70,7 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = N
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
+        unk_token="<|endoftext|>",  # as Qwen2's; every byte has a token, so it is never used
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+import json
+import unicodedata
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from skill_ttrl.config import EmbeddedConfig, ModelConfig
 from skill_ttrl.llm.chat import encode_chat, encode_plain
@@ -81,11 +83,53 @@ def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -
     assert tiny_model[1].eos_token_id not in ids
 
 
-def test_a_saved_built_in_policy_reads_text_as_it_did_before(tmp_path: Path) -> None:
-    texts = ["click[red] then `take mug 1`,(go)\n\n x-large's 12.5\tend", "[7] [12] [41] <action>[3]</action>"] * 8
-    shape = EmbeddedConfig(merges=200, numbers=40)
-    tokenizer = build_tokenizer(texts, shape)
-    save_model(build_model(shape, tokenizer, 0), tokenizer, tmp_path)
-    again = load_tokenizer(ModelConfig(path=str(tmp_path)))
-    assert [again(text)["input_ids"] for text in texts] == [tokenizer(text)["input_ids"] for text in texts]
-    assert len(tokenizer("[40]")["input_ids"]) == 1 < len(tokenizer("[41]")["input_ids"])
+SHAPE = EmbeddedConfig(hidden_size=32, heads=4, merges=200, numbers=40)
+READABLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+"""Any text that UTF-8 can hold, decomposed accents and Hangul, controls and private characters among it."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The built-in tokenizer as made, and as read from a checkpoint, from a checkpoint of that, and by transformers alone."""
+    texts = ["click[red] then `take mug 1`,(go)\n\n x-large's 12.5\tend", "Cafe\u0301 <action>[3]</action>"] * 8
+    made = build_tokenizer(texts, SHAPE)
+    model, found = build_model(SHAPE, made, 0), [made]
+    for generation in range(2):
+        folder = tmp_path_factory.mktemp(f"saved-{generation}")
+        save_model(model, found[-1], folder)
+        found.append(load_tokenizer(ModelConfig(path=str(folder))))
+    return [*found, AutoTokenizer.from_pretrained(folder)]
+
+
+def everything(tokenizer: Any) -> dict[str, Any]:
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts["model"] = {name: value or None for name, value in parts["model"].items()}
+    return {**parts, "roles": tokenizer.special_tokens_map, "clean_up": tokenizer.clean_up_tokenization_spaces}
+
+
+def test_a_tokenizer_that_is_read_back_is_the_one_that_was_made(saved: list[Any]) -> None:
+    for again in saved[1:]:
+        assert everything(again) == everything(saved[0])
+        assert again.chat_template == saved[0].chat_template
+
+
+@pytest.mark.parametrize(
+    "text", ["Cafe\u0301", "\u212b", "\u1112\u1161\u11ab", "\u0344", "[40]\u0338", " \t\r\n\x00\ufffd", "<think>\u0301"]
+)
+def test_text_in_no_normal_form_has_the_same_tokens_once_the_policy_is_saved(text: str, saved: list[Any]) -> None:
+    assert len({tuple(tokenizer.encode(text)) for tokenizer in saved}) == 1
+    assert saved[0].decode(saved[0].encode(text)) == unicodedata.normalize("NFC", text)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=READABLE | HOSTILE)
+def test_the_same_text_has_the_same_tokens_always(text: str, saved: list[Any]) -> None:
+    plain, chat = encode_plain(saved[0], text), encode_chat(saved[0], [Message("user", text)])
+    for again in saved[1:]:
+        assert encode_plain(again, text) == plain
+        assert encode_chat(again, [Message("user", text)]) == chat
+        assert again.decode(plain) == saved[0].decode(plain)
+
+
+def test_a_number_in_brackets_is_one_token(saved: list[Any]) -> None:
+    assert len(saved[0]("[40]")["input_ids"]) == 1 < len(saved[0]("[41]")["input_ids"])
