@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import importlib.resources
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -121,30 +122,25 @@ class SkillTTRLConfig(Section):
         return phases
 
     @model_validator(mode="after")
-    def _notes_need_later_turns(self) -> SkillTTRLConfig:
-        if (
-            self.skills is not None
-            and self.skills.own_notes
-            and (self.agent.max_turns < 2 or not self.skills.max_retrievals)
-        ):
-            raise ValueError("skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0")
+    def _sections_fit_together(self) -> SkillTTRLConfig:
+        if problems := [*self._contradictions()]:
+            raise ValueError("\n".join(problems))  # one line each: all of them are shown at once
         return self
 
-    @model_validator(mode="after")
-    def _phases_have_what_they_need(self) -> SkillTTRLConfig:
+    def _contradictions(self) -> Iterator[str]:
+        notes = self.skills is not None and self.skills.own_notes
+        if notes and self.skills and (self.agent.max_turns < 2 or not self.skills.max_retrievals):
+            yield "skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
         if "distill" in self.phases and self.skills is None:
-            raise ValueError("the phase distill needs a skills section: it is where the skills go")
+            yield "the phase distill needs a skills section: it is where the skills go"
         if self.evolve is not None and self.skills is None:
-            raise ValueError("evolve needs a skills section: it is where the skills go")
+            yield "evolve needs a skills section: it is where the skills go"
         if self.agent.actions == "numbered" and (self.agent.memory != "window" or self.agent.projection != "action"):
-            raise ValueError("agent.actions=numbered needs agent.memory=window and agent.projection=action")
+            yield "agent.actions=numbered needs agent.memory=window and agent.projection=action"
         if (self.agent.order == "words" or self.agent.unlisted) and self.agent.memory != "window":
-            raise ValueError(
-                "agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions"
-            )
-        if self.agent.memory == "window" and self.skills is not None and self.skills.own_notes:
-            raise ValueError("skills.own_notes needs agent.memory=conversation")
-        return self
+            yield "agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions"
+        if notes and self.agent.memory == "window":
+            yield "skills.own_notes needs agent.memory=conversation"
 
     def to_yaml(self, *, sparse: bool = False) -> str:
         """The config as YAML; `sparse` leaves out what equals the defaults."""
@@ -176,7 +172,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     try:
         return SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, where)) from None
+        raise ConfigError(_explain(error, where, data)) from None
 
 
 def recipe_names() -> list[str]:
@@ -266,22 +262,57 @@ def _recipe_hint(name: str) -> str:
 
 MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
 """Fields whose value no message shows: a key may have been put there by mistake."""
+MAX_SHOWN = 200
+"""Characters of a wrong value that a message shows."""
 
 
-def _explain(error: ValidationError, where: str) -> str:
-    lines = [f"{where} has {error.error_count()} problem{'s' if error.error_count() > 1 else ''}:"]
+def _explain(error: ValidationError, where: str, data: Mapping[str, Any]) -> str:
+    problems = [*_problems(error)]
+    # A wrong value hides what contradicts another section: pydantic looks at the whole only once every part is right.
+    bare, changed = copy.deepcopy(dict(data)), []
+    for place in [problem["loc"] for problem in error.errors()]:
+        changed += [str(place[-1])] if _without(bare, place) else []
+    try:
+        SkillTTRLConfig.model_validate(bare)
+    except ValidationError as further:
+        rest = [
+            each
+            for each in _problems(further)
+            if not any(re.search(rf"\b{re.escape(name)}\b", each) for name in changed)
+        ]
+        problems += [each for each in rest if each not in problems]
+    return "\n".join([f"{where} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:", *problems])
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """One line for each mistake that pydantic has found."""
     for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
+        path = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             section = _section_at(problem["loc"][:-1])
             known = section.model_fields if section else ()
-            lines.append(f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1]), known)}")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
-            found = "" if hidden else f" (found {problem['input']!r})"
-            lines.append(f"  {path or 'config'}: {message}{found}.")
-    return "\n".join(lines)
+            yield f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1])[:80], known)}"
+            continue
+        hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
+        found = "" if hidden else f" (found {_shortened(problem['input'])})"
+        for message in problem["msg"].removeprefix("Value error, ").split("\n"):
+            yield f"  {path or 'config'}: {message}{found}."
+
+
+def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:
+    """Take the value at `place` out; False where a whole section is wrong, or the way there leads through no sections."""
+    node: Any = data
+    for key in place[:-1]:
+        node = node.get(key) if isinstance(node, dict) else None
+    if not place or not isinstance(node, dict) or isinstance(node.get(place[-1]), dict) or place[-1] not in node:
+        return False
+    del node[place[-1]]
+    return True
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:

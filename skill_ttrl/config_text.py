@@ -1,7 +1,8 @@
 """The text of a config: YAML 1.2's core schema, or JSON.
 
 PyYAML reads YAML 1.1, where `1e-6` is text, `no` is false, `12:30` is 750 and a key given twice counts silently once. A
-config must mean what it looks like, so only null, true, false and decimal numbers are more than text here.
+config must mean what it looks like, so only null, true, false and decimal numbers are more than text here. Aliases, tags and
+deep nesting are refused: a few lines of them can stand for gigabytes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from skill_ttrl.errors import ConfigError
 
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
 _DIGITS = list("-+.0123456789")
+MAX_DEPTH = 40
+"""Sections in sections; a config has five."""
+MAX_DIGITS = 300
+"""Of a whole number; Python reads no more than 4,300."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -24,13 +29,18 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refusal("a key is a single word, not a list or a mapping", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice", key.start_mark
-                )
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+                raise _refusal(f"the key {key.value[:80]!r} is given twice", key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        """A decimal number, which the resolver has recognised."""
+        if len(node.value) > MAX_DIGITS:
+            raise _refusal(f"a number of {len(node.value):,} digits", node.start_mark)
+        return int(node.value)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -44,6 +54,7 @@ _Loader.add_implicit_resolver(
 )
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"), _DIGITS)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _DIGITS)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _DIGITS)
 
 
@@ -60,12 +71,12 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
     """Keys and values of a YAML or JSON text; `where` names it in messages.
 
     Raises:
-        ConfigError: it is neither, holds a key twice, or is not a mapping.
+        ConfigError: it is neither, holds a key twice, is nested too deeply, has aliases or tags, or is not a mapping.
     """
     try:
-        data = _read_json(text) or yaml.load(text, _Loader)
+        data = _read_json(text) or _read_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{where} is neither YAML nor JSON: {_reason(error, text)}.") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -76,7 +87,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """One value: null, true, false, a number, or a list or mapping in brackets; all else is the text as it stands."""
     try:
-        value = yaml.load(text, _Loader)
+        value = _read_yaml(text)
     except yaml.YAMLError:
         return text
     if isinstance(value, str):
@@ -94,5 +105,40 @@ def _read_json(text: str) -> Any:
     """The value of a JSON text, None where it is none: YAML knows neither its tabs nor its pairs of surrogates."""
     try:
         return json.loads(text) if text.lstrip().startswith("{") else None
-    except json.JSONDecodeError:
+    except (
+        ValueError,
+        RecursionError,
+    ):  # ValueError: no JSON, or a number of thousands of digits; YAML's reader names the place
         return None
+
+
+def _read_yaml(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is none, or uses more of YAML than a config may.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise _refusal(f"the tag {event.tag[:60]}: write the value without it", event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
+    return yaml.load(text, _Loader)
+
+
+def _refusal(reason: str, place: yaml.Mark) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, reason, place)
+
+
+def _reason(error: yaml.YAMLError, text: str) -> str:
+    """What is wrong, and in which line."""
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f"line {line}: the character #x{error.character:04x} is not allowed"
+    assert isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {said}"

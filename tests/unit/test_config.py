@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,22 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": 16}})
 
 
+def test_all_contradictions_are_named_at_once() -> None:
+    given = {"phases": ["distill", "rl"], "evolve": {}, "agent": {"order": "words"}}
+    with pytest.raises(ConfigError, match="3 problems") as caught:
+        load_config(given)
+    for part in ("the phase distill needs", "evolve needs", "agent.order=words"):
+        assert part in str(caught.value)
+
+
+def test_a_wrong_value_hides_no_contradiction_and_invents_none() -> None:
+    given = {"seed": -1, "rl": {"stepz": 3}, "evolve": {}, "agent": {"order": "words", "memory": "windows"}}
+    with pytest.raises(ConfigError, match="4 problems") as caught:
+        load_config(given)
+    for part in ("seed: ", "rl.stepz: unknown key", "agent.memory: ", "evolve needs a skills section"):
+        assert part in str(caught.value)
+
+
 def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
     data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "clip_ratio_high": None}, "phases": ["sft", "rl"]}
     (tmp_path / "a.json").write_text(json.dumps(data, indent="\t"), encoding="utf-8")
@@ -163,7 +180,16 @@ def test_values_that_no_run_can_have_are_refused(override: str) -> None:
         ("just words", "must hold keys and values, found str"),
         ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}\n", "the key 'rl' is given twice"),
         ("rl:\n  steps: 1\n  steps: 2\n", "the key 'steps' is given twice"),
-        ("name: !!python/object/apply:os.getcwd []\n", "neither YAML nor JSON"),
+        ("name: !!python/object/apply:os.getcwd []\n", r"line 1, column 7: the tag .*os.getcwd"),
+        ("seed: !!int 0x\n", "line 1, column 7: the tag tag:yaml.org,2002:int: write the value without it"),
+        (f"seed: {'9' * 5000}\n", "line 1, column 7: a number of 5,000 digits"),
+        (f'{{"seed": {"9" * 5000}}}', "a number of 5,000 digits"),
+        ("env:\n  kwargs: " + "[" * 5000, "line 2, column 49: more than 40 levels of nesting"),
+        ('{"env": ' + "[" * 50_000 + "]" * 50_000 + "}", "more than 40 levels of nesting"),
+        ("env:\n  kwargs:\n    ? [a]\n    : 1\n", "line 3, column 7: a key is a single word"),
+        ("name: &a run\nenv: {id: *a}\n", r"line 2, column 11: the alias \*a: write the value out"),
+        ("name: a\x00b\n", "line 1: the character #x0000 is not allowed"),
+        ("a: 1\n---\nb: 2\n", "line 2, column 1: expected a single document"),
     ],
 )
 def test_text_that_is_no_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -171,6 +197,23 @@ def test_text_that_is_no_config_is_refused(tmp_path: Path, text: str, message: s
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(tmp_path / "a.yaml")
     assert "a.yaml" in str(caught.value)
+    assert "<unicode string>" not in str(caught.value)
+
+
+def test_an_alias_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
+    names = "abcdefghijklmnopqrstuvwxyz"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise(names)]  # 9 ** 26 texts
+    (tmp_path / "a.yaml").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the alias"):
+        load_config(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "!!int 0x", "{a: " + "[" * 3000, "{? [a] : 1}", "[&a 1, *a]"])
+def test_an_override_is_read_by_the_same_rules(text: str) -> None:
+    with pytest.raises(ConfigError, match="seed") as caught:
+        load_config({}, [f"seed={text}"])
+    assert len(str(caught.value)) < 500
 
 
 def test_missing_file_and_unknown_recipe_say_what_there_is(tmp_path: Path) -> None:
