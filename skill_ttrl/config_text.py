@@ -119,6 +119,7 @@ def _read_yaml(text: str) -> Any:
         yaml.YAMLError: it is none, or uses more of YAML than a config may.
     """
     depth = 0
+    event: Any  # PyYAML types an event as the base of all
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.AliasEvent):
             raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
@@ -130,7 +131,7 @@ def _read_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def _refusal(reason: str, place: yaml.Mark) -> yaml.YAMLError:
+def _refusal(reason: str, place: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, reason, place)
 
 
