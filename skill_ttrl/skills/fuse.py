@@ -135,30 +135,48 @@ def sentences(text: str) -> list[str]:
     return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]
 
 
-def voted(texts: Sequence[str], similarity: Similarity | None = None, threshold: float = 0.95) -> Cluster:
-    """One text for competing ones: the best supported, and each sentence that more than half of them have and it lacks.
+def voted(
+    texts: Sequence[str], similarity: Similarity | None = None, threshold: float = 0.95, *, base: str | None = None
+) -> Cluster:
+    """One text for competing rewrites: that of a strict majority; without one the longest, `base` included.
 
-    A strict majority for each sentence that is taken over: of two rules that contradict each other at most one has it.
+    Free texts seldom agree, and the longest loses least (Skill-TTRL's rule). Each sentence that more than half of the texts
+    have and the chosen one lacks is added: of two rules that contradict each other at most one has such a majority.
 
     Args:
         texts: at least one text, one for each voter.
         similarity: as in `clusters`.
         threshold: as in `clusters`.
+        base: the text that they rewrite, where it is known; it has no vote.
+
+    Returns:
+        The text, and who wrote it or a sentence that was added to it; without members it is `base`, unchanged.
     """
     best = clusters(texts, similarity, threshold)[0]
-    voters: Counter[tuple[str, ...]] = Counter()
-    wordings: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for text in texts:
-        said = {content(sentence): sentence for sentence in sentences(text)}
-        voters.update(said.keys())
-        for key, sentence in said.items():
-            wordings[key].append(sentence)
+    if 2 * len(best.members) <= len(texts):
+        best = _longest(texts, base)
+    voters: dict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
+    for place, text in enumerate(texts):
+        for sentence in sentences(text):
+            voters[content(sentence)][place] = sentence
     has = {content(sentence) for sentence in sentences(best.text)} | {content(best.text)}
-    more = [key for key, votes in voters.items() if 2 * votes > len(texts) and key not in has]
-    added = sorted(
-        (_wording(wordings[key]) for key in more), key=lambda text: (-voters[content(text)], len(text), text)
-    )
-    return Cluster(" ".join([best.text, *added]), tuple(range(len(texts))))
+    more = {key: said for key, said in voters.items() if 2 * len(said) > len(texts) and key not in has}
+    added = sorted((-len(said), len(text), text) for said in more.values() for text in [_wording([*said.values()])])
+    members = {*best.members, *(place for said in more.values() for place in said)}
+    return Cluster(" ".join([best.text, *(text for _, _, text in added)]), tuple(sorted(members)))
+
+
+def _longest(texts: Sequence[str], base: str | None) -> Cluster:
+    """The text of most words, with those who wrote the same; `base` without members where none has more words."""
+
+    def length(text: str) -> tuple[int, int]:
+        return len(content(text)), len(text)
+
+    most = max(map(length, texts))
+    if base is not None and len(content(base)) >= most[0]:
+        return Cluster(base, ())
+    text = min(text for text in texts if length(text) == most)
+    return Cluster(text, tuple(place for place, other in enumerate(texts) if content(other) == content(text)))
 
 
 def ngram_similarity(a: Sequence[str], b: Sequence[str]) -> list[list[float]]:

@@ -106,7 +106,7 @@ class LLMMerger:
         answers = self.asking.ask([part.question(self.asking.templates) for part in parts], MergeAnswer)
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, EndpointError):
-                self._without(part, answer, outputs, found)
+                self._without(part, answer, outputs, snapshot, found)
             else:
                 found.asked += Asked(1)
                 _Reading(part, snapshot, found).take(answer)
@@ -119,11 +119,19 @@ class LLMMerger:
             found.asked,
         )
 
-    def _without(self, part: Part, error: EndpointError, outputs: Sequence[ParsedOutput], found: _Found) -> None:
+    def _without(
+        self,
+        part: Part,
+        error: EndpointError,
+        outputs: Sequence[ParsedOutput],
+        snapshot: Snapshot | None,
+        found: _Found,
+    ) -> None:
         """A part for which no usable answer came."""
         found.asked += self.asking.failure(error)
         if self.asking.on_failure == "heuristic":
-            merged = self.heuristic.merge([_only(output, part) for output in outputs])
+            merged = self.heuristic.merge([_only(output, part) for output in outputs], snapshot=snapshot)
+            found.skipped += merged.skipped
             found.drafts += merged.new_skills
             found.rewrites |= {each.base: each for each in merged.evolved_skills}
         else:

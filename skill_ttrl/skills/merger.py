@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.asking import OPENAI, Asked, Models, OnFailure, asking_model
+from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.fuse import Similarity, clusters, voted
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.snapshot import Snapshot
@@ -38,7 +39,7 @@ class Rewrite:
     base: str
     text: str
     support: tuple[int, ...] = ()
-    """Positions of the outputs that rewrote the skill."""
+    """Positions of the outputs whose words are in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Merged:
     evolved_skills: tuple[Rewrite, ...] = ()
     """At most one for each base."""
     skipped: tuple[str, ...] = ()
-    """What a language model wrote, or was not shown, that is left out: each with its reason."""
+    """What is left out, each with its reason."""
     asked: Asked = field(default_factory=Asked)
 
 
@@ -77,7 +78,7 @@ class Merger(Protocol):
 
 
 class SkillMerger:
-    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on.
+    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on (`fuse.voted`).
 
     With `use_api` a language model fuses; `use_api` may be set on a merger that has a model.
 
@@ -134,7 +135,8 @@ class SkillMerger:
         retrieved: Sequence[Sequence[str]] = (),
         snapshot: Snapshot | None = None,
     ) -> Merged:
-        """See `Merger.merge`. Counting needs no snapshot; a language model is shown the bank's skills from it.
+        """See `Merger.merge`. Counting takes the texts of rewritten skills from the snapshot, where there is one; a language
+        model is shown the bank's skills from it.
 
         Raises:
             EndpointError: the language model gave no usable answer, under `on_failure="stop"`.
@@ -143,7 +145,8 @@ class SkillMerger:
             if self._model is None:
                 raise ConfigError("This SkillMerger has no language model to ask: make it with SkillMerger(model=…).")
             return self._model.merge(outputs, retrieved=retrieved, snapshot=snapshot)
-        return Merged(self._drafts(outputs), _useful(retrieved), self._rewrites(outputs))
+        rewrites, skipped = self._rewrites(outputs, snapshot)
+        return Merged(self._drafts(outputs), _useful(retrieved), rewrites, skipped)
 
     def _drafts(self, outputs: Sequence[ParsedOutput]) -> tuple[Draft, ...]:
         written = [
@@ -161,20 +164,27 @@ class SkillMerger:
             for cluster in found
         )
 
-    def _rewrites(self, outputs: Sequence[ParsedOutput]) -> tuple[Rewrite, ...]:
+    def _rewrites(
+        self, outputs: Sequence[ParsedOutput], snapshot: Snapshot | None
+    ) -> tuple[tuple[Rewrite, ...], tuple[str, ...]]:
+        """One rewrite for each skill, and which skills stay as they are, with the reason."""
         texts: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for place, output in enumerate(outputs):
             last = {each.base: each.text for each in output.skill_ops.evolve}  # one voice for each winner
             for base, text in last.items():
                 texts[base].append((place, text))
-        return tuple(
-            Rewrite(
-                base,
-                voted([text for _, text in texts[base]], self.similarity, self.threshold).text,
-                tuple(place for place, _ in texts[base]),
-            )
-            for base in sorted(texts)
-        )
+        found, skipped = list[Rewrite](), list[str]()
+        for base, written in sorted(texts.items()):
+            skill = snapshot.get(base) if snapshot is not None else None
+            known = skill.text if skill is not None else None
+            best = voted([text for _, text in written], self.similarity, self.threshold, base=known)
+            if best.members:
+                found.append(Rewrite(base, best.text, tuple(written[member][0] for member in best.members)))
+            else:
+                skipped.append(
+                    f"evolve of {shown(base)}: its {len(written)} rewrites differ, and none says more than the skill does"
+                )
+        return tuple(found), tuple(skipped)
 
 
 MERGERS: Registry[Callable[..., Merger]] = Registry("merger")

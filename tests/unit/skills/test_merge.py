@@ -14,7 +14,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embed import HashEmbedder, Vectors
 from skill_ttrl.skills.extract import technique
-from skill_ttrl.skills.fuse import clusters, content_id, embedding_similarity, like, ngram_similarity, voted
+from skill_ttrl.skills.fuse import Cluster, clusters, content_id, embedding_similarity, like, ngram_similarity, voted
 from skill_ttrl.skills.merge import (
     MERGERS,
     Draft,
@@ -59,6 +59,8 @@ TASK = Task("t1", "env", task_type="algebra")
 OLD = Skill("sk-old", "Old", "Check the parity first.", task_type="algebra", stats=SkillStats(uses=3, successes=1))
 OTHER = Skill("sk-other", "Other", "Draw a picture.")
 BANK = Snapshot.of(4, [OLD, OTHER])
+NAMED = (("a", "Reduce."), ("b", "Check the parity first, then the signs."), ("c", "Look twice."))
+"""Tasks, each with the rewrite of one winner."""
 
 
 def merge(
@@ -170,14 +172,39 @@ def test_the_wording_is_the_most_frequent_then_the_shortest_then_the_first() -> 
 # --- competing evolutions ---
 
 
-def test_the_best_supported_rewrite_wins_and_a_rule_of_the_minority_is_not_mixed_in() -> None:
-    assert voted(["plus 9", "plus 8", "Plus 8."]).text == "plus 8"
-    assert voted(["plus 9", "plus 8"]).text == "plus 8"
+def test_the_rewrite_of_a_majority_wins_and_a_rule_of_the_minority_is_not_mixed_in() -> None:
+    assert voted(["plus 9", "plus 8", "Plus 8."]) == Cluster("plus 8", (1, 2))
+    assert (
+        voted(["Check the signs. Then add.", "plus 8", "Plus 8."], base="A longer text than all of these.").text
+        == "plus 8"
+    )
+
+
+def test_without_a_majority_the_longest_stays_and_only_its_writers_support_it() -> None:
+    assert voted(["Add Euler.", "Add Euler and handle composites."]) == Cluster(
+        "Add Euler and handle composites.", (1,)
+    )
+    assert voted(["Reduce.", "Look at both signs.", "look at both SIGNS", "Go.", "Stop!"]).members == (1, 2)
+    padded = voted(["Reduce it!!!!!!!!!!!!!!!!!!!!!!!", "Reduce both sides."])
+    assert padded.text == "Reduce both sides."  # words count, not characters
 
 
 def test_a_sentence_that_most_wrote_is_taken_over() -> None:
-    found = voted(["Reduce first. Then add.", "Reduce first. Check it.", "Check it. Stop."])
-    assert found.text == "Reduce first. Check it." or found.text == "Check it. Stop. Reduce first."
+    texts = ["Reduce first. Then add up.", "Reduce first. Check it.", "Check it. Stop."]
+    assert voted(texts) == Cluster("Reduce first. Then add up. Check it.", (0, 1, 2))
+    base = "Write every term on a line of its own before you begin."
+    assert voted(texts, base=base) == Cluster(f"{base} Check it. Reduce first.", (0, 1, 2))
+
+
+def test_rewrites_that_all_differ_do_not_shorten_a_skill() -> None:
+    tries = [a_try(TASK, better("sk-old", text)) for text in ("Reduce.", "Look twice.", "Check it")]
+    changes, report = merge(tries, [True] * 3)
+    assert changes == () and report.evolved == 0
+    assert report.skipped == ("evolve of 'sk-old': its 3 rewrites differ, and none says more than the skill does",)
+    longer = [Group(Task(name, "env"), (a_try(Task(name, "env"), better("sk-old", text)),)) for name, text in NAMED]
+    (change,), _ = merge_groups(longer, [[True]] * 3, BANK)
+    assert change.after is not None and change.after.text == NAMED[1][1]
+    assert change.after.evidence == ("b",)  # the others wrote something else
 
 
 def test_rewrites_of_one_skill_become_one_replacement() -> None:
