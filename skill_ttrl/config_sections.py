@@ -126,7 +126,9 @@ class SkillsConfig(Section):
     max_skills: int = Field(default=200, ge=1)
     """Capacity; the least useful skills go first."""
     stale_after: int | None = Field(default=None, ge=1)
-    """A skill that was not used for so many steps is retired; None: never."""
+    """A skill that was not used for so many steps is retired, unless its source is `seeded`; None: never."""
+    max_skills_per_problem: int | None = Field(default=3, ge=1)
+    """New skills that one step adds for a problem, the best supported first (Skill-TTRL: 3); None: no limit."""
     retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"
     """Cosine similarity, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
     the task's type, `in_prompt` general ones and the first five mistakes, as far as `prompt_tokens` reach; questions are answered

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
+from skill_ttrl.skills.bank_settings import SETTINGS, Mode, bank_settings, check_settings
 from skill_ttrl.skills.changes import (
     EDITABLE,
     OnDuplicate,
@@ -25,13 +26,12 @@ from skill_ttrl.skills.changes import (
     missing,
     new_ids,
     planned,
-    shown,
     storable,
     succeeding,
     tidy,
     used,
 )
-from skill_ttrl.skills.folder import BANK_FILE, read_settings
+from skill_ttrl.skills.folder import read_settings
 from skill_ttrl.skills.log import FileLog, Log, MemoryLog, replay
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
@@ -40,19 +40,8 @@ if TYPE_CHECKING:
     from skill_ttrl.config import SkillsConfig
     from skill_ttrl.skills.retrieval import Hit, Retriever
 
-Mode = Literal["embedding", "keyword", "hybrid", "template"]
-SETTINGS = (
-    "max_skills",
-    "retrieval_mode",
-    "top_k",
-    "min_score",
-    "embedder",
-    "embedder_model",
-    "embedder_revision",
-    "stale_after",
-)
-"""What a bank's folder remembers of the settings it was last written with."""
-_IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
+SEEDED = "seeded"
+"""Source of skills that never go stale."""
 
 
 class Why(TypedDict, total=False):
@@ -137,7 +126,7 @@ class SkillBank:
         """
         kept = read_settings(Path(path))
         settings = {name: kept[name] for name in SETTINGS if name in kept}
-        _check_settings(settings, Path(path))
+        check_settings(settings, Path(path))
         return cls(path, read_only=read_only, **{**settings, **changed})
 
     @classmethod
@@ -349,10 +338,14 @@ class SkillBank:
         return self.apply(changes, reason=reason, evidence=evidence, round=round)
 
     def evict_stale(self, current_round: int) -> list[str]:
-        """Retire what was neither used nor made in the last `stale_after` rounds; the ids that went."""
+        """Retire what was neither used nor made in the last `stale_after` rounds; the ids that went.
+
+        Skills of the source `seeded` stay: whoever seeds a bank wants them there, used or not (as in Skill-TTRL).
+        """
         if self.stale_after is None:
             return []
-        stale = [skill for skill in self if current_round - last_active(skill) >= self.stale_after]
+        least = current_round - self.stale_after
+        stale = [skill for skill in self if skill.source != SEEDED and last_active(skill) <= least]
         if stale:
             reason = f"evict: not used for {self.stale_after} rounds"
             self.apply([Change("evict", skill, None) for skill in stale], reason=reason, round=current_round)
@@ -471,26 +464,3 @@ class SkillBank:
         if found is None:
             raise missing(skill_id, self.snapshot(), self._log.updates())
         return found
-
-
-def _check_settings(settings: Mapping[str, Any], path: Path) -> None:
-    """Refuse what a config would refuse: `bank.json` may have been edited."""
-    from pydantic import ValidationError
-
-    from skill_ttrl.config import SkillsConfig
-
-    try:
-        SkillsConfig.model_validate(
-            {_IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True
-        )
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = str(problem["loc"][0])
-        raise SkillBankError(
-            f"{path / BANK_FILE} is damaged: {name} is {shown(problem['input'])} ({problem['msg']}). Correct it there."
-        ) from None
-
-
-def bank_settings(config: SkillsConfig) -> dict[str, Any]:
-    """What of a config's `skills` section a bank is made with."""
-    return {name: getattr(config, _IN_CONFIG.get(name, name)) for name in (*SETTINGS, "index", "chroma_server")}

@@ -23,6 +23,7 @@ from typing import Any, Literal, cast, get_args
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.runs.files import write_atomic, write_folder
 from skill_ttrl.skills import agentskills, agentskills_read, memory_format, skillrl_format
+from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
 from skill_ttrl.skills.json_layout import laid_out
 from skill_ttrl.skills.records import SkillFile, checked_origin, parsed, record_at
@@ -149,8 +150,10 @@ def _from_object(text: str, where: str, form: Format) -> SkillFile:
         return memory_format.read_memories(text, content, where)
     if skillrl_format.is_skillrl(content) or (isinstance(content, dict) and form == skillrl_format.NAME):
         return skillrl_format.read_skillrl(text, content, where)
-    origin = ""
+    origin, notices = "", tuple[str, ...]()
     if isinstance(content, dict):
+        unknown = [name for name in content if name not in ("schema", "version", "origin", "skills")]
+        notices = (f"not taken of {where}, no skills: {shown(', '.join(unknown))}",) if unknown else ()
         if content.get("schema", SCHEMA) != SCHEMA:
             raise SkillBankError(
                 f"{where} was written under schema {content['schema']!r}, this version of Skill-TTRL reads {SCHEMA}. "
@@ -165,7 +168,8 @@ def _from_object(text: str, where: str, form: Format) -> SkillFile:
             f"{where} holds no skills: expected a list, an object with 'skills', or SkillRL's sections "
             f"({', '.join(skillrl_format.SECTIONS)})."
         )
-    return SkillFile([record_at(item, f"{where}, skills[{n}]", n) for n, item in enumerate(content)], origin)
+    skills = [record_at(item, f"{where}, skills[{n}]", n) for n, item in enumerate(content)]
+    return SkillFile(skills, origin, notices)
 
 
 def _plain(skill: Skill) -> dict[str, Any]:

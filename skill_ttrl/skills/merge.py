@@ -100,6 +100,7 @@ def merge_groups(
     extract: bool = False,
     extractor: Extractor | None = None,
     max_text_chars: int = MAX_TEXT_CHARS,
+    max_skills_per_problem: int | None = 3,
     similarity: Similarity | None = None,
     threshold: float = 0.95,
 ) -> tuple[tuple[Change, ...], MergeReport]:
@@ -118,6 +119,8 @@ def merge_groups(
         extract: where no winner of a group wrote a skill, take one from what their solutions have in common.
         extractor: finds it; None: by counting.
         max_text_chars: longer texts are skipped.
+        max_skills_per_problem: new skills for one problem, the best supported first; None: no limit. One that was written for
+            several problems counts for each of them, and is added while one of them has room.
         similarity: how alike a new skill and those of the bank are; None: only the same words are the same.
         threshold: least similarity of what counts as the same.
 
@@ -148,7 +151,7 @@ def merge_groups(
     plan = _Plan(snapshot, voices, round, skipped, max_text_chars)
     fresh = plan.credit(tries, merged.new_skills, similarity, threshold)
     plan.evolve(merged.evolved_skills)
-    plan.add(fresh)
+    plan.add(fresh, max_skills_per_problem)
     generated = sum(len(each.output.skill_ops.generate) for each in won)
     report = MergeReport(
         tries=len(tries),
@@ -229,15 +232,20 @@ class _Plan:
             self._take(new)
             self.replaced.append(Change("replace", base, new))
 
-    def add(self, drafts: Iterable[Draft]) -> None:
-        """Add new skills."""
+    def add(self, drafts: Iterable[Draft], most: int | None) -> None:
+        """Add new skills, at most so many for a problem."""
+        full = f"its problem has {most} new skills in this update already (skills.max_skills_per_problem)"
+        added: Counter[str] = Counter()
         for draft in drafts:
+            support = self._support(draft.support)
+            types, tasks = {each.task_type for each in support}, {each.task_id for each in support}
             problem = self._refusal(draft.text)
+            if problem is None and most is not None and tasks and all(added[task] >= most for task in tasks):
+                problem = full
             if problem:
                 self.skipped.append(f"new skill {shown(draft.text)}: {problem}")
                 continue
-            support = self._support(draft.support)
-            types, tasks = {each.task_type for each in support}, {each.task_id for each in support}
+            added.update(tasks)
             source = "extract" if support and all(each.extracted for each in support) else "merge"
             skill = _skill(draft.text, draft.title, self._new_id(draft.text), source, types, tasks, self.round)
             self._take(skill)

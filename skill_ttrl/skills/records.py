@@ -20,8 +20,17 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "when_to_apply": ("when_to_apply", "when", "why_it_happens"),
 }
 """How published skill files spell our fields; the first that is there counts."""
+STATISTICS: Mapping[str, str] = {
+    "usage_count": "uses",
+    "success_count": "successes",
+    "created_at_round": "created_round",
+    "last_used_round": "last_used_round",
+}
+"""Skill-TTRL's (the first seed's) keys for statistics, in the record itself, each with the field of `SkillStats`."""
+PARENT = "parent_id"
+"""Its key for the skill that this one came from, or null."""
 OWN = frozenset(each.name for each in fields(Skill))
-KNOWN = OWN.union(*SPELLINGS.values())
+KNOWN = OWN.union(*SPELLINGS.values(), STATISTICS, [PARENT])
 """Keys that are read into a field; all others are kept as they are."""
 
 
@@ -35,7 +44,9 @@ def skill_from_dict(
 ) -> Skill:
     """A skill from a plain dictionary, ours or in the spellings of published systems (`SPELLINGS`).
 
-    A mistake's `description` is its title and `how_to_avoid` its text. Keys that mean nothing to us are kept in `extra`.
+    A mistake's `description` is its title and `how_to_avoid` its text. Skill-TTRL's counts (`STATISTICS`) become `stats`, its
+    `parent_id` a parent, and its task type `general`, which there means any task, the tier `general`. Keys that mean nothing
+    to us are kept in `extra`.
 
     Args:
         d: the dictionary.
@@ -60,7 +71,7 @@ def skill_from_dict(
         "title": "",
         "task_type": task_type,
         "source": source,
-        "tier": tier or ("mistake" if is_mistake else "task"),
+        "tier": tier or ("mistake" if is_mistake else "general" if _for_any_task(d) else "task"),
     }
     values = {name: value for name, value in values.items() if value is not None}
     values = {**{name: value for name, value in defaults.items() if value is not None}, **values}
@@ -69,7 +80,11 @@ def skill_from_dict(
     for name in ("id", "text"):
         if name not in values:
             raise SkillBankError(f"A skill needs {name!r} (or {', '.join(SPELLINGS[name][1:])}); found {_keys(d)}.")
-    values["stats"] = _stats(values.get("stats"))
+    if values.get("stats") is None:
+        values["stats"] = _foreign_stats(d)
+    if values.get("parents") is None and d.get(PARENT) is not None:
+        values["parents"] = (str(d[PARENT]),)
+    values["stats"] = _stats(values["stats"])
     try:
         return _with_unknown(tidy(Skill(**values)), d)
     except TypeError as error:
@@ -97,6 +112,22 @@ def _stats(value: object) -> SkillStats:
     if not isinstance(value, dict) or not set(value) <= {field.name for field in fields(SkillStats)}:
         raise SkillBankError(f"'stats' holds uses, successes, created_round and last_used_round; found {shown(value)}.")
     return SkillStats(**value)
+
+
+def _foreign_stats(d: Mapping[str, Any]) -> dict[str, Any]:
+    """Statistics of a record in Skill-TTRL's keys, as far as it has them.
+
+    There an unused skill was last used in round 0: without a use nothing is known of the last one.
+    """
+    found = {name: d[key] for key, name in STATISTICS.items() if d.get(key) is not None}
+    if not found.get("uses"):
+        found.pop("last_used_round", None)
+    return found
+
+
+def _for_any_task(d: Mapping[str, Any]) -> bool:
+    """A record of Skill-TTRL (it counts uses) of its task type for any task."""
+    return d.get("task_type") == "general" and "usage_count" in d
 
 
 def _keys(d: Mapping[str, Any]) -> str:

@@ -22,7 +22,17 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.json_layout import laid_out, layout_of
 from skill_ttrl.skills.leftover import Leftover, leftover
-from skill_ttrl.skills.records import KNOWN, OWN, SPELLINGS, SkillFile, origin_of, record_at, skill_from_dict
+from skill_ttrl.skills.records import (
+    KNOWN,
+    OWN,
+    PARENT,
+    SPELLINGS,
+    STATISTICS,
+    SkillFile,
+    origin_of,
+    record_at,
+    skill_from_dict,
+)
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
@@ -184,10 +194,23 @@ def _rebuilt(skill: Skill, place: Place) -> dict[str, Any] | None:
     for name in compared:
         if getattr(found, name) != getattr(skill, name):
             record[_deciding(record, name, place)] = _json_value(skill, name)
+    record |= _counted(record, found, skill)
     again = _read_again(record, skill, place)
     if again is None or any(getattr(again, name) != getattr(skill, name) for name in compared):
         return _plain(skill, place) if _own_place(skill) == place else None
     return record
+
+
+def _counted(record: Mapping[str, Any], found: Skill, skill: Skill) -> dict[str, Any]:
+    """Present values of Skill-TTRL's keys for statistics and parent, where the record has them and says something else."""
+    new: dict[str, Any] = {}
+    if "stats" not in record:
+        now = {key: getattr(skill.stats, name) for key, name in STATISTICS.items()}
+        was = {key: getattr(found.stats, name) for key, name in STATISTICS.items()}
+        new = {key: value for key, value in now.items() if key in record and value != was[key]}
+    if PARENT in record and "parents" not in record and found.parents != skill.parents:
+        new[PARENT] = skill.parents[-1] if skill.parents else None
+    return new
 
 
 def _read_again(record: Mapping[str, Any], skill: Skill, place: Place) -> Skill | None:

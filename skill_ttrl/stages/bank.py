@@ -20,7 +20,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.agentskills_read import holds_skills
 from skill_ttrl.skills.asking import OPENAI, Models
-from skill_ttrl.skills.bank import SkillBank, bank_settings
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.bank_settings import bank_settings
 from skill_ttrl.skills.extractor import Extractor, make_extractor
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats import read_file
@@ -124,6 +125,7 @@ class RunBank:
                 merger=self.merger,
                 extract=self.config.extract,
                 extractor=self.extractor if self.config.extract else None,
+                max_skills_per_problem=self.config.max_skills_per_problem,
                 similarity=self.alike,
                 threshold=self.config.fuse_above or 1.0,
             )

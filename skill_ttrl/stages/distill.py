@@ -21,7 +21,8 @@ from skill_ttrl.llm.usage import accounting
 from skill_ttrl.runs.files import explaining
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.skills.asking import Models
-from skill_ttrl.skills.bank import SkillBank, bank_settings
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.bank_settings import bank_settings
 from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.evolved import said_already
 from skill_ttrl.skills.folder import is_bank

@@ -97,7 +97,8 @@ def run(
         by: one update for each step of a run, or one for all.
         merger: name of the merger; None: the config's, else `heuristic`.
         config: says which language models may be asked (`endpoints`), who extracts and what happens when a model fails
-            (`skills.extractor`, `skills.on_failure`), and where prompts are (`agent.prompts`).
+            (`skills.extractor`, `skills.on_failure`), how many new skills a problem may bring
+            (`skills.max_skills_per_problem`), and where prompts are (`agent.prompts`).
 
     Raises:
         DataError: the source cannot be read; names the line.
@@ -131,6 +132,7 @@ def run(
                     merger=fuse,
                     extract=extract,
                     extractor=extractor,
+                    max_skills_per_problem=skills.max_skills_per_problem,
                 )
             reports.append(report)
             if changes:

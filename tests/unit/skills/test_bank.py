@@ -153,6 +153,13 @@ def test_stale_skills_retire() -> None:
     assert bank.evict_stale(6) == ["used"] and SkillBank().evict_stale(100) == []
 
 
+def test_seeded_skills_never_go_stale() -> None:
+    bank = SkillBank(stale_after=3)
+    bank.add_from_dict({"skill_id": "seed", "content": "Check the parity."}, "math", "seeded")
+    bank.add_from_dict({"skill_id": "made", "content": "Draw a picture."}, "math", "generated")
+    assert bank.evict_stale(100) == ["made"] and "seed" in bank
+
+
 def test_old_snapshots_stay(bank: SkillBank) -> None:
     bank.add(skill("a"))
     before = bank.snapshot()

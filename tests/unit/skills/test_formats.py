@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import tidy
-from skill_ttrl.skills.formats import Format, dump_skills, read_skills, write_skills
+from skill_ttrl.skills.formats import Format, dump_skills, read_file, read_skills, write_skills
 from skill_ttrl.skills.markdown import parse_markdown
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
@@ -184,6 +184,38 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(SkillBankError, match=r"Unknown format 'yaml'"):
         write_skills(tmp_path / "x.json", Snapshot(), "yaml")  # type: ignore[arg-type]
     assert [entry.name for entry in tmp_path.iterdir()] == ["latin.json"]
+
+
+SEED = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
+SEED |= {"source": "evolved", "usage_count": 12, "success_count": 9, "created_at_round": 2, "last_used_round": 17}
+FOR_ANY = {"skill_id": "sk_2", "title": "Parity", "content": "Check it.", "task_type": "general", "source": "seeded"}
+FOR_ANY |= {"usage_count": 0, "success_count": 0, "created_at_round": 0, "last_used_round": 0, "parent_id": None}
+
+
+def test_a_bank_of_skill_ttrl_keeps_its_statistics_and_parents(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    skills = [{**SEED, "parent_id": "sk_0"}, FOR_ANY]
+    path.write_text(json.dumps({"max_skills": 200, "retrieval_mode": "keyword", "skills": skills}))
+    found = read_file(path)
+    used, unused = found.skills
+    assert used.stats == SkillStats(12, 9, 2, 17) and used.parents == ("sk_0",) and used.extra == ""
+    assert (
+        unused.stats == SkillStats() and unused.parents == () and (unused.tier, unused.source) == ("general", "seeded")
+    )
+    assert found.notices == (f"not taken of {path}, no skills: 'max_skills, retrieval_mode'",)
+    with pytest.raises(SkillBankError, match="statistics are whole numbers"):
+        SkillBank().add_from_dict({**SEED, "usage_count": "many"})
+
+
+def test_counts_beside_a_record_follow_the_skill_into_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "skillrl.json"
+    path.write_text(json.dumps({"general_skills": [{**SEED, "parent_id": "sk_0"}]}))
+    bank = SkillBank()
+    bank.load(path)
+    assert dump_skills(bank.snapshot(), "skillrl") == path.read_text()
+    bank.record_usage("sk_1", True, 20)
+    (record,) = json.loads(dump_skills(bank.snapshot(), "skillrl"))["general_skills"]
+    assert record == {**SEED, "parent_id": "sk_0", "usage_count": 13, "success_count": 10, "last_used_round": 20}
 
 
 def test_records_without_ids_get_some(tmp_path: Path) -> None:

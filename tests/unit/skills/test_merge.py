@@ -237,6 +237,28 @@ def test_two_skills_evolved_into_one_text_give_one_replacement() -> None:
     assert [change.before.id for change in changes if change.before] == ["sk-old"] and len(report.skipped) == 1
 
 
+# --- how many new skills ---
+
+
+def test_a_problem_brings_at_most_three_new_skills_the_best_supported_first() -> None:
+    words = ["Look up.", "Look down.", "Look left.", "Look right.", "Look back."]
+    tries = [a_try(TASK, *(new(text) for text in words)), a_try(TASK, new("Look back."))]
+    changes, report = merge(tries, [True, True])
+    assert report.added == 3 and "Look back." in [skill.text for skill in afters(changes, "add")]
+    assert [reason for reason in report.skipped if "skills.max_skills_per_problem" in reason] == list(report.skipped)
+    assert len(report.skipped) == 2
+    assert merge(tries, [True, True], max_skills_per_problem=None)[1].added == 5
+    assert merge(tries, [True, True], max_skills_per_problem=1)[1].added == 1
+
+
+def test_each_problem_has_room_of_its_own() -> None:
+    groups = [
+        group(name, [a_try(Task(name, "env"), *(new(f"{name} turns {each}") for each in ("left", "right", "up")))])
+        for name in ("A", "B")
+    ]
+    assert merge_groups(groups, [[True], [True]], BANK, max_skills_per_problem=2)[1].added == 4
+
+
 # --- credits ---
 
 
