@@ -186,9 +186,15 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["latin.json"]
 
 
-SEED = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
+SEED: dict[str, Any] = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
 SEED |= {"source": "evolved", "usage_count": 12, "success_count": 9, "created_at_round": 2, "last_used_round": 17}
-FOR_ANY = {"skill_id": "sk_2", "title": "Parity", "content": "Check it.", "task_type": "general", "source": "seeded"}
+FOR_ANY: dict[str, Any] = {
+    "skill_id": "sk_2",
+    "title": "Parity",
+    "content": "Check it.",
+    "task_type": "general",
+    "source": "seeded",
+}
 FOR_ANY |= {"usage_count": 0, "success_count": 0, "created_at_round": 0, "last_used_round": 0, "parent_id": None}
 
 
