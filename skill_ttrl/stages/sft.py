@@ -110,7 +110,14 @@ def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progres
         progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
     noisy = _encode(bench, demonstrations)
     _refuse_too_long(bench, noisy, f"The longest demonstration of {config.data.path}")
-    if not config.data.path.startswith("family:") or config.clean_fraction == 0:
+    if config.clean_fraction == 0:
+        return noisy, noisy
+    if not config.data.path.startswith("family:"):
+        progress.notice(
+            f"sft.clean_fraction ({config.clean_fraction}) has no effect: only a family's demonstrations can be had without "
+            f"noise, and {config.data.path} is a file. Set it to 0.",
+            warning=True,
+        )
         return noisy, noisy
     return _encode(bench, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
 

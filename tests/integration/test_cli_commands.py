@@ -99,6 +99,18 @@ def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     assert "verified: never" in (trained / "config_source.yaml").read_text()
 
 
+def test_noise_free_steps_are_for_families_and_a_file_is_warned_of(tiny_yaml: Path, tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    path.write_text(json.dumps({"prompt": "Compute 4+5.", "response": "The answer is 9"}) + "\n")
+    settings = [f"sft.data={{path: {path}}}", "sft.steps=1", "sft.clean_fraction=0.5"]
+    done = skillttrl("sft", tiny_yaml, *(word for each in settings for word in ("--set", each)), "-o", tmp_path / "sft")
+    assert done.code == 0 and "sft.clean_fraction (0.5) has no effect" in " ".join(done.out.split()), done
+    done = skillttrl(
+        "sft", tiny_yaml, "--set", "sft.steps=1", "--set", "sft.clean_fraction=0.5", "-o", tmp_path / "family"
+    )
+    assert done.code == 0 and "has no effect" not in done.out
+
+
 def test_sft_then_rl_is_the_whole_run(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "sft").code == 0
     weights = "checkpoints/sft-000012/model.safetensors"
