@@ -11,7 +11,7 @@ from typing import Any
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.projection import Projection
 from skill_ttrl.env_pool import EnvPool, OutOfTime, TextEnvironment
-from skill_ttrl.episode import finite, goal_of, listed_actions, plain, source_of
+from skill_ttrl.episode import FAILURES, failure, finite, goal_of, listed_actions, observed, plain, source_of
 from skill_ttrl.skills.merger import titles
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory
@@ -70,11 +70,12 @@ class Episode:
             options["reference"] = self.task.reference
         seed = seed if self.task.seed is None else self.task.seed
         try:
-            self.observation, info = await self._called(partial(self.env.reset, seed=seed, options=options))
+            seen, info = await self._called(partial(self.env.reset, seed=seed, options=options))
+            self.observation = observed(seen)
             self.admissible, self.begun = listed_actions(info), plain(info)
         except OutOfTime as late:
             self.end_late(late.hangs)
-        except Exception as error:  # an environment is foreign code: its failure is this episode's outcome
+        except FAILURES as error:
             self._fail(error)
 
     @property
@@ -97,6 +98,7 @@ class Episode:
             return
         try:
             seen, reward, terminated, truncated, info = await self._called(partial(self.env.step, projection.action))
+            seen, possible = observed(seen), listed_actions(info)
             step = Step(
                 observation=self.observation,
                 action=projection.action,
@@ -114,11 +116,11 @@ class Episode:
         except OutOfTime as late:
             self.end_late(late.hangs)
             return
-        except Exception as error:  # as in `start`
+        except FAILURES as error:
             self._fail(error)
             return
         self.steps.append(step)
-        self.observation, self.admissible = seen, listed_actions(info)
+        self.observation, self.admissible = seen, possible
         if terminated:
             self.stop_reason = "terminated"
         elif truncated:
@@ -180,8 +182,8 @@ class Episode:
         finally:
             self.spent += time.monotonic() - began
 
-    def _fail(self, error: Exception) -> None:
-        self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
+    def _fail(self, error: BaseException) -> None:
+        self.stop_reason, self.error = "error", failure(error)
 
 
 def operations(steps: Sequence[Step]) -> SkillOps:

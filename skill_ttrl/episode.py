@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +10,13 @@ import gymnasium
 
 from skill_ttrl.agents.player import Player, any_action, overrule
 from skill_ttrl.errors import EnvError
+from skill_ttrl.rewards import as_reward
+from skill_ttrl.runs.interrupt import raised_by_signal
+from skill_ttrl.skills.changes import storable
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
+FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What foreign code, an environment or a player, may raise: the outcome of its episode (`failure`), and not the end of all others."""
 ADVICE = "advice"
 """Key of a step's `info`: what an exploring player would have done there."""
 
@@ -55,7 +59,7 @@ def play_episode(
         observation, info = env.reset(
             seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed, options=options
         )
-        _text(observation, "The environment's observation")
+        observation = observed(observation)
         begun = plain(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
@@ -65,7 +69,7 @@ def play_episode(
             if action != advice:
                 overrule(player, action)
             seen, reward, terminated, truncated, info = env.step(action)
-            _text(seen, "The environment's observation")
+            seen = observed(seen)
             steps.append(
                 Step(
                     observation,
@@ -81,9 +85,8 @@ def play_episode(
             if terminated or truncated:
                 stop = "terminated" if terminated else "truncated"
                 break
-    # An environment and a player are foreign code: their failure is this episode's outcome, and not the end of all others.
-    except (Exception, SystemExit) as failure:
-        stop, error = "error", f"{type(failure).__name__}: {failure}"
+    except FAILURES as raised:
+        stop, error = "error", failure(raised)
     answer = steps[-1].info.get("answer") if steps else None
     return Trajectory(
         task,
@@ -97,22 +100,42 @@ def play_episode(
     )
 
 
+def failure(raised: BaseException) -> str:
+    """What foreign code raised, as an episode's `error`.
+
+    Raises:
+        KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.
+    """
+    if isinstance(raised, KeyboardInterrupt) and raised_by_signal(raised):
+        raise raised
+    return storable(f"{type(raised).__name__}: {raised}")
+
+
+def observed(value: Any) -> str:
+    """An environment's observation, fit for prompts and files: halves of characters (lone surrogates) become U+FFFD.
+
+    Raises:
+        EnvError: it is no text.
+    """
+    return _text(value, "The environment's observation")
+
+
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise EnvError(f"{what} must be a str, found {type(value).__name__}: {value!r:.80}.")
-    return value
+    return storable(value)
 
 
 def finite(reward: Any) -> float:
-    """A reward as a number.
+    """An environment's reward as a number (`rewards.as_reward`).
 
     Raises:
-        ValueError: it is infinite or not a number.
+        ValueError: it is a text, not finite, or too large to learn from.
     """
-    value = float(reward)
-    if not math.isfinite(value):
-        raise ValueError(f"the environment's reward is {value}")
-    return value
+    try:
+        return as_reward(reward)
+    except ValueError as error:
+        raise ValueError(f"the environment's reward is {error}") from None
 
 
 def plain(info: Mapping[str, Any], begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -125,12 +148,13 @@ def plain(info: Mapping[str, Any], begun: Mapping[str, Any] | None = None) -> di
             what votes, and stays whatever stood at the start.
     """
     known = {key: value for key, value in (begun or {}).items() if key != "answer"}
+    found = {storable(str(key)): storable(value) if isinstance(value, str) else value for key, value in info.items()}
     return {
-        str(key): value
-        for key, value in info.items()
+        key: value
+        for key, value in found.items()
         if value is None
         or isinstance(value, int | float | bool)
-        or (isinstance(value, str) and known.get(str(key)) != value)
+        or (isinstance(value, str) and known.get(key) != value)
     }
 
 
@@ -149,4 +173,4 @@ def goal_of(info: Mapping[str, Any]) -> str:
 def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
     """The actions that an `info` lists (`admissible_commands`)."""
     listed = info.get("admissible_commands")
-    return tuple(str(action) for action in listed) if isinstance(listed, list | tuple) else ()
+    return tuple(storable(str(action)) for action in listed) if isinstance(listed, list | tuple) else ()

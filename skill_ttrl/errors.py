@@ -2,6 +2,7 @@
 
     SkillTTRLError                 exit code
     ├── ConfigError      (ValueError)      2   a key, a value or a combination in a config
+    │   └── ExtensionError                 2   code of the user's own that a config names, and that raised
     ├── DataError        (ValueError)      3   a data set: missing file, malformed line, absent column, nothing left
     ├── EnvError         (ValueError)      3   an environment that is not there or breaks the contract
     │   └── SplitError                     3   it has no tasks in a split
@@ -12,6 +13,7 @@
     ├── SkillBankError   (RuntimeError)    4   a bank of another schema, a damaged log, an id that is or is not there
     ├── EndpointError    (RuntimeError)    6   a language model behind an address that refuses or cannot be reached
     ├── BudgetError      (RuntimeError)    7   what a run may spend on such models is spent
+    ├── TrainingError    (RuntimeError)    8   updates that are all left out, because loss or gradient is not finite
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code; anything else is a bug and keeps its traceback.
@@ -33,6 +35,10 @@ class ConfigError(SkillTTRLError, ValueError):
     """A configuration that cannot be used as it is."""
 
     exit_code = 2
+
+
+class ExtensionError(ConfigError):
+    """Code of the user's own that a config names (`module:function`) and that raised; the cause is what it raised."""
 
 
 class DataError(SkillTTRLError, ValueError):
@@ -100,6 +106,12 @@ class BudgetError(SkillTTRLError, RuntimeError):
     """The tokens or the money that a run may spend are spent; what was begun is kept."""
 
     exit_code = 7
+
+
+class TrainingError(SkillTTRLError, RuntimeError):
+    """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out."""
+
+    exit_code = 8
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):

@@ -7,13 +7,16 @@ function in its own module and put it into that module's `Registry`.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.errors import ConfigError, ExtensionError, SkillTTRLError, did_you_mean
 
 T = TypeVar("T")
 
@@ -23,10 +26,12 @@ class Registry(Generic[T]):
 
     Args:
         kind: what is kept, as a user would call it ("loss", "reward"); appears in messages.
+        functions: the items are functions that are called as they are: one of the user's own that raises is named.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, functions: bool = False) -> None:
         self.kind = kind
+        self._functions = functions
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -49,7 +54,8 @@ class Registry(Generic[T]):
         if name in self._items:
             return self._items[name]
         if ":" in name:
-            return cast(T, import_attribute(name, self.kind))
+            found = import_attribute(name, self.kind)
+            return cast(T, _named(found, f"The {self.kind} {name!r}") if self._functions else found)
         raise ConfigError(
             f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._items)} "
             f"One of your own is written 'module:attribute'."
@@ -60,6 +66,37 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._items))
+
+
+@contextmanager
+def naming(what: str, where: str = "") -> Iterator[None]:
+    """Turn whatever a user's own code raises into one error that says which code it was, and on what; ours pass.
+
+    Raises:
+        ExtensionError: the code raised; its error is the cause, which `--debug` shows.
+    """
+    try:
+        yield
+    except SkillTTRLError:
+        raise
+    except (Exception, SystemExit) as error:
+        place = f" {where}" if where else ""
+        raise ExtensionError(
+            f"{what} failed{place}: {type(error).__name__}: {error}. Mend it; --debug shows where it happened."
+        ) from error
+
+
+def _named(item: Any, what: str) -> Any:
+    """The same function under `naming`; anything else as it is."""
+    if not inspect.isfunction(item) or inspect.iscoroutinefunction(item):
+        return item
+
+    @functools.wraps(item)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with naming(what):
+            return item(*args, **kwargs)
+
+    return call
 
 
 def import_attribute(path: str, kind: str) -> Any:
@@ -82,15 +119,18 @@ def import_user_module(module_name: str, kind: str) -> Any:
     """Import a user's module by name from the Python path or the working directory.
 
     Raises:
-        ConfigError: there is no such module. An error raised *inside* the module is left as it is: it is the user's.
+        ConfigError: there is no such module, or it raises when it is imported (`ExtensionError`).
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+        with naming(f"The {kind}'s module {module_name!r}", "while it was imported"):
+            return importlib.import_module(module_name)
+    except ExtensionError as failed:
+        error = failed.__cause__
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not (module_name == missing or module_name.startswith(missing + ".")):
             raise
         raise ConfigError(
             f"Cannot import {module_name!r} for the {kind}: no such module in {here} or on the Python path."

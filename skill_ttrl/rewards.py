@@ -7,19 +7,22 @@ nothing else, and the tasks inside the groups carry none (`Task.without_referenc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from skill_ttrl.answers import extract, grade_answer
 from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.registry import Registry, import_attribute
+from skill_ttrl.registry import Registry, import_attribute, naming
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import compute_voting_rewards
 
 Reward = Callable[[Group, VoteResult, int], Sequence[float]]
 """(group, its vote, seed) → one reward for each trajectory, in order."""
+
+LARGEST_REWARD = 1e15
+"""Largest magnitude of a reward: the squares that a group's deviation sums must stay within float32 (3.4e38)."""
 
 REWARDS: Registry[Reward] = Registry("reward")
 
@@ -101,19 +104,36 @@ def build_reward(
 
 def _checked(name: str, function: Callable[[Group], Sequence[float]]) -> Reward:
     def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-        given = function(group)
+        with naming(f"The reward {name!r}", f"at task {group.task.id!r}"):
+            given = function(group)
         try:
-            values = [float(value) for value in given]
-        except (TypeError, ValueError):
-            values = []
-        if len(values) != len(group.trajectories) or not all(math.isfinite(value) for value in values):
+            values = [as_reward(value) for value in given]
+            problem = "" if len(values) == len(group.trajectories) else f"{len(values)} of them"
+        except (TypeError, ValueError) as error:
+            problem = str(error)
+        if problem:
             raise ConfigError(
-                f"Reward {name!r} must give one finite number for each of the {len(group.trajectories)} tries "
-                f"at task {group.task.id!r}; it gave {given!r}."
+                f"Reward {name!r} must give one finite number of at most {LARGEST_REWARD:g} for each of the "
+                f"{len(group.trajectories)} tries at task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
             )
         return values
 
     return reward
+
+
+def as_reward(value: Any) -> float:
+    """A reward as the learner can take it.
+
+    Raises:
+        ValueError: it is no number (a text that spells one is none), not finite, or larger than `LARGEST_REWARD`.
+        TypeError: nothing makes a number of it.
+    """
+    if isinstance(value, str | bytes):
+        raise ValueError(f"{value!r:.80}, a text")
+    number = float(value)
+    if not abs(number) <= LARGEST_REWARD:
+        raise ValueError(f"{number:g}")
+    return number
 
 
 class RewardManager:

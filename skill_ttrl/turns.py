@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
 from skill_ttrl.attempt import Episode, operations
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.gather import GatheringBackend
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.registry import naming
+from skill_ttrl.skills.changes import storable
 from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END
 from skill_ttrl.types import Completion, Message, Trajectory
@@ -76,10 +80,18 @@ class Play:
 
     async def take(self, episode: Episode, generation: Generation, completion: Completion) -> None:
         """What the model wrote becomes an action, and the action a step."""
+        completion = readable(completion)
         projection = self.agent.read(completion.written, episode.scene)
         await episode.act(generation.prompt_ids, completion, self.max_turns, projection)
         if isinstance(self.agent, SkillAgent) and self.agent.config.own_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
+
+
+def readable(completion: Completion) -> Completion:
+    """The completion with halves of characters (lone surrogates) replaced one by one, so that spans of its text stay right."""
+    text, error = storable(completion.text), None if completion.error is None else storable(completion.error)
+    same = text == completion.text and error == completion.error
+    return completion if same else replace(completion, text=text, error=error)
 
 
 def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
@@ -114,7 +126,8 @@ async def answers(
     began = time.monotonic()
     try:
         async with asyncio.timeout(left) as clock:
-            return list(zip(await _generate(requests, asking, play, seed), asking, strict=True))
+            with _naming_backend(play.backend, every):
+                return list(zip(await _generate(requests, asking, play, seed), asking, strict=True))
     except TimeoutError:
         if not clock.expired():  # it is the sampler's own
             raise
@@ -124,6 +137,16 @@ async def answers(
     for episode in every:
         episode.end_late()
     return []
+
+
+def _naming_backend(backend: Backend, asking: Sequence[Episode]) -> AbstractContextManager[None]:
+    """`naming` for a backend of the user's own; what goes wrong in ours is a fault of ours and stays as it is."""
+    source = backend.source if isinstance(backend, GatheringBackend) else backend
+    if type(source).__module__.partition(".")[0] == "skill_ttrl":
+        return nullcontext()
+    tasks = list(dict.fromkeys(episode.task.id for episode in asking))
+    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+    return naming(f"The backend {type(source).__module__}:{type(source).__qualname__}", f"at task {tasks[0]!r}{more}")
 
 
 async def _generate(

@@ -39,7 +39,7 @@ class GatheringBackend:
     """
 
     def __init__(self, backend: Backend, askers: Callable[[], int]) -> None:
-        self._backend, self._askers = backend, askers
+        self.source, self._askers = backend, askers
         self.policy_version, self.context, self.constrains = backend.policy_version, backend.context, backend.constrains
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
@@ -50,28 +50,28 @@ class GatheringBackend:
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """See `Backend.encode`."""
-        return self._backend.encode(messages)
+        return self.source.encode(messages)
 
     def encode_text(self, text: str) -> tuple[int, ...] | None:
         """See `Backend.encode_text`."""
-        return self._backend.encode_text(text)
+        return self.source.encode_text(text)
 
     def count(self, messages: Sequence[Message]) -> int:
         """See `Backend.count`."""
-        return self._backend.count(messages)
+        return self.source.count(messages)
 
     def count_text(self, text: str) -> int:
         """See `Backend.count_text`."""
-        return self._backend.count_text(text)
+        return self.source.count_text(text)
 
     def sync(self, policy_version: int) -> None:
         """See `Backend.sync`."""
-        self._backend.sync(policy_version)
-        self.policy_version = self._backend.policy_version
+        self.source.sync(policy_version)
+        self.policy_version = self.source.policy_version
 
     def rest(self) -> None:
         """See `Backend.rest`."""
-        self._backend.rest()
+        self.source.rest()
 
     def close(self) -> None:
         """Nothing: whoever made the backend closes it."""
@@ -113,7 +113,7 @@ class GatheringBackend:
         self.batches.append(sum(request.n for request in requests))
         began = time.monotonic()
         try:
-            found = iter(await self._backend.generate(requests, batch[0].sampling, seed=batch[0].seed))
+            found = iter(await self.source.generate(requests, batch[0].sampling, seed=batch[0].seed))
         except BaseException as error:
             for each in batch:
                 if not each.answer.done():

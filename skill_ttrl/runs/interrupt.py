@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -72,6 +74,22 @@ class StopSignal:
         self.signum = signum
         if self._leave_at_once is not None:
             raise Interrupted(self._leave_at_once, signum)
+
+
+def raised_by_signal(error: KeyboardInterrupt) -> bool:
+    """Whether the user's Ctrl-C raised it, and not code that is called here: foreign code may raise what it likes.
+
+    Handlers run in the main thread only, and one that is written in Python is the innermost frame of what it raises. Python's own
+    default handler leaves no frame: while it is installed, every `KeyboardInterrupt` counts as the user's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        return True
+    code = getattr(getattr(handler, "func", handler), "__code__", None)  # asyncio's handler is a partial
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1] is code
 
 
 @contextmanager

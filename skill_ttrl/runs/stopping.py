@@ -19,7 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 Rule = Callable[..., bool]
 """(rows, **options) → whether to stop after the last of the rows."""
 
-RULES: Registry[Rule] = Registry("stopping rule")
+RULES: Registry[Rule] = Registry("stopping rule", functions=True)
 
 
 def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None) -> int | None:

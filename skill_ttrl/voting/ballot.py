@@ -13,12 +13,13 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from skill_ttrl.answers import canonicals
-from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.registry import Registry
+from skill_ttrl.errors import ConfigError, ExtensionError, did_you_mean
+from skill_ttrl.registry import Registry, naming
 from skill_ttrl.types import Group, Trajectory, VoteResult
 from skill_ttrl.voting.history import PromptHistory
 from skill_ttrl.voting.tally import Tally, tally
@@ -154,7 +155,8 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
             raise ValueError(
                 f"The ballot of {ballot.prompt!r} has {len(given)} {field} for {len(ballot.answers)} answers. Give one each."
             )
-    found = function(ballot, **(options or {}))
+    with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"at task {ballot.prompt!r}"):
+        found = function(ballot, **(options or {}))
     if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
         raise ConfigError(
             f"The voting strategy {name!r} must give a VoteResult with one finite entry for each of {len(ballot.answers)} "
@@ -246,11 +248,12 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
     try:
         vote(name, ballot, options)
     except (TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
+        reason = error.__cause__ if isinstance(error, ExtensionError) else error
+        if isinstance(reason, ConfigError) or not isinstance(reason, TypeError | ValueError):
             raise
         raise ConfigError(
-            f"The voting strategy {name!r} cannot work with its options {dict(options or {})}: {error}."
-        ) from error
+            f"The voting strategy {name!r} cannot work with its options {dict(options or {})}: {reason}."
+        ) from reason
 
 
 def in_range(

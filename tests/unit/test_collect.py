@@ -209,11 +209,11 @@ def test_work_that_only_counts_is_a_phase_and_none_where_there_is_none() -> None
     assert heard.told == [*first, ("start", "open", 1, "game"), ("open", 1), ("finish", "open")]
 
 
-def test_half_a_character_is_a_failed_episode_and_ends_nothing(tmp_path: Path) -> None:
+def test_half_a_character_is_replaced_and_ends_nothing(tmp_path: Path) -> None:
     found = run(DOORS, agent="tests.doors:Mute", split="test", output=tmp_path / "out.jsonl")
     lines = trajectories(tmp_path / "out.jsonl")
-    assert [line.stop_reason for line in lines] == ["error", "terminated"] * 3
-    assert found.overall.failed == 3 and found.overall.success == 0.5
+    assert [line.stop_reason for line in lines] == ["truncated", "terminated"] * 3
+    assert lines[0].steps[0].action == "\ufffd" and found.overall.failed == 0 and found.overall.success == 0.5
 
 
 @pytest.mark.parametrize(

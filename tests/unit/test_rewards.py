@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.rewards import RewardManager, build_reward
 from skill_ttrl.stages import train
 from skill_ttrl.stages.trainer import SkillTTRLTrainer
@@ -68,6 +68,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def nan(group): return [float('nan')] * len(group.trajectories)\n"
         "def words(group): return ['good'] * len(group.trajectories)\n"
         "def nothing(group): pass\n"
+        "def text(group): return ['1.0'] * len(group.trajectories)\n"
+        "def huge(group): return [1e300] * len(group.trajectories)\n"
+        "def raises(group): return [1 / 0]\n"
+        "def leaves(group): raise SystemExit(0)\n"
         "def sees(group): assert group.task.reference is None; return [1.0] * len(group.trajectories)\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -79,12 +83,20 @@ def test_a_reward_of_ones_own(own: str) -> None:
     assert rewards(f"{own}:length", group(["1", "222"])) == [1.0, 3.0]
 
 
-@pytest.mark.parametrize("function", ["short", "nan", "words", "nothing"])
+@pytest.mark.parametrize("function", ["short", "nan", "words", "nothing", "text", "huge"])
 def test_a_reward_of_ones_own_that_gives_no_numbers(own: str, function: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"{function}' must give one finite number for each of the 2 tries at task 't'"
+        ConfigError,
+        match=rf"{function}' must give one finite number of at most 1e\+15 for each of the 2 tries at task 't'",
     ):
         rewards(f"{own}:{function}", group(["1", "2"]))
+
+
+@pytest.mark.parametrize(("function", "said"), [("raises", "ZeroDivisionError: division"), ("leaves", "SystemExit: 0")])
+def test_a_reward_of_ones_own_that_raises_is_named_with_its_task(own: str, function: str, said: str) -> None:
+    with pytest.raises(ExtensionError, match=rf"{own}:{function}' failed at task 't': {said}") as raised:
+        rewards(f"{own}:{function}", group(["1", "2"]))
+    assert type(raised.value.__cause__).__name__ == said.partition(":")[0], "--debug shows where"
 
 
 def test_names_that_are_none(own: str) -> None:

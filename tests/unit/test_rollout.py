@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +16,11 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.episode import play_episode
-from skill_ttrl.errors import EnvError
-from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.errors import EnvError, ExtensionError
+from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import refuse_failure, rollout
-from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.rollout import Schedule, refuse_failure, rollout
+from skill_ttrl.runs.interrupt import Interrupted, StopSignal
 from skill_ttrl.types import Group, Task, Trajectory, from_json, to_json
 
 AGENT = ConversationAgent(PromptFormatter("plain"))
@@ -50,10 +52,19 @@ class Guess(TextEnv):
         broken = self.options.get("broken")
         if broken == "step" and action == "2":
             raise RuntimeError("the game broke")
+        if broken == "exit":
+            raise SystemExit("enough")
+        if broken == "interrupt":
+            raise KeyboardInterrupt("my own")
+        if broken == "ctrl-c":
+            signal.raise_signal(signal.SIGINT)
+        if broken == "half":
+            return "seen \ud800", 0.0, False, False, {"answer": "\udfff", "admissible_commands": ["\ud800"]}
         if broken == "stop":
             raise Interrupted("a signal came while the game was at work", 15)
         found = action == str(self.options["number"])
-        reward: Any = {"nan": float("nan"), "none": None}.get(str(broken), float(found))
+        rewards = {"nan": float("nan"), "none": None, "text": "1", "huge": 1e300}
+        reward: Any = rewards.get(str(broken), float(found))
         info: Any = {"answer": int(action) if broken == "int" else action, "extra": object(), "turn": 1}
         return "no, again", reward, found, False, None if broken == "info" else info
 
@@ -81,13 +92,25 @@ class Standing(TextEnv):
 
 
 def play(
-    make: Any, tasks: Sequence[Task], group_size: int, backend: ScriptedBackend, max_turns: int = 1
+    make: Any,
+    tasks: Sequence[Task],
+    group_size: int,
+    backend: ScriptedBackend,
+    max_turns: int = 1,
+    schedule: Schedule = "lockstep",
 ) -> list[Group]:
-    envs = EnvPool(make)
     work = rollout(
-        tasks, group_size, envs=envs, agent=AGENT, backend=backend, sampling=Sampling(), seed=0, max_turns=max_turns
+        tasks,
+        group_size,
+        envs=EnvPool(make),
+        agent=AGENT,
+        backend=backend,
+        sampling=Sampling(),
+        seed=0,
+        max_turns=max_turns,
+        schedule=schedule,
     )
-    return asyncio.run(work)
+    return wait_for(work)
 
 
 def guess(number: int, **more: Any) -> Task:
@@ -164,11 +187,17 @@ def test_tries_that_stand_at_the_same_prompt_again_share_a_request() -> None:
         ("reset", "OSError: no such game"),
         ("nan", "ValueError: .*nan"),
         ("none", "TypeError"),
+        ("text", "ValueError: the environment's reward is '1', a text"),
+        ("huge", r"ValueError: the environment's reward is 1e\+300"),
         ("info", "AttributeError"),
+        ("exit", "SystemExit: enough"),
+        ("interrupt", "KeyboardInterrupt: my own"),
     ],
 )
-def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: str) -> None:
-    good, bad = play(Guess, [guess(1), guess(2, broken=broken)], 1, Recording(["1", "2"]))
+@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: str, schedule: Schedule) -> None:
+    tasks = [guess(1), guess(2, broken=broken)]
+    good, bad = play(Guess, tasks, 1, Recording(["1", "2"]), schedule=schedule)
     (failed,) = bad.trajectories
     assert failed.stop_reason == "error" and failed.answer is None and failed.steps == ()
     assert failed.error is not None and re.match(said, failed.error)
@@ -178,6 +207,43 @@ def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: st
 def test_a_signal_is_no_failure_of_a_try() -> None:
     with pytest.raises(Interrupted, match="a signal came"):
         play(Guess, [guess(1), guess(2, broken="stop")], 1, Recording(["1"]))
+
+
+def test_a_second_ctrl_c_ends_the_run_although_an_environment_is_at_work() -> None:
+    with StopSignal(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # remembered: the step would end first
+        play(Guess, [guess(2, broken="ctrl-c")], 1, Recording(["2"]))
+
+
+class Halving(Recording):
+    """Says half a character."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        made = await super().generate(requests, sampling, seed=seed)
+        return [replace(g, completions=tuple(replace(c, text="\ud800") for c in g.completions)) for g in made]
+
+
+def test_half_a_character_from_outside_is_replaced_before_a_prompt_or_a_file_meets_it() -> None:
+    (group,) = play(Guess, [guess(2, broken="half")], 1, Halving(["?"]), max_turns=2)
+    (played,) = group.trajectories
+    assert from_json(Trajectory, to_json(played)) == played and played.error is None
+    first, second = played.steps
+    assert first.action == "\ufffd" and first.info == {"answer": "\ufffd"}
+    assert second.observation == "seen \ufffd" and second.admissible == ("\ufffd",)
+
+
+class Failing(Recording):
+    """A backend of somebody's own, with a fault."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        raise RuntimeError("out of tea")
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+def test_a_backend_of_ones_own_that_raises_is_named_with_its_tasks(schedule: Schedule) -> None:
+    words = r"The backend .*test_rollout:Failing failed at task 'g1'.*: RuntimeError: out of tea"
+    with pytest.raises(ExtensionError, match=words):
+        play(Guess, [guess(1), guess(2)], 2, Failing(["1"]), schedule=schedule)
 
 
 def test_a_failure_in_a_later_turn_keeps_the_earlier_ones() -> None:

@@ -41,4 +41,4 @@ def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:
     return "episodes" in signature(estimate).parameters
 
 
-ADVANTAGES: Registry[AdvantageEstimator] = Registry("advantage")
+ADVANTAGES: Registry[AdvantageEstimator] = Registry("advantage", functions=True)

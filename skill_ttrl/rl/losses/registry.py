@@ -30,7 +30,7 @@ class PolicyLoss(Protocol):
         ...
 
 
-LOSSES: Registry[PolicyLoss] = Registry("loss")
+LOSSES: Registry[PolicyLoss] = Registry("loss", functions=True)
 
 ZERO_WITHOUT_ADVANTAGE = frozenset({"ppo_clip"})
 """Losses whose value and gradient are exactly 0 wherever the advantage is 0."""
