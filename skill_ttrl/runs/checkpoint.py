@@ -82,7 +82,14 @@ def save_checkpoint(
     try:
         building.mkdir(parents=True)
         save_model(building)
-        record = {"phase": phase, "step": step, "offsets": folder.sizes(), "state": dict(state)}
+        offsets = folder.sizes()
+        record = {
+            "phase": phase,
+            "step": step,
+            "offsets": offsets,
+            "digests": folder.digests(offsets),
+            "state": dict(state),
+        }
         (building / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         torch.save(dict(tensors), building / TENSORS)
         if card is not None:
@@ -141,11 +148,24 @@ def verify(path: str | Path) -> None:
             raise CheckpointError(f"Checkpoint {path} is damaged: the content of {name} has changed (SHA-256 differs).")
 
 
+def _verify_run(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Compare the run's append files with what they held when the checkpoint was saved.
+
+    Raises:
+        CheckpointError: one is shorter, or its content has changed.
+    """
+    state = load_state(checkpoint.path)
+    damage = folder.damage(state["offsets"], state.get("digests", {}))
+    if damage is not None:
+        raise CheckpointError(f"Checkpoint {checkpoint.path} cannot be gone on from: {damage}.")
+
+
 def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, and what is wrong with the newer ones that were passed over.
 
     Args:
-        folder: The run. Where it is locked, leftovers of interrupted writes are removed.
+        folder: The run. Where it is locked, it is to be gone on with: leftovers of interrupted writes are removed, and its append
+            files must begin as they did when the checkpoint was saved.
         mode: "auto" takes the newest and stops where it is damaged; "last-good" takes the newest that is whole.
 
     Returns:
@@ -160,6 +180,8 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify(checkpoint.path)
+            if folder.locked:
+                _verify_run(folder, checkpoint)
         except CheckpointError as error:
             if mode == "auto":
                 raise CheckpointError(
@@ -200,7 +222,7 @@ def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """Content of a checkpoint's `state.json`: phase, step, offsets (bytes of each append file) and state.
+    """Content of a checkpoint's `state.json`: phase, step, offsets (bytes of each append file), their digests, and state.
 
     Raises:
         CheckpointError: it is not there or cannot be read.

@@ -9,6 +9,7 @@ One process at a time may write (`.lock`). docs/run-folder.md describes every fi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -43,6 +44,7 @@ APPEND_FILES = (
 )
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.journal`). It only grows and is never cut back: a verdict once given stays."""
+_BLOCK = 1 << 20
 _STARTED = {LOCK_FILE, "config.yaml", "config_source.yaml"}  # all that a creation killed before `run.json` can leave
 
 
@@ -57,6 +59,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: int | None) -> None:
         self.path = path
         self._lock = lock
+        self._hashed: dict[str, tuple[int, Any]] = {}  # of each append file: bytes that were hashed, and their SHA-256
 
     @staticmethod
     def exists(path: str | Path) -> bool:
@@ -193,6 +196,48 @@ class RunFolder:
         """Length in bytes of every append file, 0 where there is none: what a checkpoint keeps for `truncate_to`."""
         paths = {name: self.path / name for name in APPEND_FILES}
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+
+    def digests(self, sizes: Mapping[str, int]) -> dict[str, str]:
+        """SHA-256 of the first so many bytes of append files that are at least so long; what was hashed is not read again."""
+        return {name: self._hash(name, size).hexdigest() for name, size in sizes.items() if size}
+
+    def damage(self, sizes: Mapping[str, int], digests: Mapping[str, str]) -> str | None:
+        """What is wrong with the append files, which had these lengths and digests once; None: their beginnings are as they were."""
+        found = self.sizes()
+        for name, size in sizes.items():
+            if found.get(name, 0) < size:
+                return f"{self.path / name} holds {found.get(name, 0)} bytes, but it held {size} when the checkpoint was saved"
+        with explaining("read", self.path):
+            now = self.digests({name: size for name, size in sizes.items() if name in digests})
+        changed = [name for name, digest in now.items() if digest != digests[name]]
+        return f"the content of {self.path / changed[0]} has changed since (SHA-256 differs)" if changed else None
+
+    def check_unchanged(self, name: str) -> None:
+        """Compare an append file with what the newest checkpoint found in it, before anything is learned from it.
+
+        Raises:
+            RunFolderError: its content has changed.
+        """
+        size, known = self._hashed.pop(name, (0, hashlib.sha256()))
+        if self._hash(name, size).digest() != known.digest():
+            raise RunFolderError(
+                f"The content of {self.path / name} has changed since the run wrote it (SHA-256 differs), so nothing is learned "
+                "from it. Go on from an earlier checkpoint with --resume last-good, or start again in another --output."
+            )
+
+    def _hash(self, name: str, size: int) -> Any:
+        done, known = self._hashed.get(name, (0, hashlib.sha256()))
+        if done > size:
+            done, known = 0, hashlib.sha256()
+        running = known.copy()
+        if size > done:
+            with (self.path / name).open("rb") as stream:
+                stream.seek(done)
+                while done < size and (block := stream.read(min(_BLOCK, size - done))):
+                    running.update(block)
+                    done += len(block)
+        self._hashed[name] = (done, running)
+        return running
 
     def sync(self) -> None:
         """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
@@ -41,7 +43,7 @@ from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.stages.thoughts import KEPT
 from skill_ttrl.stages.vote_sft import imitate_majority
-from skill_ttrl.types import from_json
+from skill_ttrl.types import first_problem, from_json
 
 Resume = Literal["auto", "last-good"]
 
@@ -220,11 +222,21 @@ def _go_back(folder: RunFolder, resume: Resume, progress: Progress) -> tuple[Che
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
-    """The evaluations that a run folder holds, oldest first."""
+    """The evaluations that a run folder holds, oldest first.
+
+    Raises:
+        RunFolderError: a line is damaged.
+    """
     file = path / "evaluations.jsonl"
     if not file.is_file():
         return []
-    return [from_json(Evaluation, line) for line in file.read_bytes().split(b"\n") if line]
+    found = []
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        try:
+            found += [from_json(Evaluation, line)] if line else []
+        except ValidationError as error:
+            raise RunFolderError(f"{file}, line {number}, is no evaluation: {first_problem(error)}.") from None
+    return found
 
 
 def summarise(run: Run) -> Summary:

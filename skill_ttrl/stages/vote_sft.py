@@ -102,6 +102,7 @@ def record(
 def learn(run: Run) -> int:
     """Fine-tune on the samples that agree; how many optimiser steps that took."""
     config, rounds = run.config, run.config.rl.steps
+    run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:
         run.warn("No sample agrees with a majority, because none gave an answer: there was nothing to imitate.")

@@ -107,6 +107,19 @@ def test_append_sizes_truncate(tmp_path: Path) -> None:
             folder.append_jsonl("metric.jsonl", [])
 
 
+def test_a_file_that_changed_after_a_checkpoint_is_not_learned_from(tmp_path: Path) -> None:
+    with make(tmp_path / "a") as folder:
+        folder.append_jsonl("trajectories.jsonl", ['{"reward": 0}'])
+        folder.check_unchanged("trajectories.jsonl")  # nothing is known of it yet
+        folder.digests(folder.sizes())  # as a checkpoint does
+        folder.append_jsonl("trajectories.jsonl", ['{"reward": 1}'])
+        folder.check_unchanged("trajectories.jsonl")
+        file = folder.path / "trajectories.jsonl"
+        file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
+        with pytest.raises(RunFolderError, match=r"trajectories\.jsonl has changed .*nothing is learned from it"):
+            folder.check_unchanged("trajectories.jsonl")
+
+
 def test_truncate_refuses_a_file_that_lost_lines_and_cuts_nothing(tmp_path: Path) -> None:
     with make(tmp_path / "a") as folder:
         folder.append_jsonl("metrics.jsonl", ["{}"] * 5)
