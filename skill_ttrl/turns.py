@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +23,9 @@ from skill_ttrl.types import Completion, Message, Trajectory
 
 Known = dict[tuple[Message, ...], tuple[Request, int]]
 """The request and the tokens of conversations that have been looked at."""
+
+ROUNDING = 1e-3
+"""How far above 0 rounding may put a log-prob (nats)."""
 
 
 @dataclass
@@ -80,15 +84,25 @@ class Play:
 
     async def take(self, episode: Episode, generation: Generation, completion: Completion) -> None:
         """What the model wrote becomes an action, and the action a step."""
-        completion = readable(completion)
+        completion = checked(completion)
         projection = self.agent.read(completion.written, episode.scene)
         await episode.act(generation.prompt_ids, completion, self.max_turns, projection)
         if isinstance(self.agent, SkillAgent) and self.agent.config.own_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
 
 
-def readable(completion: Completion) -> Completion:
-    """The completion with halves of characters (lone surrogates) replaced one by one, so that spans of its text stay right."""
+def checked(completion: Completion) -> Completion:
+    """A backend's completion as it may be used: one whose log-probs are none has failed (`finish_reason` "error").
+
+    Halves of characters (lone surrogates) in its text are replaced one by one, so that spans of it stay right.
+    """
+    logprobs = completion.logprobs
+    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= ROUNDING):
+        place = next(i for i, each in enumerate(logprobs) if not (math.isfinite(each) and each <= ROUNDING))
+        problem = (
+            f"The backend gave token {place} the log-prob {logprobs[place]:g}: a log-prob is finite and at most 0."
+        )
+        return replace(completion, finish_reason="error", error=problem)
     text, error = storable(completion.text), None if completion.error is None else storable(completion.error)
     same = text == completion.text and error == completion.error
     return completion if same else replace(completion, text=text, error=error)

@@ -92,7 +92,8 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     """What the run warned of, in its words."""
     stopped: str | None = None
-    """The stopping rule that ended the reinforcement early, and after how many steps; None where all were done."""
+    """What ended the training early: a stopping rule and after how many steps, or updates that were all left out because loss or
+    gradient was not finite. None where all steps were done."""
     usage: dict[str, Any] = field(default_factory=dict)
     """Requests, tokens and cost of models behind addresses, and under `by` those of each phase and role; empty where none was
     asked. It counts all that was spent on the run, steps that a resumed run did again included."""

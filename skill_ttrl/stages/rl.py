@@ -33,7 +33,7 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.evolve import evolve
-from skill_ttrl.stages.stopping import stopped_by
+from skill_ttrl.stages.stopping import skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 
@@ -111,7 +111,10 @@ def reinforce(run: Run, reward: Reward) -> None:
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
             for warning in poll.history.warnings():
                 run.warn(warning)
-        finish_step(run, step + 1, learner, poll, refused)
+        finish_step(run, step + 1, learner, poll, refused or watch_updates(run, "rl", step, figures))
+    failed = skipped_too_often(run, "rl", ended=True)
+    if failed is not None:
+        raise failed
     run.progress.finish(PHASE)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
@@ -367,8 +370,8 @@ def followed(bench: Workbench, version: int) -> SkillTTRLError | None:
 
 
 def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: SkillTTRLError | None) -> None:
-    """Validate and save where the config says so, and leave where a signal asked for it or the sampler `refused` the weights:
-    then an evaluation that is due is left out, and the run is saved whatever the config says.
+    """Validate and save where the config says so, and leave where a signal asked for it or the run cannot go on, as where the sampler
+    `refused` the weights: then an evaluation that is due is left out, and the run is saved whatever the config says.
 
     Raises:
         SkillTTRLError: that refusal.

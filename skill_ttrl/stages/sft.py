@@ -27,6 +27,7 @@ from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
 from skill_ttrl.stages.thoughts import with_thoughts
 from skill_ttrl.types import Message, Skill, derive_seed
 
@@ -43,8 +44,19 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
     """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
     config = run.config.sft
     done = run.steps_done("sft")
-    if done >= config.steps:
-        return
+    if done < config.steps:
+        imitate(run, demonstrations, done)
+    if (failed := skipped_too_often(run, "sft", ended=True)) is not None:
+        raise failed
+
+
+def imitate(run: Run, demonstrations: Encoded, done: int) -> None:
+    """The steps of the cold start after the first `done`.
+
+    Raises:
+        TrainingError: see `stopping.skipped_too_often`; the run is saved.
+    """
+    config = run.config.sft
     clean, noisy = demonstrations
     learner = SFTLearner(run.bench.policy, config, run.bench.accelerator)
     if done and run.resumed is not None:
@@ -61,9 +73,12 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
         run.log.time("sft", step, {"seconds": time.perf_counter() - began})
         run.progress.advance("cold start", step + 1, figures)
         finished = step + 1
-        if finished == config.steps or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
+        failed = watch_updates(run, "sft", step, figures)
+        if failed or finished == config.steps or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
             run.checkpoint("sft", finished, state={}, tensors={"learner": learner.state_dict()})
             run.leave_if_asked("sft", finished)
+        if failed:
+            raise failed
     run.progress.finish("cold start")
 
 

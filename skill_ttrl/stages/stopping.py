@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.stopping import RULES, stop_step
+from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.inspect import Inspection
 
+LEFT_OUT = "Updates are left out"
+"""Begins the warning of them, which a run gives once."""
 STEP = "step "
 """What the label of an evaluation in the middle of the reinforcement begins with."""
 
@@ -50,6 +53,38 @@ def stopped_by(path: str | Path, config: RLConfig, finished: int) -> str | None:
     if stop is None or stop == config.steps:  # it ended by itself
         return None
     return f"The stopping rule {config.stop_rule} ended the reinforcement after {stop} of {config.steps} steps."
+
+
+def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:
+    """Why `phase` cannot go on: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
+    `ended`, all that there were. None: it can.
+    """
+    rows = [row for row in metric_rows(run.folder.path, phase) if "skipped_updates" in row]
+    in_a_row = 0
+    for row in reversed(rows):
+        if row.get("updates", 1 - row["skipped_updates"]):
+            break
+        in_a_row += int(row["skipped_updates"])
+    limit = run.config.run.max_skipped_updates
+    every = ended and in_a_row > 0 and in_a_row == sum(row["skipped_updates"] for row in rows)
+    if not every and (limit is None or in_a_row < limit):
+        return None
+    found = "All updates" if every else f"The last {in_a_row} updates (run.max_skipped_updates={limit})"
+    return TrainingError(
+        f"{found} of the phase {phase} were left out, because loss or gradient was not finite: nothing is learned. Look at the "
+        f"loss, the learning rate and runtime.precision (docs/learner.md). Everything so far is saved in {run.folder.path}."
+    )
+
+
+def watch_updates(run: Run, phase: str, step: int, figures: Mapping[str, float]) -> TrainingError | None:
+    """Warn of the first update that was left out, and say whether the phase cannot go on after this step (`skipped_too_often`)."""
+    if not figures.get("skipped_updates"):
+        return None
+    run.warn(
+        f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {phase}. The figure is skipped_updates.",
+        once=LEFT_OUT,
+    )
+    return skipped_too_often(run, phase, ended=False)
 
 
 def look_back(path: str | Path) -> Stopping:
@@ -117,8 +152,13 @@ def inspect_stopping(path: str | Path) -> Inspection:
 
 def rl_rows(path: str | Path) -> list[dict[str, Any]]:
     """Figures of the reinforcement's steps in a run's `metrics.jsonl`, oldest first."""
+    return metric_rows(path, "rl")
+
+
+def metric_rows(path: str | Path, phase: str) -> list[dict[str, Any]]:
+    """Figures of a phase's steps in a run's `metrics.jsonl`, oldest first."""
     file = Path(path) / "metrics.jsonl"
-    return [row for row in read_jsonl(file)[0] if row["phase"] == "rl"] if file.is_file() else []
+    return [row for row in read_jsonl(file)[0] if row["phase"] == phase] if file.is_file() else []
 
 
 def _share(value: float | None) -> str:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
@@ -134,12 +134,17 @@ def run(
         )
         for gathered, seconds in spent.items():
             run.log.time(gathered, 0, {"seconds": seconds})
-        for name, phase in zip(learning, learn, strict=True):
-            with (
-                ledger.phase(name),
-                spending(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
-            ):
-                phase(run)
+        try:
+            for name, phase in zip(learning, learn, strict=True):
+                with (
+                    ledger.phase(name),
+                    spending(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
+                ):
+                    phase(run)
+        except TrainingError as error:
+            if run.evaluations:  # else there is nothing to sum up
+                write_summary(folder, summarise(run, failed=str(error)))
+            raise
         if learning == ["sft"]:
             bench.backend.sync(0)
             run.evaluate("after")
@@ -239,8 +244,8 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     return found
 
 
-def summarise(run: Run) -> Summary:
-    """What the run achieved, from what it has written down."""
+def summarise(run: Run, *, failed: str | None = None) -> Summary:
+    """What the run achieved, from what it has written down; `failed` is why a phase could not go on."""
     config, path = run.config, run.folder.path
     before, after = run.evaluations.get("before"), run.evaluations.get("after")
     bank_off = run.evaluations.get(BANK_OFF)
@@ -289,7 +294,7 @@ def summarise(run: Run) -> Summary:
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
         warnings=run.warnings,
-        stopped=stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None,
+        stopped=failed or (stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None),
         versions=summary_versions(read_run_json(path)),
         usage=current_ledger().report(),
     )

@@ -28,6 +28,7 @@ from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.rl import BANK_OFF, answer_figures, group_figures, label_figures, step_tasks, warn_of_given_up
 from skill_ttrl.stages.sft import batch_indices
+from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 
@@ -122,9 +123,14 @@ def learn(run: Run) -> int:
         finished = step + 1
         run.progress.advance(LEARNING, finished, figures)
         last = finished == settings.steps
-        if last or finished % config.vote_sft.checkpoint_every == 0 or run.stop.signum is not None:
+        failed = watch_updates(run, PHASE, rounds + step, figures)
+        if failed or last or finished % config.vote_sft.checkpoint_every == 0 or run.stop.signum is not None:
             run.checkpoint(PHASE, rounds + finished, state={}, tensors={"learner": learner.state_dict()})
             run.leave_if_asked(PHASE, rounds + finished)
+        if failed:
+            raise failed
+    if (failed := skipped_too_often(run, PHASE, ended=True)) is not None:
+        raise failed
     run.progress.finish(LEARNING)
     return settings.steps
 

@@ -21,7 +21,7 @@ from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout import Schedule, refuse_failure, rollout
 from skill_ttrl.runs.interrupt import Interrupted, StopSignal
-from skill_ttrl.types import Group, Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
 
 AGENT = ConversationAgent(PromptFormatter("plain"))
 
@@ -231,6 +231,34 @@ def test_half_a_character_from_outside_is_replaced_before_a_prompt_or_a_file_mee
     first, second = played.steps
     assert first.action == "\ufffd" and first.info == {"answer": "\ufffd"}
     assert second.observation == "seen \ufffd" and second.admissible == ("\ufffd",)
+
+
+class Scoring(Recording):
+    """Gives the tokens of its first answer a log-prob of one's choice."""
+
+    def __init__(self, logprob: float) -> None:
+        super().__init__(["1"])
+        self._logprob: float | None = logprob
+
+    def _completion(self, text: str) -> Completion:
+        made = super()._completion(text)
+        logprobs = made.logprobs if self._logprob is None else (self._logprob,)
+        self._logprob = None
+        return replace(made, logprobs=logprobs)
+
+
+@pytest.mark.parametrize("logprob", [0.5, float("-inf"), float("nan"), float("inf")])
+def test_a_log_prob_that_is_none_is_the_failure_of_its_try(logprob: float) -> None:
+    (group,) = play(Guess, [guess(1)], 2, Scoring(logprob))
+    failed, fine = group.trajectories
+    assert failed.stop_reason == "error" and failed.answer is None and failed.steps == ()
+    assert failed.error == f"The backend gave token 0 the log-prob {logprob:g}: a log-prob is finite and at most 0."
+    assert fine.error is None and from_json(Trajectory, to_json(failed)) == failed
+
+
+def test_a_log_prob_that_rounding_puts_above_0_is_one() -> None:
+    (group,) = play(Guess, [guess(1)], 1, Scoring(1e-4))
+    assert group.trajectories[0].error is None
 
 
 class Failing(Recording):

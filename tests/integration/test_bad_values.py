@@ -1,0 +1,123 @@
+"""One bad value: a run says what it met and where, and goes on, or ends with an exit code of its own and everything saved."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import CheckpointError, RunFolderError, TrainingError
+from skill_ttrl.runs.checkpoint import list_checkpoints
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.report import read_summary
+from skill_ttrl.stages import train
+
+OWN = """
+import torch
+
+
+def nan(log_probs, old_log_probs, advantages, response_mask, **settings):
+    return (log_probs * float("nan")).sum(), {}
+
+
+def broken(log_probs, old_log_probs, advantages, response_mask, **settings):
+    raise IndexError("no such token")
+
+
+def reward(group):
+    return [1 / 0 for _ in group.trajectories]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_bad_values.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_bad_values"
+
+
+@pytest.fixture(scope="module")
+def base(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model to start from: the checkpoint of a cold start."""
+    path = tmp_path_factory.mktemp("base") / "run"
+    train.run(load_config(tiny_yaml, ["phases=[sft]"]), path)
+    return path / "checkpoints" / "sft-000012"
+
+
+def settings(base: Path, *more: str) -> list[str]:
+    return ["phases=[rl]", f"model.path={base}", "rl.reward=random", *more]
+
+
+def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
+    base: Path, own: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    given = settings(base, f"rl.loss={own}:nan", "rl.steps=3", "run.max_skipped_updates=2")
+    words = r"The last 2 updates \(run.max_skipped_updates=2\) of the phase rl were left out"
+    with pytest.raises(TrainingError, match=words) as caught:
+        train.run(load_config(tiny_yaml, given), tmp_path / "run")
+    assert caught.value.exit_code == 8
+    summary = read_summary(tmp_path / "run")
+    assert summary.stopped == str(caught.value) and summary.steps == {"rl": 2} and summary.accuracy_after is None
+    assert [text for text in summary.warnings if text.startswith("Updates are left out")] == [
+        "Updates are left out whose loss or gradient is not finite, first in step 0 of rl. The figure is skipped_updates."
+    ]
+    lenient = [*given[:-1], "run.max_skipped_updates=null"]
+    for _ in range(2):  # a run that goes on at its end is no success either
+        with pytest.raises(TrainingError, match="All updates of the phase rl were left out"):
+            train.run(load_config(tiny_yaml, lenient), tmp_path / "run", resume="auto")
+    with RunFolder.open(tmp_path / "run") as folder:
+        assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("rl.reward={own}:reward", "The reward '{own}:reward' failed at task 'add-34-99': ZeroDivisionError"),
+        ("rl.loss={own}:broken", "The loss '{own}:broken' failed: IndexError: no such token. Mend it"),
+    ],
+)
+def test_a_function_of_the_users_that_raises_is_one_line_and_an_exit_code(
+    base: Path, own: str, tiny_yaml: Path, tmp_path: Path, capsys: Any, monkeypatch: Any, key: str, words: str
+) -> None:
+    given = [word for each in settings(base, key.format(own=own)) for word in ("--set", each)]
+    monkeypatch.setattr(sys, "argv", ["skillttrl", "train", str(tiny_yaml), "-o", str(tmp_path / "run"), *given])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == 2 and words.format(own=own) in said.err and "Traceback" not in said.err + said.out
+
+
+def flip(place: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:place] + bytes([data[place] ^ 2]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("metrics.jsonl", lambda data: data[:-50]), ("evaluations.jsonl", flip(60)), ("trajectories.jsonl", flip(900))],
+)
+def test_damage_is_noticed_when_a_run_goes_on(
+    base: Path, tiny_yaml: Path, tmp_path: Path, name: str, damage: Any
+) -> None:
+    config = load_config(tiny_yaml, settings(base))
+    whole = train.run(config, tmp_path / "run")
+    file = tmp_path / "run" / name
+    before = file.read_bytes()
+    file.write_bytes(damage(before))
+    if name == "evaluations.jsonl":
+        with pytest.raises(RunFolderError, match=r"evaluations.jsonl, line 1, is no evaluation"):
+            train.read_evaluations(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=rf"{name}.*--resume last-good"):
+        train.run(config, tmp_path / "run", resume="auto")
+    if name == "metrics.jsonl":  # what the first checkpoint knows is whole
+        again = train.run(config, tmp_path / "run", resume="last-good")
+        assert file.read_bytes() == before and again.accuracy_after == whole.accuracy_after
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == {"rl": 2}
+    else:
+        with pytest.raises(CheckpointError, match=r"No checkpoint of .* is whole"):
+            train.run(config, tmp_path / "run", resume="last-good")
