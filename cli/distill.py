@@ -119,7 +119,8 @@ def closing_lines(found: Distilled) -> list[str]:
     if found.requests:
         lines.append(f"Questions to the teacher: {found.requests}, without a usable answer: {found.failed}.")
     lines += usage_lines(found.usage)
-    lines.append(f"{found.bank}: {len(found.skills)} new skills, version {found.version}; found by {found.retrieval}.")
+    new = f"{len(found.skills)} new skills" if found.skills else "nothing was added"
+    lines.append(f"{found.bank}: {new}, version {found.version}; found by {found.retrieval}.")
     lines.append(f"Look at it: skillttrl inspect {found.bank}")
     return lines
 

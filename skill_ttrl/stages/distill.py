@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillBankError
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
 from skill_ttrl.llm.usage import accounting
 from skill_ttrl.runs.files import explaining
 from skill_ttrl.runs.progress import Progress, SilentProgress
@@ -106,7 +107,7 @@ def distill_into(
         evidence = dict.fromkeys(task for skill in new for task in skill.evidence)
         bank.apply([Change("add", None, skill) for skill in new], reason=SOURCE, evidence=evidence, round=round)
     else:
-        notes.append("Nothing new was found: the bank is as it was.")
+        notes.append("Nothing new was found.")
     for note in notes:
         progress.notice(note)
     now = bank.snapshot()
@@ -144,7 +145,7 @@ def run(
         progress: told how far it is.
 
     Raises:
-        DataError: the file cannot be read, holds no episode, or a line of it is none.
+        DataError: the file cannot be read, holds no episode, a line of it is none, or nothing could be distilled for a new bank.
         SkillBankError: the bank is there and `merge` is not asked for, or it cannot be read or written.
         ConfigError, EndpointError, BudgetError: see `distill_into`; nothing is written.
     """
@@ -157,6 +158,8 @@ def run(
         heard = _Heard()
         with ledger.phase(SOURCE):
             found = distill_into(kept, told_episodes(source, progress, heard), config, models_of(config))
+        if not merge and not found.skills:
+            raise nothing_distilled(found, source, folder)
         by_vectors = kept.retrieval_mode in ("embedding", "hybrid")
         retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if by_vectors else kept.retrieval_mode
     return replace(
@@ -166,6 +169,20 @@ def run(
         trajectories=str(trajectories),
         retrieval=retrieval,
         usage=ledger.report(),
+    )
+
+
+def nothing_distilled(found: Distilled, source: Path, folder: Path) -> DataError:
+    """The error for episodes that gave no skill, where they were to make a bank."""
+    counts = Counter[str]()
+    for each in found.episodes.values():
+        counts.update(each)
+    said = f"{counts['won']} won, {counts['lost']} lost, {counts['failed']} ended by an error and were not looked at"
+    ways = "add episodes with the other outcome (skillttrl collect, with an agent that wins and with one that does not)"
+    other = ", or ask a language model: --teacher openai" if found.teacher == "heuristic" else ""
+    return DataError(
+        f"Nothing could be distilled from the {sum(counts.values())} episodes of {source} ({said}): no bank was made at "
+        f"{folder}. What to do: {ways}{other}."
     )
 
 

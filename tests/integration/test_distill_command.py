@@ -98,6 +98,27 @@ def test_a_file_of_another_schema_is_named_and_nothing_is_written(content: bytes
     assert [path.name for path in tmp_path.iterdir()] == ["episodes.jsonl"]
 
 
+def test_episodes_that_teach_nothing_make_no_bank_and_the_next_call_makes_it(
+    played: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = list(read_episodes(played))
+    failed = [replace(each, stop_reason="error", error="the engine died") for each in episodes]
+    (tmp_path / "failed.jsonl").write_text("".join(f"{to_json(each)}\n" for each in failed))
+    bank = tmp_path / "bank"
+    monkeypatch.setattr(
+        sys, "argv", ["skillttrl", "distill", "--trajectories", str(tmp_path / "failed.jsonl"), "-o", str(bank)]
+    )
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    said = " ".join(capfd.readouterr().err.split())
+    assert leaving.value.code == DataError.exit_code
+    assert f"Nothing could be distilled from the {len(failed)} episodes" in said
+    assert f"0 won, 0 lost, {len(failed)} ended by an error" in said and f"no bank was made at {bank}" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["failed.jsonl"]
+    assert run(played, bank).skills
+    assert run(tmp_path / "failed.jsonl", bank, merge=True).skills == ()  # a bank that is there stays as it is
+
+
 def test_for_a_folder_the_file_in_it_is_named(played: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(DataError, match=r"run is a folder\. A file of episodes is asked for"):
