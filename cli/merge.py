@@ -95,6 +95,8 @@ def closing_lines(found: MergeResult) -> list[str]:
     if len(skipped) > MAX_SKIPPED:
         lines.append(f"… and {len(skipped) - MAX_SKIPPED} more (--json lists them).")
     change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
+    if not found.version and not found.dry_run:
+        change = f"No bank was made at {found.bank}."
     lines += usage_lines(found.usage)
     asked = " (language models were asked all the same)" if found.usage else ""
     return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]

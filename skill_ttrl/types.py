@@ -262,6 +262,12 @@ class BankUpdate:
     """Training step it belongs to."""
     origin: str | None = None
     """`Snapshot.origin` from this version on; None: as it was."""
+    samples: tuple[str, ...] = ()
+    """Digests of the samples that it learned from (`skills.merged`), so that none is counted twice."""
+    back_to: int | None = None
+    """The version that a rollback brings back; None for every other update."""
+    writer: str = ""
+    """`run` for what a run does to its own bank; empty for changes by hand, by commands and by programs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class SkillBank:
         chroma_server: `host:port` of a Chroma server.
         read_only: change nothing and take no lock: works while another process writes the bank.
         snapshot_every: fewest updates between two snapshots in the folder.
+        writer: see `BankUpdate.writer`.
 
     Raises:
         SkillBankError: the folder cannot be read or written, or another process writes it.
@@ -100,6 +101,7 @@ class SkillBank:
         chroma_server: str | None = None,
         read_only: bool = False,
         snapshot_every: int = 50,
+        writer: str = "",
     ) -> None:
         if max_skills < 1:
             raise SkillBankError(f"max_skills is at least 1, found {max_skills}.")
@@ -111,6 +113,7 @@ class SkillBank:
         in_memory = self.path is None or read_only
         self.index: Literal["chroma", "memory"] = "memory" if in_memory else index
         self.chroma_server = None if in_memory else chroma_server
+        self.writer = writer
         self._retriever: Retriever | None = None
         self._log: Log = MemoryLog()
         if self.path is not None:
@@ -130,9 +133,9 @@ class SkillBank:
         return cls(path, read_only=read_only, **{**settings, **changed})
 
     @classmethod
-    def from_config(cls, config: SkillsConfig, path: str | Path | None = None) -> SkillBank:
+    def from_config(cls, config: SkillsConfig, path: str | Path | None = None, *, writer: str = "") -> SkillBank:
         """A bank with the settings of a config's `skills` section. What it begins with (`skills.bank`) is not loaded."""
-        return cls(path, **bank_settings(config))
+        return cls(path, **bank_settings(config), writer=writer)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
@@ -219,6 +222,7 @@ class SkillBank:
         evidence: Iterable[str] = (),
         round: int | None = None,
         origin: str | None = None,
+        samples: Iterable[str] = (),
     ) -> BankUpdate:
         """Change the bank: the one way to do so. When this returns, the update is in the log and on the disk.
 
@@ -228,19 +232,21 @@ class SkillBank:
             evidence: ids of tasks or trajectories.
             round: training step.
             origin: see `BankUpdate.origin`.
+            samples: see `BankUpdate.samples`.
 
         Raises:
             SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
         """
-        if isinstance(changes, BankUpdate):
-            if changes.version != self.version + 1:
-                raise SkillBankError(
-                    f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
-                    "Make it again from the present version."
-                )
-            reason, evidence, round, origin = changes.reason, changes.evidence, changes.round, changes.origin
-            changes = changes.changes
-        return self._write(replace(self.plan(changes, reason=reason, evidence=evidence, round=round), origin=origin))
+        if not isinstance(changes, BankUpdate):
+            given = BankUpdate(self.version + 1, tuple(changes), reason, tuple(evidence), round, origin, tuple(samples))
+        elif changes.version == self.version + 1:
+            given = changes
+        else:
+            raise SkillBankError(
+                f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
+                "Make it again from the present version."
+            )
+        return self._write(replace(given, changes=self.plan(given.changes, reason=given.reason).changes))
 
     def add(self, skill: Skill, **why: Unpack[Why]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
@@ -359,7 +365,8 @@ class SkillBank:
         """
         old = self.at(version)
         why = reason or f"rollback to {version}", tuple(evidence)
-        return self._write(BankUpdate(self.version + 1, difference(self.snapshot(), old), *why, origin=old.origin))
+        changes = difference(self.snapshot(), old)
+        return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
 
     def rewind(self, version: int) -> None:
         """Forget every update after `version`, for good. Only for a run that goes on from an older checkpoint: what
@@ -452,7 +459,7 @@ class SkillBank:
     def _write(self, update: BankUpdate) -> BankUpdate:
         now = self.snapshot()
         evidence = tuple(map(storable, update.evidence))
-        update = replace(update, reason=storable(update.reason), evidence=evidence)
+        update = replace(update, reason=storable(update.reason), evidence=evidence, writer=self.writer)
         if update.origin == now.origin:  # the log says what changes
             update = replace(update, origin=None)
         self._log.append(update, now.changed(update.version, update.changes, update.origin))

@@ -28,6 +28,7 @@ from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.hostile import visible
 from skill_ttrl.skills.merge import TROUBLE, Merger, MergeReport, make_merger, merge_groups
+from skill_ttrl.skills.merged import group_digest
 from skill_ttrl.skills.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.samples import said_won
@@ -140,7 +141,8 @@ class RunBank:
             ) from None
         if changes:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
-            self.bank.apply(changes, reason="merge", evidence=evidence, round=step)
+            samples = [group_digest(group, step) for group in groups]
+            self.bank.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
         trouble = report.trouble()
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.extractor import make_extractor
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
+from skill_ttrl.skills.merged import group_digest, merged_samples
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.bank import models_of, winning
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
@@ -64,6 +65,20 @@ class _Samples:
     step: int | None
     groups: tuple[Group, ...]
     winners: tuple[tuple[bool, ...], ...]
+    digests: tuple[str, ...]
+    """Of each group (`group_digest`)."""
+
+    @classmethod
+    def of(cls, step: int | None, groups: Sequence[Group], winners: Sequence[Sequence[bool]]) -> _Samples:
+        """The groups of a step."""
+        digests = tuple(group_digest(group, step) for group in groups)
+        return cls(step, tuple(groups), tuple(map(tuple, winners)), digests)
+
+    def without(self, known: Collection[str]) -> _Samples:
+        """Those that are not known."""
+        rows = zip(self.groups, self.winners, self.digests, strict=True)
+        new = [row for row in rows if row[2] not in known]
+        return _Samples(self.step, *(tuple(column) for column in (zip(*new, strict=True) if new else ((), (), ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +135,9 @@ def run(
         samples = [_joined(samples)]
     with _open(Path(bank), dry_run) as kept, _unmerged(), accounting(None, config.endpoints) as ledger:
         before = kept.snapshot()
+        known = merged_samples(kept.history())
+        samples, again = [part.without(known) for part in samples], samples
+        notes += _merged_before(again, known, bank)
         plan = SkillBank.from_snapshot(before, max_skills=kept.max_skills)
         updates, reports = [], []
         for part in samples:
@@ -136,8 +154,10 @@ def run(
                 )
             reports.append(report)
             if changes:
-                evidence = dict.fromkeys(group.task.id for group in part.groups)
-                updates.append(plan.apply(changes, reason="merge", evidence=evidence, round=part.step))
+                tasks = dict.fromkeys(group.task.id for group in part.groups)
+                updates.append(
+                    plan.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=part.digests)
+                )
         if not dry_run:
             for update in updates:
                 kept.apply(update)
@@ -146,6 +166,10 @@ def run(
     trouble = found.trouble()
     if trouble:
         notes.append(trouble)
+    if not updates:
+        notes.append(
+            "Nothing to merge: no winner asked for a change of the bank, and none was given one of its skills."
+        )
     return MergeResult(
         source=str(source),
         bank=str(bank),
@@ -161,23 +185,37 @@ def run(
     )
 
 
+def _merged_before(samples: Sequence[_Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:
+    """A sentence on the groups that are in the bank already; none where all are new."""
+    digests = [digest for part in samples for digest in part.digests]
+    versions = sorted({known[digest] for digest in digests if digest in known})
+    if not versions:
+        return []
+    count = sum(digest in known for digest in digests)
+    where = f"version {', '.join(map(str, versions[:5]))}{' …' * (len(versions) > 5)}"
+    return [
+        f"{count} of {len(digests)} groups of samples were merged into this bank before ({where}) and are not counted again. "
+        f"To merge them anew, first undo that and what came after it: skillttrl skills rollback {bank} {versions[0] - 1}"
+    ]
+
+
 @contextmanager
 def _open(path: Path, dry_run: bool) -> Iterator[SkillBank]:
-    """The bank; one that was made for a merge that fails is taken away again."""
-    there = path.exists()
-    if is_bank(path):
-        bank = SkillBank.open(path, read_only=dry_run)
-    elif dry_run:
-        bank = SkillBank()
-    else:
-        bank = SkillBank(path)
+    """The bank; one that was made for a merge that fails, or changes nothing, is taken away again."""
+    new = not is_bank(path) and not dry_run
+    missing = next((each for each in reversed((path, *path.parents)) if not each.exists()), None)
+    bank = SkillBank(path) if new else SkillBank.open(path, read_only=dry_run) if is_bank(path) else SkillBank()
+    whole = False
     try:
         with bank:
             yield bank
-    except BaseException:
-        if not there and path.exists():
-            shutil.rmtree(path)
-        raise
+        whole = bank.version > 0
+    finally:
+        if new and not whole and missing is not None:
+            shutil.rmtree(missing)
+        elif new and not whole:  # the folder was there, and empty
+            for entry in path.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @contextmanager
@@ -226,7 +264,7 @@ def _from_records(path: Path) -> list[_Samples]:
         task = Task(id=name, env_id="", task_type=task_type)
         groups.append(Group(task, tuple(_answered(task, problem, text) for text in responses)))
     winners = tuple(majority_vote(group.answers).matches for group in groups)
-    return [_Samples(None, tuple(groups), winners)]
+    return [_Samples.of(None, groups, winners)]
 
 
 def _answered(task: Task, problem: str, text: str) -> Trajectory:
@@ -253,7 +291,7 @@ def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list
             winners = [
                 _voted(held.get((phase, step, group.task.id)), group, f"{votes}, step {step}") for group in groups
             ]
-        found.append(_Samples(step, groups, tuple(winners)))
+        found.append(_Samples.of(step, groups, winners))
     return found
 
 
@@ -297,6 +335,7 @@ def _joined(samples: Sequence[_Samples]) -> _Samples:
         max(steps, default=None),
         tuple(group for part in samples for group in part.groups),
         tuple(wins for part in samples for wins in part.winners),
+        tuple(digest for part in samples for digest in part.digests),
     )
 
 

@@ -130,13 +130,47 @@ def test_records_are_put_to_the_vote_and_merged(records: Path, tmp_path: Path) -
     assert update.reason == "merge" and update.evidence == ("p1",) and update.round is None
 
 
-def test_a_second_merge_credits_what_is_there(records: Path, tmp_path: Path) -> None:
+def test_a_second_merge_credits_what_is_there_and_no_samples_twice(records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
+
+    def stats() -> tuple[int, int]:
+        with SkillBank.open(bank, read_only=True) as kept:
+            (skill,) = kept
+        return skill.stats.uses, skill.stats.successes
+
     assert skillttrl("merge", records, "--bank", bank).code == 0
-    done = skillttrl("merge", records, "--bank", bank, "--json")
-    assert done.code == 0 and done.json["report"]["added"] == 0 and done.json["version"] == 2
-    with SkillBank.open(bank, read_only=True) as kept:
-        assert [(skill.stats.uses, skill.stats.successes) for skill in kept] == [(2, 2)]
+    more = write(tmp_path / "more.jsonl", [{**RECORDS[0], "responses": RECORDS[0]["responses"][:2]}])
+    done = skillttrl("merge", more, "--bank", bank, "--json")
+    assert done.code == 0 and done.json["report"]["added"] == 0 and done.json["version"] == 2 and stats() == (2, 2)
+    for source in (records, more):
+        done = skillttrl("merge", source, "--bank", bank, "--json").json
+        assert done["version"] == 2 and not done["updates"] and stats() == (2, 2)
+        assert "1 of 1 groups of samples were merged into this bank before" in done["notes"][0]
+    assert skillttrl("skills", "rollback", bank, 1).code == 0
+    assert skillttrl("merge", records, "--bank", bank, "--json").json["version"] == 3  # still in it
+    assert skillttrl("merge", more, "--bank", bank).code == 0 and stats() == (2, 2)  # taken back, so merged anew
+
+
+def test_a_run_that_grew_is_merged_from_where_it_was(a_run: Path, tmp_path: Path) -> None:
+    bank, path = tmp_path / "bank", a_run / "trajectories.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3]))
+    assert skillttrl("merge", a_run, "--bank", bank).code == 0
+    path.write_text("".join(lines))
+    for by in ("step", "all"):
+        done = skillttrl("merge", a_run, "--bank", bank, "--by", by, "--json").json
+        assert done["version"] == 2 and (by == "all" or [update["round"] for update in done["updates"]] == [1])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_samples_without_operations_leave_nothing_behind(there: bool, tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.jsonl", [{"problem": "q", "responses": ["<answer>1</answer>"]}])
+    bank = tmp_path / "deep" / "bank"
+    if there:
+        bank.mkdir(parents=True)
+    done = skillttrl("merge", plain, "--bank", bank)
+    assert done.code == 0 and "Nothing to merge" in done.out and f"No bank was made at {bank}." in done.out
+    assert list(bank.iterdir()) == [] if there else not bank.parent.exists()
 
 
 def test_a_dry_run_shows_the_same_update_and_writes_nothing(records: Path, tmp_path: Path) -> None:
