@@ -6,6 +6,7 @@ that version, so a resumed run sees and writes what one that was never stopped w
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.operators import bank_family
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
+from skill_ttrl.runs.files import write_folder
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
 from skill_ttrl.skills.agentskills_read import holds_skills
@@ -23,7 +25,7 @@ from skill_ttrl.skills.asking import OPENAI, Models
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.bank_settings import bank_settings
 from skill_ttrl.skills.extractor import Extractor, make_extractor
-from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, is_bank
 from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.fuse import Similarity, embedding_similarity
 from skill_ttrl.skills.hostile import visible
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.evolve import Evolver
 
 BANK = "bank"
+WRITER = "run"
+"""Marks the updates that a run makes in its own bank (`BankUpdate.writer`)."""
 FAMILY = "family:"
 REPORTED = ("generated", "extracted", "added", "credited", "evolved")
 """Counts of a merge that are figures of its step."""
@@ -57,6 +61,8 @@ class RunBank:
     """Language models that may be asked."""
     evolver: Evolver | None = None
     """What lets failures change the bank; None where nothing does."""
+    notices: list[str] = field(default_factory=list)
+    """What was found at opening and should be read."""
 
     @property
     def version(self) -> int:
@@ -257,24 +263,58 @@ def open_run_bank(
         return None
     path = folder.path / BANK
     first = starting_file(config) if version is None else SkillFile([])
-    if version is None:
-        discard_bank(folder)  # of a start that was killed before its first checkpoint
-    elif not is_bank(path):
+    if version is not None and not is_bank(path):
         raise SkillBankError(
             f"The run's skill bank is gone: there is none at {path}, and the run goes on from its version {version}. "
             "Put the folder back, or start a new run."
         )
-    bank = SkillBank.from_config(config, path)
+    notices = keep_edits(path, version or 0)
+    if version is None:
+        discard_bank(folder)  # of a start that was killed before its first checkpoint
+    bank = SkillBank.from_config(config, path, writer=WRITER)
     try:
         if version is not None:
             bank.rewind(version)
         elif first.skills:
             bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
-        return RunBank(config, bank, models or Models())
+        notices += bank.notices
+        return RunBank(config, bank, models or Models(), notices=notices)
     except BaseException:
         bank.close()
         raise
+
+
+def keep_edits(path: Path, version: int) -> list[str]:
+    """Copy a run's bank before it goes back to `version`, where somebody else has changed it since.
+
+    The run's own updates after its checkpoint need no copy: they are made again.
+
+    Args:
+        path: the bank's folder in the run.
+        version: what the run goes on from; 0 begins the bank anew.
+
+    Returns:
+        What to say of it; empty where nothing is lost.
+    """
+    if not is_bank(path):
+        return []
+    with SkillBank.open(path, read_only=True) as bank:
+        edits = [update for update in bank.history(version) if update.writer != WRITER]
+        last = bank.version
+    if not edits:
+        return []
+    numbers = itertools.count(2)
+    copy = path.with_name(f"{path.name}-version-{last}")
+    while copy.exists():
+        copy = path.with_name(f"{path.name}-version-{last}-{next(numbers)}")
+    write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
+    said = ", ".join(f"{update.version} ({visible(update.reason)})" for update in edits[:5])
+    return [
+        f"The run's skill bank was changed by others than the run: version {said}{' …' * (len(edits) > 5)}. The run goes on "
+        f"from its own version {version}, without that. The bank with these changes is kept at {copy}. To train with it, "
+        f"start a new run with skills.bank={copy}."
+    ]
 
 
 def discard_bank(folder: RunFolder, bank: RunBank | None = None) -> None:

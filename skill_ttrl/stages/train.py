@@ -92,7 +92,7 @@ def run(
             bank = open_run_bank(with_endpoint(config), folder, version, models_of(config))
             if bank is not None:
                 stack.callback(bank.close)
-                for text in bank.bank.notices:
+                for text in bank.notices:
                     progress.notice(text, warning=True)
             kept = f"What was collected is kept in {folder.path}. " if "collect" in config.phases else ""
             with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):

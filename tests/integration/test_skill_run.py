@@ -14,15 +14,26 @@ from skill_ttrl.agents.skill_agent import Shown, SkillAgent
 from skill_ttrl.cli.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
+from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import evaluate, train
+from skill_ttrl.stages import evaluate, merge, train
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.inspect import inspect
 from skill_ttrl.stages.rl import group_figures
 from skill_ttrl.stages.trained import Reply, ask, find_trained
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
+
+
+class Heard(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.texts.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +101,31 @@ def test_a_run_whose_bank_is_gone_says_so_and_makes_no_other(
     with pytest.raises(SkillBankError, match=r"skill bank is gone.*goes on from its version 3"):
         train.run(load_config(tiny_skills_yaml), folder, resume="auto")
     assert sorted(path.name for path in folder.rglob("*")) == left
+
+
+def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
+    trained: Path, tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    with SkillBank.open(folder / "bank") as bank:
+        mine = bank.add_from_dict({"id": "mine", "text": "Check it twice."}, reason="add by hand")
+    said = Heard()
+    train.run(load_config(tiny_skills_yaml), folder, resume="auto", progress=said)
+    (warning,) = [text for text in said.texts if "changed by others" in text]
+    assert "version 4 (add by hand)" in warning and f"kept at {folder / 'bank-version-4'}" in warning
+    with SkillBank.open(folder / "bank-version-4", read_only=True) as kept, SkillBank.open(folder / "bank") as own:
+        assert kept.get("mine") == mine and own.get("mine") is None and own.version == 3
+        assert all(update.writer == "run" for update in own.history())
+    again = Heard()
+    train.run(load_config(tiny_skills_yaml), folder, resume="auto", progress=again)
+    assert not [text for text in again.texts if "changed by others" in text]  # what the run itself did needs no copy
+
+
+def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
+    assert not found.updates and "groups of samples were merged into this bank before" in found.notes[0]
 
 
 @pytest.mark.parametrize(("overrides", "looks"), [((), True), (("skills.use=false",), False)])
