@@ -154,7 +154,8 @@ class SkillsConfig(Section):
     prompt_tokens: int = Field(default=512, ge=1)
     """Token budget of the skills in the prompt, beside `data.max_prompt_tokens`; what does not fit is left out."""
     max_retrievals: int = Field(default=1, ge=0)
-    """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`. 0: never."""
+    """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`, `<retrieve query="..."/>` at its
+    end. 0: never."""
     retrieve_k: int = Field(default=3, ge=1)
     """Skills inserted for one question."""
     retrieve_tokens: int = Field(default=256, ge=1)

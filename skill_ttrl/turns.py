@@ -18,7 +18,7 @@ from skill_ttrl.llm.pauses import Pause, generate_with_pauses
 from skill_ttrl.registry import naming
 from skill_ttrl.skills.changes import storable
 from skill_ttrl.skills.merge import note
-from skill_ttrl.skills.ops import RETRIEVE_END
+from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory
 
 Known = dict[tuple[Message, ...], tuple[Request, int]]
@@ -176,14 +176,15 @@ async def _generate(
         told = agent.tell(questions)
         for owner, answer in zip(owners, told, strict=True):
             owner.retrieved += answer.skills if answer is not None else ()
-        return [None if answer is None else answer.text for answer in told]
+        unreadable = ("" if pause.mark == RETRIEVE_END else None for pause in pauses)  # other tags may end in "/>"
+        return [nothing if answer is None else answer.text for answer, nothing in zip(told, unreadable, strict=True)]
 
     return await generate_with_pauses(
         play.backend,
         requests,
         play.sampling,
         seed=seed,
-        mark=RETRIEVE_END,
+        marks=RETRIEVE_MARKS,
         answer=tell,
         limit=agent.max_questions,
     )

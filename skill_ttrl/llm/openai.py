@@ -30,6 +30,10 @@ GO_ON = "Go on with your answer exactly where it breaks off. Do not repeat any o
 AROUND_A_MESSAGE = 4
 """Tokens that a chat template puts around a message, for estimates."""
 _CLOSING = re.compile(r"</([\w-]+)>")
+_IN_TAG = re.compile(r"""<[a-zA-Z][\w-]*+(?:\s++[\w-]++\s*+=\s*+(?:"[^"]*+"|'[^']*+'))++\s*+\Z""")
+_TAG_CHARS = 2000
+"""Longest tag that is looked for at the end of a text, in characters."""
+EMPTY_END = "/>"
 
 
 class OpenAIBackend:
@@ -185,11 +189,13 @@ class OpenAIBackend:
 def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:
     """The text with the stop text that ended it, which most servers cut off.
 
-    Where the server does not say which it was, a closing tag is put back where the text has opened it and not closed it;
-    otherwise the model may just as well have ended by itself, and the text stays.
+    Where the server does not say which it was, `/>` is put back where the text ends inside a tag, and a closing tag where the
+    text has opened it and not closed it; otherwise the model may just as well have ended by itself, and the text stays.
     """
     if stopped_at is not None:
         return text if text.endswith(stopped_at) else text + stopped_at
+    if EMPTY_END in stop and _IN_TAG.search(text[-_TAG_CHARS:]):
+        return text + EMPTY_END
     for mark in stop:
         tag = _CLOSING.fullmatch(mark)
         if tag is None:

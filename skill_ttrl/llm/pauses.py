@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.types import Completion, derive_seed
@@ -25,10 +26,16 @@ class Pause:
     """Which of the request's samples it is."""
     written: str
     """All that the model wrote in this completion so far, what was inserted left out; it ends at the mark."""
+    mark: str
+    """The mark it stands at."""
 
 
 Answer = Callable[[Sequence[Pause]], Sequence[str | None]]
-"""What to insert for each pause, all of one round at once; None inserts nothing, and the model goes on."""
+"""What to insert for each pause, all of one round at once, an empty text for a question without an answer. None: the mark asked
+nothing, and the pause does not count."""
+MAX_IDLE = 8
+"""So often a completion may pause at a mark that asks nothing; after that its marks are ordinary text. Each such pause costs a
+request."""
 
 
 @dataclass
@@ -44,6 +51,9 @@ class _Draft:
     mask: list[bool] = field(default_factory=list)
     inserted: list[tuple[int, int]] = field(default_factory=list)
     last: Completion | None = None
+    asked: int = 0
+    idle: int = 0
+    """Pauses so far, by whether a question was asked."""
     unscored: bool = False
     """Whether a piece came without log-probs: those of the others say nothing of the whole."""
 
@@ -85,27 +95,28 @@ async def generate_with_pauses(
     sampling: Sampling,
     *,
     seed: int,
-    mark: str,
+    marks: tuple[str, ...],
     answer: Answer,
     limit: int,
 ) -> list[Generation]:
-    """Like `backend.generate`, but each completion may pause at `mark` up to `limit` times and be answered.
+    """Like `backend.generate`, but each completion may ask at one of `marks` up to `limit` times and be answered.
 
     All samples that pause are answered together and go on together; those that stand at the same tokens are one request.
-    After the limit the mark is ordinary text. `max_new_tokens` bounds the sampled tokens; inserted ones do not count.
+    After the limit, or after `MAX_IDLE` pauses that asked nothing, marks are ordinary text. `max_new_tokens` bounds the
+    sampled tokens; inserted ones do not count.
 
     Args:
         backend: samples.
         requests: as for `Backend.generate`.
         sampling: as for `Backend.generate`.
         seed: of the first round; each later round draws from it.
-        mark: text at which a completion pauses.
+        marks: texts at which a completion pauses.
         answer: says what to insert.
-        limit: most pauses of one completion; 0 is plain generation.
+        limit: most questions in one completion; 0 is plain generation.
     """
     if limit == 0:
         return await backend.generate(requests, sampling, seed=seed)
-    pausing = replace(sampling, stop=(*sampling.stop, mark))
+    pausing = replace(sampling, stop=(*sampling.stop, *marks))
     first = await backend.generate(requests, pausing, seed=seed)
     drafts: list[list[_Draft]] = []
     for place, generation in enumerate(first):
@@ -113,31 +124,59 @@ async def generate_with_pauses(
         for draft, piece in zip(drafts[-1], generation.completions, strict=True):
             draft.add(piece)
     living = [draft for row in drafts for draft in row]
-    for asked in range(1, limit + 1):
-        living = [draft for draft in living if _paused(draft, mark) and _room(draft, requests, sampling) > 0]
+    for number in count(1):
+        living = [
+            draft
+            for draft in living
+            if _may_pause(draft, limit) and _paused(draft, marks) and _room(draft, requests, sampling) > 0
+        ]
         if not living:
             break
-        texts = answer([Pause(d.request, d.sample, _written(d)) for d in living])
+        texts = answer([Pause(d.request, d.sample, _written(d), _mark(d, marks)) for d in living])
         for draft, text in zip(living, texts, strict=True):
-            if text is not None:
+            draft.asked += text is not None
+            draft.idle += text is None
+            if text:
                 draft.insert(text, backend.encode_text(text))
-        waiting: dict[Request, list[_Draft]] = defaultdict(list)
-        for draft in living:
-            waiting[_going_on(draft, requests, sampling)].append(draft)
-        going_on = [replace(request, n=len(row)) for request, row in waiting.items()]
-        how = pausing if asked < limit else sampling
-        found = await backend.generate(going_on, how, seed=derive_seed(seed, "pause", asked))
-        for row, generation in zip(waiting.values(), found, strict=True):
-            for draft, piece in zip(row, generation.completions, strict=True):
-                draft.add(piece)
+        for how, row in (
+            (pausing, [draft for draft in living if _may_pause(draft, limit)]),
+            (sampling, [draft for draft in living if not _may_pause(draft, limit)]),
+        ):
+            await _go_on(backend, row, requests, sampling, how, derive_seed(seed, "pause", number))
     return [
         Generation(generation.prompt_ids, tuple(draft.completion() for draft in row))
         for generation, row in zip(first, drafts, strict=True)
     ]
 
 
-def _paused(draft: _Draft, mark: str) -> bool:
-    return draft.last is not None and draft.last.finish_reason == "stop" and mark in draft.last.text
+async def _go_on(
+    backend: Backend, row: Sequence[_Draft], requests: Sequence[Request], sampling: Sampling, how: Sampling, seed: int
+) -> None:
+    """Sample the next piece of each draft."""
+    waiting: dict[Request, list[_Draft]] = defaultdict(list)
+    for draft in row:
+        waiting[_going_on(draft, requests, sampling)].append(draft)
+    if not waiting:
+        return
+    found = await backend.generate([replace(request, n=len(same)) for request, same in waiting.items()], how, seed=seed)
+    for same, generation in zip(waiting.values(), found, strict=True):
+        for draft, piece in zip(same, generation.completions, strict=True):
+            draft.add(piece)
+
+
+def _may_pause(draft: _Draft, limit: int) -> bool:
+    return draft.asked < limit and draft.idle < MAX_IDLE
+
+
+def _paused(draft: _Draft, marks: tuple[str, ...]) -> bool:
+    last = draft.last
+    return last is not None and last.finish_reason == "stop" and any(mark in last.text for mark in marks)
+
+
+def _mark(draft: _Draft, marks: tuple[str, ...]) -> str:
+    """The mark that stands last in the newest piece."""
+    assert draft.last is not None
+    return max(marks, key=draft.last.text.rfind)
 
 
 def _room(draft: _Draft, requests: Sequence[Request], sampling: Sampling) -> int:

@@ -26,7 +26,8 @@ from skill_ttrl.types import Evolution, SkillOps
 BLOCK = "skill_ops"
 OPERATIONS = ("generate", "retrieve", "evolve")
 RETRIEVE_END = "</retrieve>"
-"""Where generation pauses to be answered."""
+RETRIEVE_MARKS = (RETRIEVE_END, "/>")
+"""Where generation pauses to be answered: behind either form. Another tag that ends in `/>` asks nothing and gets no answer."""
 MAX_OPERATIONS = 64
 """Most operations that are read from one text; those after them are left out, with one error."""
 MAX_ERRORS = 20

@@ -203,7 +203,7 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
     with FaultyServer([], answer=says) as server:
         made = backend(server, f"endpoints.policy.dialect={dialect}")
         request = Request((Message("user", "2+3"),), n=3)
-        going = generate_with_pauses(made, [request], Sampling(), seed=1, mark=end, answer=answer, limit=2)
+        going = generate_with_pauses(made, [request], Sampling(), seed=1, marks=(end,), answer=answer, limit=2)
         (found,) = wait_for(going)
         made.close()
         sent = [each["body"] for each in server.asked]
@@ -225,7 +225,13 @@ def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: 
         made = backend(server, "endpoints.policy.logprobs=true")
         request = Request((Message("user", "2+3"),))
         going = generate_with_pauses(
-            made, [request], Sampling(), seed=1, mark="</retrieve>", answer=lambda pauses: ["[add them]"], limit=1
+            made,
+            [request],
+            Sampling(),
+            seed=1,
+            marks=("</retrieve>", "/>"),
+            answer=lambda pauses: ["[add them]"],
+            limit=1,
         )
         (found,) = wait_for(going)
         made.close()

@@ -162,6 +162,9 @@ MARK = "</retrieve>"
     ("text", "said", "expected"),
     [
         ('<retrieve query="x">', None, f'<retrieve query="x">{MARK}'),
+        ('<retrieve query="x < 3" ', None, '<retrieve query="x < 3" />'),
+        ("<retrieve query='x'", "/>", "<retrieve query='x'/>"),
+        ("is a <b", None, "is a <b"),
         ("nothing asked", None, "nothing asked"),
         (f"<retrieve>a{MARK} done", None, f"<retrieve>a{MARK} done"),
         (f"<retrieve>a{MARK} <retrieve>b", None, f"<retrieve>a{MARK} <retrieve>b{MARK}"),
@@ -171,7 +174,7 @@ MARK = "</retrieve>"
     ],
 )
 def test_a_stop_text_that_a_server_cut_off_is_put_back(text: str, said: str | None, expected: str) -> None:
-    assert with_stop_text(text, [MARK], said) == expected
+    assert with_stop_text(text, [MARK, "/>"], said) == expected
 
 
 @pytest.mark.parametrize("count", [-5, 1e308, 10**400, float("nan"), "7", True])

@@ -13,17 +13,25 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.pauses import MAX_IDLE, Pause, generate_with_pauses
 from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.types import Completion
 
 MARK = "</ask>"
 
 
-def run(backend: Any, answer: Any, *, limit: int = 1, n: int = 1, prompts: Sequence[str] = ("p",)) -> list[Generation]:
+def run(
+    backend: Any,
+    answer: Any,
+    *,
+    limit: int = 1,
+    n: int = 1,
+    prompts: Sequence[str] = ("p",),
+    marks: tuple[str, ...] = (MARK,),
+) -> list[Generation]:
     requests = [Request(token_ids=tuple(prompt.encode()), n=n) for prompt in prompts]
     how = Sampling(max_new_tokens=40)
-    return wait_for(generate_with_pauses(backend, requests, how, seed=0, mark=MARK, answer=answer, limit=limit))
+    return wait_for(generate_with_pauses(backend, requests, how, seed=0, marks=marks, answer=answer, limit=limit))
 
 
 def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
@@ -39,7 +47,7 @@ def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
     assert bytes(done.token_ids).decode() == done.text
     assert done.mask is not None and len(done.mask) == len(done.logprobs) == len(done.token_ids)
     assert bytes(t for t, own in zip(done.token_ids, done.mask, strict=True) if not own) == b"[A]"
-    assert asked == [Pause(0, 0, "one <ask>a</ask>")]
+    assert asked == [Pause(0, 0, "one <ask>a</ask>", MARK)]
 
 
 def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
@@ -48,13 +56,38 @@ def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
 
     def answer(pauses: Sequence[Pause]) -> list[str | None]:
         rounds.append([pause.written for pause in pauses])
-        return [None if pause.written == "b</ask>" else pause.written.upper() for pause in pauses]
+        return ["" if pause.written == "b</ask>" else pause.written.upper() for pause in pauses]
 
     found = run(ScriptedBackend(texts), answer, n=2, prompts=("p", "q"))
     assert rounds == [["a</ask>", "b</ask>", "c</ask>"]]
     texts_found = [[done.text for done in generation.completions] for generation in found]
     assert texts_found == [["a</ask>A</ASK>after a", "plain"], ["b</ask>after b", "c</ask>C</ASK>after c"]]
     assert found[1].completions[0].inserted == ()
+
+
+def test_a_mark_in_other_text_takes_no_question_away() -> None:
+    asked: list[str] = []
+
+    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+        asked.extend(pause.written for pause in pauses)
+        return ["[A]" if pause.written.endswith("<ask q='1'/>") else None for pause in pauses]
+
+    backend = ScriptedBackend(["<br/>", " and <ask q='1'/>", " then two"])
+    ((done,),) = (generation.completions for generation in run(backend, answer, marks=(MARK, "/>")))
+    assert done.text == "<br/> and <ask q='1'/>[A] then two"
+    assert asked == ["<br/>", "<br/> and <ask q='1'/>"]
+
+
+def test_pauses_that_ask_nothing_are_bounded() -> None:
+    calls = 0
+
+    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+        nonlocal calls
+        calls += 1
+        return [None] * len(pauses)
+
+    (generation,) = run(ScriptedBackend(["/>"]), answer, marks=("/>",))
+    assert calls == MAX_IDLE and generation.completions[0].text == "/>" * (MAX_IDLE + 1)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
@@ -113,7 +146,13 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     how = Sampling(max_new_tokens=12, temperature=0.0)
     (found,) = asyncio.run(
         generate_with_pauses(
-            backend, [Request(token_ids=prompt, n=3)], how, seed=0, mark=mark, answer=lambda p: [" 7"] * len(p), limit=1
+            backend,
+            [Request(token_ids=prompt, n=3)],
+            how,
+            seed=0,
+            marks=(mark,),
+            answer=lambda p: [" 7"] * len(p),
+            limit=1,
         )
     )
     first, *others = found.completions

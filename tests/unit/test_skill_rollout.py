@@ -75,6 +75,18 @@ def test_a_question_is_answered_and_all_of_it_is_on_the_record() -> None:
     assert backend.prompts[1].endswith(ASK + "<skill>bako plus 9</skill>")
 
 
+@pytest.mark.parametrize("tag", ["<retrieve query='bako'/>", '<RETRIEVE query="bako" />'])
+def test_the_short_form_of_a_question_is_answered(tag: str) -> None:
+    ask = f"<skill_ops><br/>{tag}"
+    backend = Recording(["<skill_ops><br/>", tag, "</skill_ops><answer>3</answer>"])
+    ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
+    (step,) = found.steps
+    assert step.completion is not None
+    assert step.completion.text == f"{ask}<skill>bako plus 9</skill></skill_ops><answer>3</answer>"
+    assert (found.answer, found.retrieved) == ("3", ("bako",))
+    assert found.ops is not None and found.ops.retrieve == ("bako",)
+
+
 def test_a_group_asks_together_and_each_is_told_what_it_asked() -> None:
     ask = ASK.replace("bako", "zuvi")
     backend = Recording([ASK, ask, "<answer>1</answer>", "after bako", "after zuvi"])
