@@ -120,7 +120,7 @@ def play(
         if player is None:
             from skill_ttrl.stages.play_policy import find_policy, play_policy
 
-            policy = find_policy(name or "", settings, config=config)
+            policy = find_policy(name or "", settings, config=config, use_bank=not no_bank)
         else:
             _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
         own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}

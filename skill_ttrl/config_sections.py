@@ -147,8 +147,9 @@ class SkillsConfig(Section):
     top_k: int = Field(default=6, ge=1)
     """Skills that `SkillBank.retrieve` and `skillttrl inspect --search` find where they are given no number (SkillRL: 6). A
     run takes `in_prompt` and `retrieve_k`."""
-    min_score: float | None = None
-    """Skills that score less are not found (a cosine for `embedding`); None: no threshold."""
+    min_score: float | None = 0.0
+    """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` that score less are not found.
+    General skills and mistakes are not found below 0, or below `min_score` where that is negative. None: no threshold."""
     in_prompt: int = Field(default=6, ge=0)
     """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
     prompt_tokens: int = Field(default=512, ge=1)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from skill_ttrl.skills.retrieval import Hit, Retriever
 
 TIERS: tuple[Tier, ...] = ("general", "task", "mistake")
+POOL = 4
+"""So many times the skills that a prompt has room for are weighed for it."""
+PRIOR_USES = 8
+"""Uses with the bank's mean success that each skill's record begins with: a few uses decide little."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,44 @@ class SkillAccess:
 
     def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
-        the best warning, then the second of each. Under `template` they are chosen by type of task (`template.by_template`).
+        the best warning, then the second of each. Within a tier, those of the highest scores are ordered by score times record
+        (`lift`). Under `template` they are chosen by type of task (`template.by_template`).
         """
         if k == 0:
             return [()] * len(queries)
         if self.retriever.mode == "template":
             kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
             return [tuple(in_turn(kinds[query.task_type], len(self.snapshot))) for query in queries]
-        tiers = [by_type(self.retriever, self.snapshot, queries, tier, k) for tier in TIERS]
-        columns = ([[hit.skill for hit in hits[place]] for hits in tiers] for place in range(len(queries)))
+        tiers = [by_type(self.retriever, self.snapshot, queries, tier, POOL * k) for tier in TIERS]
+        success = mean_success(self.snapshot)
+        columns = ([_by_record(hits[place], success) for hits in tiers] for place in range(len(queries)))
         return [tuple(in_turn(each, k)) for each in columns]
+
+
+def mean_success(snapshot: Snapshot) -> float | None:
+    """Success per use over all skills, in [0, 1]; None where nothing was used yet, or never with success."""
+    uses = sum(skill.stats.uses for skill in snapshot)
+    successes = sum(skill.stats.successes for skill in snapshot)
+    return successes / uses if successes else None
+
+
+def lift(skill: Skill, success: float | None) -> float:
+    """How much better than the mean `success` of its bank a skill serves, with `PRIOR_USES` uses of that mean added; 1 if unused.
+
+    Scores of general skills hardly differ in what they say of a task: without the record, the one that shares the most words
+    fills nearly all prompts, however it serves.
+    """
+    if success is None:
+        return 1.0
+    stats = skill.stats
+    return (stats.successes / success + PRIOR_USES) / (stats.uses + PRIOR_USES)
+
+
+def _by_record(hits: Sequence[Hit], success: float | None) -> list[Skill]:
+    """Best first; equal ones stay in their order. A score below 0 stays as it is: a good record must not make it worse."""
+    weighed = [hit.score * lift(hit.skill, success) if hit.score > 0 else hit.score for hit in hits]
+    order = sorted(range(len(hits)), key=lambda place: -weighed[place])
+    return [hits[place].skill for place in order]
 
 
 def _together(found: Sequence[Hit], own: Sequence[Hit], k: int) -> list[Hit]:

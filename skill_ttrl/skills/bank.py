@@ -70,7 +70,7 @@ class SkillBank:
             what that update adds last.
         retrieval_mode: `embedding`, `keyword`, `hybrid` or `template` (`skills/retrieval.py`).
         top_k: skills found for one query.
-        min_score: skills that score less are not found; None: no threshold.
+        min_score: skills of the tier `task` that score less are not found, others below 0 alone; see `retrieval.Retriever`.
         embedder: name of the embedder (`skills/embed.py`).
         embedder_model: Hugging Face id or folder.
         embedder_revision: commit of a hub model.

@@ -8,8 +8,9 @@ Retrieval is defined as exact scores over one frozen snapshot, ties by id; how t
     hybrid      0.5 x cosine + 0.5 x BM25 divided by the query's best BM25 among the eligible skills
     template    as keyword; prompts are given skills by type of task, without a query (`skills/template.py`)
 
-A query without content (blank, or nothing the embedder knows) finds nothing. Up to `EXACT_BELOW` eligible skills all are
-scored. Above, Chroma names candidates, more than are needed; they are scored in the same way, and more are asked for
+A query without content (blank, or nothing the embedder knows) finds nothing. `min_score` is SkillRL's delta: it leaves out skills
+for a type of task that score less. General skills and mistakes hold for other tasks too; they are left out below 0 alone, where
+they have less than nothing in common with the query. Up to `EXACT_BELOW` eligible skills all are scored. Above, Chroma names candidates, more than are needed; they are scored in the same way, and more are asked for
 until no skill outside what it named can belong to the first k.
 """
 
@@ -46,6 +47,9 @@ MOST_CANDIDATES = 1024
 """If so many candidates do not settle the first k, all skills are scored."""
 CHROMA_ROUNDING = 1e-5  # of a cosine taken from its float32 distance
 CACHED_VERSIONS = 4
+FLOOR = 0.0
+"""Under a threshold of their own for task skills, others are found from here: below it they have less than nothing in common
+with the query."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def make_retriever(
         index: where vectors are kept; both give the same lists.
         folder: the bank's folder, for an embedded Chroma.
         chroma_server: `host:port`; takes the place of the embedded Chroma.
-        min_score: skills that score less are not found.
+        min_score: as for `Retriever`.
 
     Raises:
         ConfigError: a name that is not known, or Chroma without a folder or server.
@@ -109,7 +113,8 @@ class Retriever:
         mode: `embedding`, `keyword`, `hybrid` or `template`.
         embedder: makes the vectors; not needed for `keyword` and `template`.
         index: keeps the vectors; likewise.
-        min_score: skills that score less are not found; None: no threshold.
+        min_score: skills of the tier `task` that score less are not found; those of other tiers are not found below 0, or below
+            `min_score` where that is negative. None: no threshold.
         exact_below: number of eligible skills up to which all are scored.
     """
 
@@ -132,6 +137,7 @@ class Retriever:
                 raise ConfigError(f"Retrieval by {mode} needs an embedder and an index.")
             self._vectors = KeptVectors(embedder, index)
         self._min_score = -np.inf if min_score is None else min_score
+        self._min_score_of_others = min(self._min_score, FLOOR)
         self._exact_below = exact_below
         self._versions: OrderedDict[int, tuple[View, _Keywords | None]] = OrderedDict()
 
@@ -184,7 +190,7 @@ class Retriever:
         ranked = []
         for query, own in zip(queries, skills, strict=True):
             hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
-            kept = [hit for hit in hits if hit.score >= self._min_score and vectors[query].any()]
+            kept = [hit for hit in hits if hit.score >= self._least(hit.skill.tier) and vectors[query].any()]
             ranked.append(sorted(kept, key=lambda hit: (-hit.score, hit.skill.id))[:k])
         return ranked
 
@@ -199,9 +205,21 @@ class Retriever:
         if self._vectors is not None:
             self._vectors.index.close()
 
+    def _least(self, tier: Tier) -> float:
+        return self._min_score if tier == "task" else self._min_score_of_others
+
     def _find(self, view: View, rows: Rows, question: Question, k: int) -> list[Hit]:
         if not question.has_content(rows):
             return []
+        parts = [(rows, self._min_score)]
+        if self._min_score != self._min_score_of_others:  # then a better score may be left out, and a lesser one found
+            of_task = view.of_task[rows]
+            parts = [(rows[of_task], self._min_score), (rows[~of_task], self._min_score_of_others)]
+        found = [hit for part, least in parts if len(part) for hit in self._best(view, part, question, k, least)]
+        return sorted(found, key=lambda hit: (-hit.score, hit.skill.id))[:k]
+
+    def _best(self, view: View, rows: Rows, question: Question, k: int, least: float) -> list[Hit]:
+        """The first k of these rows."""
         scored = self._candidates(view, rows, question, k) if len(rows) > self._exact_below else None
         if scored is None:
             likely = question.likely(view, rows, k)
@@ -210,7 +228,7 @@ class Retriever:
         order = np.lexsort((picked, -scores))[:k]
         if question.vector is None:
             order = order[scores[order] > 0]  # no shared word
-        return [Hit(view.skills[picked[at]], float(scores[at])) for at in order if scores[at] >= self._min_score]
+        return [Hit(view.skills[picked[at]], float(scores[at])) for at in order if scores[at] >= least]
 
     def _weighted(self, bm25: Scores, rows: Rows) -> Scores:
         """BM25 as it counts in the score, shape (N,): beside a cosine, the best eligible skill has the whole weight."""

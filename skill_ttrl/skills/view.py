@@ -75,6 +75,7 @@ class View:
         self.keys: list[str] = []
         self.rows_of: dict[str, list[int]] = {}  # by key: the rows with its vector
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
+        self.of_task: NDArray[np.bool_] = np.array([skill.tier == "task" for skill in self.skills], dtype=bool)
         self.generation = 0
         self._eligible: dict[tuple[str | None, frozenset[Tier] | None], Rows] = {}
 

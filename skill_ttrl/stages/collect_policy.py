@@ -94,7 +94,7 @@ def run_policy(
     """
     progress = progress or SilentProgress()
     refuse_split({**env_kwargs(overrides, env_id := resolve_env(env)), **(kwargs or {})})
-    found = find_subject(source, overrides, config=config)
+    found = find_subject(source, overrides, config=config, use_bank=use_bank)
     arguments = {**env_kwargs(overrides, env_id, found.config), **(kwargs or {})}
     place = Place(env, split, {**arguments, **split_argument(env, split)}, tuple(types), episodes, tries)
     usage = None if output is None else Path(f"{output}.{USAGE}")

@@ -77,7 +77,7 @@ def run_all(
         SkillTTRLError: there is no such policy, or problems cannot be read.
         Interrupted: a signal came.
     """
-    subject = find_subject(source, overrides, config=config, data=data)
+    subject = find_subject(source, overrides, config=config, data=data, use_bank=use_bank)
     return measure_subject(
         subject, subject.problems(data), output=output, chunk=chunk, use_bank=use_bank, progress=progress
     )

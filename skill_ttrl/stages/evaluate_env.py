@@ -62,7 +62,7 @@ def measure_policy(
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     env_id = resolve_env(env)
-    found = find_subject(source, overrides, config=config)
+    found = find_subject(source, overrides, config=config, use_bank=use_bank)
     settings = with_turns(found.config, overrides).model_copy(deep=True)
     asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
     refuse_split(asked)

@@ -15,18 +15,21 @@ from skill_ttrl.stages.trained import Answering, awake
 from skill_ttrl.types import Task, Trajectory
 
 
-def find_policy(name: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Subject:
+def find_policy(
+    name: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
+) -> Subject:
     """The policy that is meant, with turns enough for a game.
 
     Args:
         name: a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
         overrides: changes to its config.
         config: a plain model's recipe.
+        use_bank: False where it plays without its skill bank.
 
     Raises:
         ConfigError, RunFolderError, ModelError: see `find_subject`.
     """
-    found = find_subject(name, overrides, config=config)
+    found = find_subject(name, overrides, config=config, use_bank=use_bank)
     return replace(found, config=with_turns(found.config, overrides))
 
 

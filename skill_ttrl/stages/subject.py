@@ -135,6 +135,7 @@ def find_subject(
     *,
     config: str | Mapping[str, Any] | None = None,
     data: Sequence[str] = (),
+    use_bank: bool = True,
 ) -> Subject:
     """The run, checkpoint or model that `source` names.
 
@@ -144,6 +145,7 @@ def find_subject(
         overrides: changes to the config.
         config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
         data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
+        use_bank: False where its skill bank is left out: then no embedder is looked for.
 
     Raises:
         ConfigError: a run is given another config.
@@ -154,7 +156,7 @@ def find_subject(
         raise RunFolderError("No source was named. Give a run folder, a checkpoint, a model's folder or owner/name.")
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if is_remote(source):
-        return _remote(str(source), now, config, tuple(overrides))
+        return _remote(str(source), now, config, tuple(overrides), use_bank)
     if is_trained(path):
         if config is not None:
             raise ConfigError(
@@ -162,7 +164,7 @@ def find_subject(
             )
         trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
-        own = _with_model_pinned(trained.config)
+        own = _with_model_pinned(trained.config, use_bank)
         return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
     asked = load_config(base, now)
@@ -172,16 +174,18 @@ def find_subject(
         if not any((path / name).is_file() for name in MODEL_FILES):
             raise _nothing_at(path)
         asked.model.path, asked.model.revision = _base_model(path)
-        return Subject(path.resolve().name, _with_model_pinned(asked), path, None, base, tuple(overrides))
+        return Subject(path.resolve().name, _with_model_pinned(asked, use_bank), path, None, base, tuple(overrides))
     if _is_meant_as_path(path):
         raise _nothing_at(path)
     if not any(override.startswith("model.revision=") for override in overrides):
         asked.model.revision = None  # a recipe's is of its own model
     asked.model.path = str(source)
-    return Subject(str(source), _with_model_pinned(asked), None, None, base, tuple(overrides))
+    return Subject(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
 
 
-def find_asked(source: str, overrides: Sequence[str] = (), *, config: str | None = None) -> Answering:
+def find_asked(
+    source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
+) -> Answering:
     """What `skillttrl ask` asks: a run, a checkpoint, or the model behind `endpoints.policy`.
 
     Raises:
@@ -189,7 +193,7 @@ def find_asked(source: str, overrides: Sequence[str] = (), *, config: str | None
         RunFolderError: `source` is none of these.
     """
     if is_remote(source):
-        return find_subject(source, overrides, config=config)
+        return find_subject(source, overrides, config=config, use_bank=use_bank)
     if config is not None:
         raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")
     return find_trained(source, overrides)
@@ -206,7 +210,11 @@ def is_remote(source: str | Path) -> bool:
 
 
 def _remote(
-    source: str, now: Sequence[str], config: str | Mapping[str, Any] | None, overrides: tuple[str, ...]
+    source: str,
+    now: Sequence[str],
+    config: str | Mapping[str, Any] | None,
+    overrides: tuple[str, ...],
+    use_bank: bool,
 ) -> Subject:
     base: str | Mapping[str, Any] = {} if config is None else config
     name = source.partition(":")[2]
@@ -218,7 +226,9 @@ def _remote(
             f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
             "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
         )
-    return Subject(asked.endpoints.policy.model, _with_model_pinned(asked), None, None, base, (*overrides, *own))
+    return Subject(
+        asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
+    )
 
 
 def _measured_on(*path: str) -> list[str]:
@@ -273,12 +283,15 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
         raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
 
 
-def _with_model_pinned(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the commits of its model and embedder; data sets are pinned where they are read."""
+def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
+    """The config with the commits of its model and, where the bank is asked, embedder; data sets are pinned where they are read."""
     bare = config.model_copy(deep=True)
     bare.data.train = bare.data.eval = bare.sft.data = None
+    asks = use_bank and config.skills is not None and config.skills.use
+    if not asks:
+        bare.skills = None
     pinned, found = pin_revisions(bare), config.model_copy(deep=True)
-    found.model, found.skills = pinned.model, pinned.skills
+    found.model, found.skills = pinned.model, pinned.skills if asks else config.skills
     return found
 
 

@@ -211,7 +211,7 @@ def _drawn(
     source: str | Path, drawing: Drawing, output: str | Path | None, overrides: Sequence[str], progress: Progress
 ) -> _Found:
     """Samples as a training step would draw them, from the same sampling settings."""
-    subject = find_subject(source, overrides, config=drawing.config, data=drawing.data)
+    subject = find_subject(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples

@@ -245,6 +245,21 @@ def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.parametrize("more", [(), ("skills.use=false",)])
+def test_without_the_bank_no_embedder_is_looked_for(
+    tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    def no_hub(*_: object) -> str:
+        raise AssertionError("an embedder was looked for")
+
+    monkeypatch.setattr("skill_ttrl.stages.pin.hub_commit", no_hub)
+    monkeypatch.setattr("skill_ttrl.skills.embed.hub_commit", no_hub)
+    found = run_policy(
+        "embedded", DOORS, split="test", config=str(recipe), overrides=["skills={}", *more], use_bank=bool(more)
+    )
+    assert found.overall.episodes == 6
+
+
 def phase(**changes: Any) -> SkillTTRLConfig:
     return load_config({**TINY, "seed": 3, **changes})
 
