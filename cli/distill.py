@@ -52,7 +52,7 @@ def distill(
 ) -> None:
     """Learn skills from episodes: general principles, skills by type of task, mistakes to avoid.
 
-    The bank is written whole or not at all. Its skills are found by an embedder that needs no download (`hash`), unless the
+    The bank is written whole or not at all. Its skills are found by their words, not their meaning (the embedder `hash`, which needs no download), unless the
     config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache` names
     a folder: the same command then asks only for what is missing.
     """

@@ -130,11 +130,11 @@ class SkillsConfig(Section):
     max_skills_per_problem: int | None = Field(default=3, ge=1)
     """New skills that one step adds for a problem, the best supported first (Skill-TTRL: 3); None: no limit."""
     retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"
-    """Cosine similarity, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
+    """Cosine of the embedder's vectors, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
     the task's type, `in_prompt` general ones and the first five mistakes, as far as `prompt_tokens` reach; questions are answered
     by BM25."""
     embedder: str = "sentence-transformers"
-    """`sentence-transformers`, `hash` (character n-grams, nothing to download), `openai` (`endpoints.embeddings`), or
+    """`sentence-transformers`, `hash` (words and their spelling, not their meaning; nothing to download), `openai` (`endpoints.embeddings`), or
     `module:attribute` of your own."""
     embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
     """Hugging Face id or folder, for `sentence-transformers`."""

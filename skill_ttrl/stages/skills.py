@@ -218,7 +218,7 @@ def _retrieval(bank: SkillBank) -> str:
     return (
         bank.retrieval_mode
         if bank.retrieval_mode in ("keyword", "template")
-        else f"{bank.retrieval_mode} ({bank.embedder})"
+        else f"{bank.retrieval_mode} ({'hash: by words, not by meaning' if bank.embedder == 'hash' else bank.embedder})"
     )
 
 

@@ -181,7 +181,11 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    bank = {"general_skills": [{"skill_id": "g1", "title": "Knock", "principle": "Knock first.", "when_to_apply": "a"}]}
+    bank = {
+        "general_skills": [
+            {"skill_id": "g1", "title": "Knock", "principle": "Open the door that is named.", "when_to_apply": "a"}
+        ]
+    }
     (tmp_path / "bank.json").write_text(json.dumps({**bank, "task_specific_skills": {}, "common_mistakes": []}))
     (tmp_path / "skilled.yaml").write_text(json.dumps(SKILLS))
     where: dict[str, Any] = {"split": "test", "episodes": 2, "config": "skilled.yaml"}
@@ -254,9 +258,8 @@ def test_without_the_bank_no_embedder_is_looked_for(
 
     monkeypatch.setattr("skill_ttrl.stages.pin.hub_commit", no_hub)
     monkeypatch.setattr("skill_ttrl.skills.embed.hub_commit", no_hub)
-    found = run_policy(
-        "embedded", DOORS, split="test", config=str(recipe), overrides=["skills={}", *more], use_bank=bool(more)
-    )
+    overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
+    found = run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6
 
 
