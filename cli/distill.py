@@ -52,9 +52,9 @@ def distill(
 ) -> None:
     """Learn skills from episodes: general principles, skills by type of task, mistakes to avoid.
 
-    The bank is written whole or not at all. Its skills are found by their words, not their meaning (the embedder `hash`, which needs no download), unless the
-    config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache` names
-    a folder: the same command then asks only for what is missing.
+    The bank is written whole or not at all. Its skills are found by their words, not by their meaning (embedder `hash`: no download),
+    unless the config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache`
+    names a folder: the same command then asks only for what is missing.
     """
     from skill_ttrl.cli.output import print_json, prints_aside
     from skill_ttrl.cli.views import RunView
