@@ -29,8 +29,8 @@ from skill_ttrl.skills.hostile import visible
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
-    "checkpoint; 5 model, device or missing package; 6 an endpoint; 7 its budget is spent; 8 no update is finite; 128+n stopped "
-    "by signal n with everything saved."
+    "checkpoint; 5 model, device or missing package; 6 a language model's server that refuses or gives no answer; 7 the "
+    "budget for such models is spent; 8 no update is finite; 128+n stopped by signal n with everything saved."
 )
 
 app = typer.Typer(

@@ -94,7 +94,7 @@ class Episode:
     ) -> None:
         """Hand the action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
-            self.stop_reason, self.error = "error", completion.error or "The sampler gave no answer."
+            self.stop_reason, self.error = "no_answer", completion.error or "The sampler gave no answer."
             return
         try:
             seen, reward, terminated, truncated, info = await self._called(partial(self.env.step, projection.action))

@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from skill_ttrl.config_backends import EndpointConfig, EndpointsConfig, Role, VLLMConfig
 from skill_ttrl.config_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config_sections import (
+    EMBEDDED,
     AgentConfig,
     DataConfig,
     EmbeddedConfig,
@@ -44,6 +45,7 @@ from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
 
 __all__ = [
+    "EMBEDDED",
     "AgentConfig",
     "CollectConfig",
     "DataConfig",

@@ -82,11 +82,11 @@ class EndpointConfig(Section):
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
     """How a JSON answer is asked for; `none`: by the prompt alone."""
     max_tokens: int = Field(default=2048, ge=1)
-    """Longest answer to a merger's, teacher's or optimiser's question; the policy's is `rollout.max_new_tokens`."""
+    """Longest answer to a merger's or teacher's question; the policy's is `rollout.max_new_tokens`."""
     token_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """What the server calls that limit; older ones know only `max_tokens`."""
     temperature: float | None = Field(default=None, ge=0)
-    """Of a merger, teacher or optimiser; None: the server's own. The policy's is `rollout.temperature`."""
+    """Of a merger or teacher; None: the server's own. The policy's is `rollout.temperature`."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of each request, e.g. `{reasoning_effort: low}`. No secrets: it is saved with the run."""
     timeout: float = Field(default=120, gt=0)
@@ -101,12 +101,17 @@ class EndpointConfig(Section):
     """Folder in which answers are kept by what was asked; the same request is then answered from there. None: none are."""
     tokenizer: str | None = None
     """Hugging Face id or folder of the model's tokenizer, to count prompts exactly; None: a token is taken for 4 bytes."""
-    price_in: float = Field(default=0, ge=0)
-    """Per million prompt tokens, in any currency."""
+    price_in: float | None = Field(default=None, ge=0)
+    """Per million prompt tokens, in any currency. None: 0 where `price_out` is set, else the cost is unknown."""
     price_cached: float | None = Field(default=None, ge=0)
     """Per million prompt tokens that the server had cached; None: `price_in`."""
-    price_out: float = Field(default=0, ge=0)
-    """Per million tokens of answers."""
+    price_out: float | None = Field(default=None, ge=0)
+    """Per million tokens of answers. None: 0 where `price_in` is set, else the cost is unknown."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of a request is known."""
+        return self.price_in is not None or self.price_out is not None
 
     @field_validator("api_key_env")
     @classmethod
@@ -121,7 +126,7 @@ class EndpointConfig(Section):
         return None if address is None else plain_address(address)
 
 
-Role = Literal["policy", "teacher", "merger", "optimizer", "embeddings"]
+Role = Literal["policy", "teacher", "merger", "embeddings"]
 
 
 class EndpointsConfig(Section):
@@ -133,8 +138,6 @@ class EndpointsConfig(Section):
     """Writes skills down, for `skills.extractor: openai`."""
     merger: EndpointConfig | None = None
     """Fuses what winners wrote, for `skills.merger: openai`."""
-    optimizer: EndpointConfig | None = None
-    """Rewrites skill texts. Nothing in this version asks it."""
     embeddings: EndpointConfig | None = None
     """Turns texts into vectors, for `skills.embedder: openai`."""
     max_cost: float | None = Field(default=None, gt=0)
@@ -144,7 +147,7 @@ class EndpointsConfig(Section):
 
     @model_validator(mode="after")
     def _cost_can_be_known(self) -> EndpointsConfig:
-        named = [each for each in (self.policy, self.teacher, self.merger, self.optimizer, self.embeddings) if each]
+        named = [each for each in (self.policy, self.teacher, self.merger, self.embeddings) if each]
         if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
             raise ValueError(
                 "max_cost never ends a run in which nothing has a price: set price_in and price_out of the models, or "

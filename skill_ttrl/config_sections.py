@@ -223,6 +223,10 @@ class EmbeddedConfig(Section):
         return self
 
 
+EMBEDDED = "embedded"
+"""What `model.path` says for the built-in small policy."""
+
+
 class ModelConfig(Section):
     """The policy."""
 

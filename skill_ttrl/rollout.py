@@ -18,7 +18,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.attempt import Episode, call_here
 from skill_ttrl.env_pool import EnvPool, EnvThreads
-from skill_ttrl.errors import BudgetError, EnvError
+from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.gather import GatheringBackend
 from skill_ttrl.turns import Known, Play, answers, show_skills
@@ -192,14 +192,22 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise
 
 
+def all_unanswered(groups: Sequence[Group]) -> bool:
+    """True where the model gave no answer in any try."""
+    return all(trajectory.stop_reason == "no_answer" for group in groups for trajectory in group.trajectories)
+
+
 def refuse_failure(groups: Sequence[Group]) -> list[str]:
     """What went wrong in the tries that failed: such a try is data, unless there is nothing else.
 
     Raises:
-        EnvError: every try failed: the environment is broken, and there is nothing to learn from or to measure.
+        EndpointError: the model gave no answer in any try.
+        EnvError: every try failed otherwise: the environment is broken, and there is nothing to learn from or to measure.
     """
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
+    if tries and all_unanswered(groups):
+        raise EndpointError(f"The model gave no answer in any of {len(tries)} tries. The first: {errors[0]}", "failed")
     if errors and len(errors) == len(tries):
         raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
     return errors

@@ -248,19 +248,26 @@ class Client:
             reply = read(found)
             return reply, reply.usage, judge(reply)
 
-        async def ask(count: int, number: int) -> Reply:
+        def question(count: int, number: int) -> tuple[dict[str, Any], str]:
             own = seed if seed is None or not number else derive_seed(seed, "again", number)
             asked = {**body, **({"n": count} if count > 1 else {})}
             if own is not None:
                 asked["seed"] = own % SEEDS
             asked = {**asked, **self.config.extra_body, **(extra or {})}
-            sent = {name: value for name, value in asked.items() if value is not None}
-            # What tells two samples apart stays in the name of a kept answer, also where the server is not sent it.
-            found, cached = await self._request(path, sent, understood, (own, number))
+            sent = sound({name: value for name, value in asked.items() if value is not None})
+            # What tells two samples apart is part of a saved answer's name, also where the server is not sent it.
+            return sent, self._key(path, sent, (own, number))
+
+        async def ask(count: int, number: int) -> Reply:
+            found, cached = await self._request(path, *question(count, number), understood)
             reply: Reply = replace(found, cached=cached)
             return reply
 
-        replies = [] if n > 1 and self._gave_one > 1 else [await ask(n, 0)]
+        one_by_one = self._gave_one > 1
+        paid = self._open_ledger.paid
+        if n > 1 and paid:  # what was paid for was asked in one of the two ways, perhaps not in the one of now
+            one_by_one = question(n, 0)[1] not in paid and (one_by_one or question(1, 1)[1] in paid)
+        replies = [] if n > 1 and one_by_one else [await ask(n, 0)]
         missing = n - sum(len(reply.choices) for reply in replies)
         if replies and n > 1:
             self._gave_one = self._gave_one + 1 if len(replies[0].choices) == 1 else 0
@@ -274,23 +281,30 @@ class Client:
 
         body = {"input": texts, "encoding_format": "float", **self.config.extra_body}
         sent = {name: value for name, value in body.items() if value is not None}
-        vectors, _ = await self._request(EMBEDDINGS, sent, understood, ())
+        sent = sound(sent)
+        vectors, _ = await self._request(EMBEDDINGS, sent, self._key(EMBEDDINGS, sent, ()), understood)
         found: list[list[float]] = vectors
         return found
 
-    async def _request(self, path: str, body: dict[str, Any], read: Read, marks: tuple[Any, ...]) -> tuple[Any, bool]:
+    @property
+    def _open_ledger(self) -> Ledger:
+        return self._ledger or current_ledger()
+
+    def _key(self, path: str, body: Mapping[str, Any], marks: tuple[Any, ...]) -> str:
+        return AnswerCache.key(self._address.base_url, self.config.model, path, {**body, "": marks})
+
+    async def _request(self, path: str, body: dict[str, Any], key: str, read: Read) -> tuple[Any, bool]:
         """One request from its beginning to its line in the ledger; what was read, and whether it came from the disk."""
-        ledger, body = self._ledger or current_ledger(), sound(body)
+        ledger = self._open_ledger
         entry = Entry(ledger.present_phase, self.role, self.config.model, "cancelled", 0)
-        key = ""
-        if self._cache is not None:
-            key = self._cache.key(self._address.base_url, self.config.model, path, {**body, "": marks})
-            kept = self._cache.get(key)
-            with suppress(Unreadable):  # somebody has changed the file: asked for anew
-                if kept is not None:
-                    found, _, outcome = read(kept)
-                    ledger.record(replace(entry, outcome=outcome, cached=True))
-                    return found, True
+        saved = ledger.paid.take(key) if ledger.paid is not None else None
+        if saved is None and self._cache is not None:
+            saved = self._cache.get(key)
+        with suppress(Unreadable):  # somebody has changed the file: asked for anew
+            if saved is not None:
+                found, _, outcome = read(saved)
+                ledger.record(replace(entry, outcome=outcome, cached=True))
+                return found, True
         async with self._slots:
             ledger.check()
             began, spent = time.monotonic(), Tokens()
@@ -328,6 +342,8 @@ class Client:
                         estimated=spent.estimated,
                     )
                 )
+        if ledger.paid is not None:
+            ledger.paid.put(key, raw)
         if self._cache is not None and outcome in ("ok", "length"):  # another outcome may be a better one tomorrow
             self._cache.put(key, raw)
         return found, False

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from skill_ttrl.config import LoraConfig, ModelConfig
+from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-EMBEDDED = "embedded"
 
 # The run's own view shows progress; bars of single files would tear it.
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

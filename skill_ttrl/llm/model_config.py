@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from skill_ttrl.config import ModelConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
-from skill_ttrl.llm.load import EMBEDDED
 
 
 def load_model_config(model: ModelConfig) -> Any:

@@ -19,12 +19,18 @@ from typing import Any
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.llm.answer_cache import PaidAnswers
 from skill_ttrl.runs.files import explaining, length_of_whole_lines, write_all
 from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import cost_text
 
 USAGE = "usage.jsonl"
+ANSWERS = "answers.jsonl"
+"""Beside it: answers that no finished piece of work holds yet (`PaidAnswers`)."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """What a run is told whose budget is spent."""
+RAISE = "Raise the budget before."
+"""The same, where a command goes on without `--resume`."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 
@@ -63,7 +69,8 @@ class Entry:
     tokens_in: int = 0
     tokens_cached: int = 0
     tokens_out: int = 0
-    cost: float = 0.0
+    cost: float | None = 0.0
+    """By the config's prices; None where it has none."""
     seconds: float = 0.0
     """From the first attempt to the last answer, pauses included."""
     cached: bool = False
@@ -86,6 +93,9 @@ class Totals:
     tokens_cached: int = 0
     tokens_out: int = 0
     cost: float = 0.0
+    """Of the requests with a price."""
+    unpriced: int = 0
+    """Of those, the ones that took tokens without a price: their cost is unknown."""
 
     @property
     def tokens(self) -> int:
@@ -102,7 +112,8 @@ class Totals:
             self.tokens_in + entry.tokens_in,
             self.tokens_cached + entry.tokens_cached,
             self.tokens_out + entry.tokens_out,
-            self.cost + entry.cost,
+            self.cost + (entry.cost or 0.0),
+            self.unpriced + (entry.cost is None),
         )
 
 
@@ -122,6 +133,8 @@ class Ledger:
     path: Path | None = None
     max_cost: float | None = None
     max_total_tokens: int | None = None
+    paid: PaidAnswers | None = field(default=None, repr=False)
+    """Answers that no finished piece of work holds yet; None where `path` is."""
     _parts: dict[tuple[str, str], Totals] = field(default_factory=dict, repr=False)
     _phases: list[str] = field(default_factory=lambda: ["other"], repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -133,6 +146,8 @@ class Ledger:
                 if whole < self.path.stat().st_size:  # a crash tore the last line
                     os.truncate(self.path, whole)
             self._parts = read_usage(self.path)
+        if self.path is not None:
+            self.paid = PaidAnswers(self.path.with_name(self.path.name.removesuffix(USAGE) + ANSWERS))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -162,12 +177,31 @@ class Ledger:
             BudgetError: the budget is spent.
         """
         if self.exhausted:
-            spent = self.totals()
-            bounds = {"endpoints.max_cost": self.max_cost, "endpoints.max_total_tokens": self.max_total_tokens}
-            shown = " and ".join(f"{name}={bound:g}" for name, bound in bounds.items() if bound is not None)
-            raise BudgetError(
-                f"The budget is spent: {spent.tokens:,} tokens in {spent.requests} request{'s' * (spent.requests != 1)}, cost {spent.cost:.4g}, with {shown}."
-            )
+            raise _Spent(self)
+
+    def spent(self) -> str:
+        """The message of a spent budget, with what was spent until now."""
+        spent = self.totals()
+        bounds = {"endpoints.max_cost": self.max_cost, "endpoints.max_total_tokens": self.max_total_tokens}
+        shown = " and ".join(f"{name}={bound:.12g}" for name, bound in bounds.items() if bound is not None)
+        asked = spent.requests - spent.cached
+        found = f"The budget is spent: {spent.tokens:,} tokens in {asked:,} request{'s' * (asked != 1)}, "
+        found += f"{cost_text(spent.cost, spent.unpriced, asked)}, with {shown}."
+        count = len(self.paid or ())
+        return found + (
+            f" {count:,} paid answers that are part of nothing finished are saved, and are not paid again."
+            if count
+            else ""
+        )
+
+    def settle(self) -> None:
+        """Forget the paid answers: what came of them is saved elsewhere now.
+
+        Raises:
+            RunFolderError: their file cannot be removed.
+        """
+        if self.paid is not None:
+            self.paid.clear()
 
     def record(self, entry: Entry) -> None:
         """Add one request.
@@ -220,15 +254,18 @@ def usage_report(parts: Mapping[tuple[str, str], Totals]) -> dict[str, Any]:
         return {}
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
-        by[phase][role] = asdict(totals)
-    return {**asdict(_sum(parts)), "by": dict(by)}
+        by[phase][role] = _figures(totals)
+    return {**_figures(_sum(parts)), "by": dict(by)}
 
 
-def cost_of(tokens: Tokens, config: EndpointConfig) -> float:
-    """What an answer costs by the config's prices."""
-    cached = config.price_in if config.price_cached is None else config.price_cached
+def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
+    """What an answer costs by the config's prices; None where it has none. No tokens cost nothing."""
+    if not config.priced:
+        return None if tokens.prompt or tokens.answer else 0.0
+    price_in, price_out = config.price_in or 0.0, config.price_out or 0.0
+    cached = price_in if config.price_cached is None else config.price_cached
     fresh = tokens.prompt - tokens.cached
-    return (fresh * config.price_in + tokens.cached * cached + tokens.answer * config.price_out) / 1e6
+    return (fresh * price_in + tokens.cached * cached + tokens.answer * price_out) / 1e6
 
 
 def current_ledger() -> Ledger:
@@ -240,7 +277,8 @@ def current_ledger() -> Ledger:
 def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
     """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
 
-    It holds for the whole process, all its threads included. The file begins with the first request.
+    Answers are saved beside it until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
+    there. It holds for the whole process, all its threads included. The file begins with the first request.
 
     Raises:
         RunFolderError: the file cannot be read.
@@ -261,6 +299,22 @@ def spending(leaving: str) -> Iterator[None]:
         yield
     except BudgetError as error:
         raise BudgetError(f"{error} {leaving}") from None
+
+
+class _Spent(BudgetError):
+    """Says what was spent when it is read, not when it is raised: requests that were on their way then count too."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def __str__(self) -> str:
+        return self._ledger.spent()
+
+
+def _figures(totals: Totals) -> dict[str, Any]:
+    """Totals as a report has them: a cost of which nothing is known is None."""
+    return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
 
 
 def _sum(parts: Mapping[tuple[str, str], Totals]) -> Totals:

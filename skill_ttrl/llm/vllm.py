@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from skill_ttrl.config import EMBEDDED
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.base import Generation, Request, Sampling
 from skill_ttrl.llm.chat import KnowsTokens
-from skill_ttrl.llm.load import EMBEDDED, save_model
+from skill_ttrl.llm.load import save_model
 from skill_ttrl.llm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.llm.vllm_checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
 from skill_ttrl.llm.vllm_engine import Engine, Work, reason, set_environment

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import EMBEDDED, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.load import EMBEDDED
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.engine import BackendContext

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from skill_ttrl.config import EMBEDDED
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.base import Request, Sampling
 from skill_ttrl.llm.chat import end_ids
-from skill_ttrl.llm.load import EMBEDDED, load_tokenizer
+from skill_ttrl.llm.load import load_tokenizer
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.llm.vllm_checks import is_adapter
 from skill_ttrl.types import Completion, FinishReason, derive_seed

@@ -213,9 +213,21 @@ def usage_lines(usage: Mapping[str, Any]) -> list[str]:
 def _asked(totals: Mapping[str, Any]) -> str:
     beside = {"failed": totals["failed"], "from the disk": totals["cached"]}
     shown = "".join(f", {count} {name}" for name, count in beside.items() if count)
+    sent = totals["requests"] - totals["cached"]
     return (
         f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "
-        f"cost {totals['cost']:.4g}"
+        f"{cost_text(totals['cost'], totals.get('unpriced', 0), sent)}"
+    )
+
+
+def cost_text(cost: float | None, unpriced: int, requests: int) -> str:
+    """`cost 0.5`, or what is known of it: of `requests`, so many have no price."""
+    if not unpriced:
+        return f"cost {cost or 0.0:.4g}"
+    return (
+        f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
+        if cost
+        else "cost unknown (no price is set)"
     )
 
 

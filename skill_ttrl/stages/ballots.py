@@ -13,7 +13,6 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute
-from skill_ttrl.rl.advantages import ADVANTAGES
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, needs
@@ -218,6 +217,8 @@ def shaped(vote: VoteResult, advantages: Sequence[float], config: SkillTTRLConfi
     """
     values = list(advantages)
     if vote.label_weights:
+        from skill_ttrl.rl.advantages import ADVANTAGES
+
         estimate = ADVANTAGES.get(config.rl.advantage)
         values = [0.0] * len(values)
         for label, weight in enumerate(vote.label_weights):

@@ -1,4 +1,7 @@
-"""From a config to the parts that act: policy, sampler, environments, tasks."""
+"""From a config to the parts that act: policy, sampler, environments, tasks.
+
+torch and its family are imported only where weights are: a model behind an address is asked without them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.agents.listing import Listing
@@ -16,16 +19,13 @@ from skill_ttrl.agents.projection import projection
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.window import Window
-from skill_ttrl.config import DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError, SplitError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.engine import BackendContext, make_backend
-from skill_ttrl.llm.load import EMBEDDED, LoadedModel, load_checkpoint, load_model
-from skill_ttrl.rl.device import autocast_dtype, make_accelerator, weight_dtype
-from skill_ttrl.rl.policy import Policy
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.skills.access import TIERS
 from skill_ttrl.stages.bank import RunBank
@@ -37,7 +37,12 @@ from skill_ttrl.types import Skill, Task, derive_seed
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from skill_ttrl.llm.load import LoadedModel
+    from skill_ttrl.rl.policy import Policy
+
 Notice = Callable[[str], None]
+REMOTE = "openai"
+"""The backend that asks a model behind an address, and the name of that model as a source."""
 _SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
 
 
@@ -45,7 +50,8 @@ _SPLITS = "A run trains on the split that env.train_split names, and is measured
 class Parts:
     """What it takes to put questions to a policy."""
 
-    accelerator: Accelerator
+    accelerator: Accelerator | None
+    """Where weights compute; None of a model behind an address."""
     context: BackendContext
     """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
     backend: Backend
@@ -65,16 +71,21 @@ def make_parts(
     With `trains` the weights will change: the sampler must be able to follow them.
     """
     refuse_unready(config)
-    accelerator = make_accelerator(config.runtime)
+    accelerator: Accelerator | None = None
+    place: dict[str, Any] = {}
+    if config.rollout.backend != REMOTE:
+        from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+
+        accelerator = make_accelerator(config.runtime)
+        place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
     context = BackendContext(
         config,
         partial(load_policy, config, accelerator, weights),
-        str(accelerator.device),
-        autocast_dtype(accelerator),
-        weights,
-        trains,
-        notice,
-        stopping,
+        **place,
+        weights=weights,
+        trains=trains,
+        notice=notice,
+        stopping=stopping,
     )
     backend = make_backend(context)
     try:
@@ -186,7 +197,7 @@ def build(
         progress.notice(unshown, warning=True)
     return Workbench(
         config=config,
-        accelerator=parts.accelerator,
+        computes=parts.accelerator,
         learns=policy,
         backend=parts.backend,
         envs=envs,
@@ -236,7 +247,7 @@ def build_to_measure(
         raise
     bench = Workbench(
         config=config,
-        accelerator=parts.accelerator,
+        computes=parts.accelerator,
         learns=None,
         backend=parts.backend,
         envs=envs,
@@ -251,19 +262,25 @@ def build_to_measure(
 
 
 def _policy(config: SkillTTRLConfig, parts: Parts) -> Policy:
+    from skill_ttrl.rl.policy import Policy
+
     return Policy(
         parts.context.loaded.model,
         parts.context.loaded.tokenizer,
-        parts.accelerator.device,
+        parts.context.device,
         gradient_checkpointing=config.model.gradient_checkpointing,
     )
 
 
-def load_policy(config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None) -> LoadedModel:
-    """The policy of a config, or of a checkpoint of it.
+def load_policy(config: SkillTTRLConfig, accelerator: Accelerator | None, weights: Path | None) -> LoadedModel:
+    """The policy of a config, or of a checkpoint of it; `accelerator` None makes one.
 
     Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
     """
+    from skill_ttrl.llm.load import load_checkpoint, load_model
+    from skill_ttrl.rl.device import make_accelerator, weight_dtype
+
+    accelerator = accelerator or make_accelerator(config.runtime)
     device = str(accelerator.device)
     dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
     if weights is not None:

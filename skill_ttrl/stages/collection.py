@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
-from skill_ttrl.errors import ConfigError, EnvError, RunFolderError, did_you_mean
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, telling_warnings
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside, read_identity
@@ -231,20 +231,21 @@ class Tally:
         """The next episode in order.
 
         Raises:
-            EnvError: all have failed, and that is enough of them to tell.
+            EndpointError, EnvError: all have failed, and that is enough of them to tell.
         """
         self._count(outcome)
         self._waiting.append(line)
         if not self._fine and len(self.outcomes) in (HOPELESS, len(self.units)):
-            raise EnvError(
+            kind = EndpointError if all(outcome.unanswered for outcome in self.outcomes) else EnvError
+            raise kind(
                 f"Every one of {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so that nothing is kept. The "
                 f"first: {self.outcomes[0].error}"
             )
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.write()
 
-    def write(self) -> None:
-        """Put what has come since into the file.
+    def write(self) -> bool:
+        """Put what has come since into the file; whether it has everything now.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -253,6 +254,7 @@ class Tally:
             self._file.append(self._waiting)
             self._waiting.clear()
         self._written = time.monotonic()
+        return self._file is not None and not self._waiting
 
     def leaving(self, in_play: int = 1) -> str:
         """What to say when it ends here, where so many episodes are played together."""

@@ -16,9 +16,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Backend, Sampling, wait_for
-from skill_ttrl.llm.load import save_model
 from skill_ttrl.llm.usage import current_ledger
-from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout import Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint, save_checkpoint
 from skill_ttrl.runs.folder import RunFolder
@@ -35,13 +33,16 @@ from skill_ttrl.types import Group, Task, Trajectory, to_json
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from skill_ttrl.rl.policy import Policy
+
 
 @dataclass
 class Workbench:
     """The parts that act: made from a config (`stages.build`), used by every stage."""
 
     config: SkillTTRLConfig
-    accelerator: Accelerator
+    computes: Accelerator | None
+    """Where weights compute; None of a model behind an address."""
     learns: Policy | None
     """The policy whose weights change; None where it is only measured: the sampler may live elsewhere."""
     backend: Backend
@@ -69,6 +70,17 @@ class Workbench:
         if self.learns is None:
             raise ConfigError("This policy is only measured: there are no weights to train here.")
         return self.learns
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Where the policy that learns computes.
+
+        Raises:
+            ConfigError: there are no weights here.
+        """
+        if self.computes is None:
+            raise ConfigError("This policy is behind an address: there are no weights to train here.")
+        return self.computes
 
     def close(self) -> None:
         """Close the environments and stop what the sampler has started."""
@@ -213,11 +225,13 @@ class Run:
 
     def checkpoint(self, phase: str, step: int, *, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Path:
         """Save everything that this phase needs to go on after `step` steps."""
+        from skill_ttrl.llm.load import save_model
+
         # The newest measurement is of earlier weights than these, so its name goes along.
         latest = list(self.evaluations.values())[-1:]
         figures = {f"avg@{found.samples}, measured {found.label}": found.accuracy for found in latest}
         bank = {} if self.bench.bank is None else self.bench.bank.state_dict()
-        return save_checkpoint(
+        saved = save_checkpoint(
             self.folder,
             phase,
             step,
@@ -233,6 +247,8 @@ class Run:
                 versions=summary_versions(read_run_json(self.folder.path)),
             ),
         )
+        current_ledger().settle()
+        return saved
 
     def leave_if_asked(self, phase: str, step: int) -> None:
         """Stop here if a signal asked for it; the caller has just saved a checkpoint.

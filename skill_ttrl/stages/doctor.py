@@ -233,7 +233,7 @@ class _Sizes:
 
 def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
     """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
-    from skill_ttrl.llm.load import EMBEDDED
+    from skill_ttrl.config import EMBEDDED
     from skill_ttrl.rl.device import resolve_device
     from skill_ttrl.rl.memory import PLANNED_GPU_BYTES, device_memory, estimate_memory
 

@@ -20,15 +20,17 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling
-from skill_ttrl.llm.usage import spending
+from skill_ttrl.llm.usage import RAISE, current_ledger, spending
+from skill_ttrl.rollout import all_unanswered, refuse_failure
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
 from skill_ttrl.stages.ballots import make_rewording, play_both
-from skill_ttrl.stages.build import build_to_measure, source_tasks, task_content
+from skill_ttrl.stages.build import REMOTE, build_to_measure, source_tasks, task_content
+from skill_ttrl.stages.collection import HOPELESS
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
-from skill_ttrl.stages.subject import REMOTE, Problems, Subject
+from skill_ttrl.stages.subject import Problems, Subject
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 
 PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
@@ -133,6 +135,8 @@ def draw_plan(
 ) -> list[Drawn]:
     """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder."""
     rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan], facts)) if folder is not None else []
+    fresh: list[Drawn] = []
+    unanswered: list[Group] = []
     _check_order(rows, plan, folder)
     total = sum(len(chunk.tasks) for chunk in plan)
     if rows:
@@ -145,12 +149,19 @@ def draw_plan(
             if behind <= len(rows):
                 continue
             leaving = _leaving(folder, len(rows), total)
-            with stop.leaving_at_once(leaving), spending(leaving):
+            with stop.leaving_at_once(leaving), spending(f"{leaving} {RAISE}"):
                 groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
-            fresh = [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
+            fresh += [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
+            if not rows and all_unanswered(groups):  # a server that answers nobody: nothing of it is saved
+                unanswered += groups
+                if behind >= total or sum(len(group.trajectories) for group in unanswered) >= HOPELESS:
+                    refuse_failure(unanswered)
+                continue
             if folder is not None:
                 folder.append(to_json(row) for row in fresh)
+                current_ledger().settle()
             rows += fresh
+            fresh = []
             progress.advance("sample", len(rows), {})
     progress.finish("sample")
     return rows

@@ -15,6 +15,7 @@ from skill_ttrl.answers import canonical, canonicals
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Sampling
+from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.statistics import (
     avg_at_k,
     bootstrap_interval,
@@ -151,13 +152,14 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
     """Have every task played `config.samples` times, and once greedily, and count what is right.
 
     Raises:
-        EnvError: every try failed in the environment.
+        EndpointError, EnvError: every try failed (`refuse_failure`).
     """
     rows: list[Drawn] = []
     for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
-        rows += [drawn(group, draw=draw.name) for group in play(draw.tries, draw.sampling, draw.seed)]
+        groups = play(draw.tries, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
-            failures(rows)
+            refuse_failure(groups)
+        rows += [drawn(group, draw=draw.name) for group in groups]
     return evaluate_samples(rows, label=label, config=config, seed=seed)
 
 

@@ -36,6 +36,8 @@ class Outcome:
     """How often the agent tried a way around the task, as far as the environment counts that."""
     invalid: int | None = None
     """Steps in which what a model wrote was no valid action (`Step.verdict`); None where that is not judged."""
+    unanswered: bool = False
+    """Whether it failed because the model gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         scored(trajectory) if trajectory.error is None else None,
         exploits_of(trajectory) or 0,
         _invalid(trajectory),
+        trajectory.stop_reason == "no_answer",
     )
 
 

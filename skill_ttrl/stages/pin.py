@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skill_ttrl.config import ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data import read_records
 from skill_ttrl.errors import DataError, ModelError
-from skill_ttrl.llm.load import EMBEDDED, hub_revision
 from skill_ttrl.skills.embed import hub_commit
 
 FILE_HASH = "sha256:"
@@ -50,6 +49,8 @@ def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
 def _model_revision(model: ModelConfig) -> str | None:
     if model.path == EMBEDDED or Path(model.path).is_dir():
         return model.revision
+    from skill_ttrl.llm.load import hub_revision
+
     return hub_revision(model)
 
 

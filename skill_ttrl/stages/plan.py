@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.player import player_names
-from skill_ttrl.config import EndpointConfig, SkillTTRLConfig
+from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.known_models import published_config
-from skill_ttrl.llm.load import EMBEDDED
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
@@ -270,9 +269,9 @@ def _available(device: Device | None) -> int:
 def _cost(
     requests: int, prompt_tokens: int, endpoint: EndpointConfig | None, *, answer: int = TEACHER_ANSWER
 ) -> float | None:
-    if not requests or endpoint is None or not (endpoint.price_in or endpoint.price_out):
+    if not requests or endpoint is None or not endpoint.priced:
         return None
-    return requests * (prompt_tokens * endpoint.price_in + answer * endpoint.price_out) / 1e6
+    return requests * (prompt_tokens * (endpoint.price_in or 0.0) + answer * (endpoint.price_out or 0.0)) / 1e6
 
 
 def _sum(values: list[float | None]) -> float | None:

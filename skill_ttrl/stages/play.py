@@ -17,11 +17,11 @@ import gymnasium
 from gymnasium.utils import seeding
 
 from skill_ttrl.agents.player import Player, WalkthroughPlayer, make_player, player_names
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import finite, listed_actions, plain, play_episode, source_of
-from skill_ttrl.errors import ConfigError, EnvError, SplitError, did_you_mean
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.types import Step, Task, Trajectory
 
@@ -29,8 +29,6 @@ MAX_TURNS = 50
 """Steps of a policy in a game where neither its config nor an override gives it more than one."""
 REMOTE = "openai"
 """The policy behind `endpoints.policy` is called so."""
-EMBEDDED = "embedded"
-"""And the built-in one so."""
 PLAYER_NAMES = player_names()
 
 TextEnvironment = gymnasium.Env[str, str]
@@ -288,10 +286,11 @@ def _where(
 
 
 def refuse_error(trajectory: Trajectory) -> None:
-    """Raise `EnvError` with what went wrong in an episode, where something did."""
+    """Raise `EnvError`, or `EndpointError` of a model that gave no answer, with what went wrong in an episode."""
     if trajectory.error is not None:
         place = f"at step {len(trajectory.steps) + 1}" if trajectory.steps else "before the first step"
-        raise EnvError(f"The episode in {trajectory.task.env_id} failed {place}: {trajectory.error}")
+        kind = EndpointError if trajectory.stop_reason == "no_answer" else EnvError
+        raise kind(f"The episode in {trajectory.task.env_id} failed {place}: {trajectory.error}")
 
 
 def _plays(config: SkillTTRLConfig, env_id: str) -> bool:

@@ -96,7 +96,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         log_dir: where the servers' logs go.
         model: in place of the recipe's own.
     """
-    from skill_ttrl.llm.load import EMBEDDED
+    from skill_ttrl.config import EMBEDDED
     from skill_ttrl.llm.model_config import load_model_config
     from skill_ttrl.llm.vllm_checks import engine_length
 

@@ -17,14 +17,12 @@ from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
-from skill_ttrl.stages.build import evaluation_split, task_content, training_tasks
+from skill_ttrl.stages.build import REMOTE, evaluation_split, task_content, training_tasks
 from skill_ttrl.stages.pin import data_revision, pin_revisions
 from skill_ttrl.stages.stored import is_stored
 from skill_ttrl.stages.trained import Answering, Trained, find_trained
 from skill_ttrl.types import Task, derive_seed
 
-REMOTE = "openai"
-"""The backend that asks a model behind an address, and the name of that model as a source."""
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
 _BLOCKS, _BLOCK = 64, 1 << 20

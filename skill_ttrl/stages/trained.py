@@ -121,7 +121,8 @@ def ask(
 
     Raises:
         ConfigError: the question is empty, or no valid Unicode.
-        EnvError: no answer came, with the reason.
+        EndpointError: the model gave no answer, with the reason.
+        EnvError: the environment failed.
     """
     if not question.strip():
         raise ConfigError("The question is empty. Ask something.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,65 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
         done = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=100000")
     assert done.code == 0 and done.json == whole.json
     assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
+
+
+@pytest.mark.parametrize("faults", [[], ["one of n"]])
+def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], sums: Path, tmp_path: Path) -> None:
+    def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
+        chosen = at(server, "eval.samples=3", "eval.greedy=false", "endpoints.policy.max_concurrency=2", *more)
+        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 0, "--json", *chosen)
+
+    def asked(server: FaultyServer) -> list[str]:
+        return [json.dumps(each["body"], sort_keys=True) for each in server.asked]
+
+    with FaultyServer(faults, 1.0, answer=adds) as whole:
+        expected = evaluate(whole, tmp_path / "whole")
+    with FaultyServer(faults, 1.0, answer=adds) as server:
+        for budget in (15, 60, 90, 100000):
+            done = evaluate(server, tmp_path / "kept", f"endpoints.max_total_tokens={budget}")
+            if done.code == 0:
+                break
+            spent = sum(server.delivered[part] for part in ("prompt", "answer"))
+            words = f"{spent:,} tokens in {len(server.asked)} requests, cost unknown", "0 of 4 lines"
+            refused(done, 7, *words, f"{len(server.asked)} paid answers", f"endpoints.max_total_tokens={budget}.")
+        assert done.code == 0 and budget > 15 and done.json == expected.json
+        assert len(set(asked(server))) == len(server.asked) == len(whole.asked)
+    assert not (tmp_path / "kept" / "answers.jsonl").exists()
+    lines, _ = read_jsonl(tmp_path / "kept" / "usage.jsonl")
+    assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
+    assert {line["cost"] for line in lines if not line["cached"]} == {None}
+
+
+@pytest.mark.parametrize("fault", ["429", "truncated JSON", "no choices", "slow"])
+def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
+    fault: str, sums: Path, tmp_path: Path
+) -> None:
+    limits = at(server := FaultyServer([fault], 1.0, answer=adds, slow=0.5), "endpoints.policy.max_retries=0")
+    limits += ["--set", "endpoints.policy.timeout=0.2"]
+    if fault == "no choices":
+        server = FaultyServer(first=[(200, {}, {"choices": []})] * 99)
+        limits = at(server, "endpoints.policy.max_retries=0")
+    with server:
+        for words in (["ask", "openai:tiny", "12+34"], ["vote", "openai:tiny", "--data", sums, "-n", 2]):
+            refused(skillttrl(*words, *limits), 6, "no answer in any of", "tiny")
+        out = tmp_path / "kept"
+        words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 1]
+        refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 tries")
+        assert not (out / "samples.jsonl").exists()
+
+
+def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
+    script = (
+        "import sys; from skill_ttrl.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
+        "app(['evaluate', *sys.argv[2:3], '--data', '%s', '--set', 'eval.samples=2', *sys.argv[4:]], standalone_mode=False); "
+        "print('HEAVY', *sorted({'torch', 'transformers', 'accelerate', 'peft', 'pandas', 'scipy'} & set(sys.modules)))"
+    )
+    with FaultyServer([], answer=adds) as server:
+        words = ["ask", "openai:tiny", "12+34", *at(server)]
+        done = subprocess.run(
+            [sys.executable, "-c", script % sums, *words], capture_output=True, text=True, check=True, timeout=120
+        )
+    assert "46" in done.stdout and done.stdout.splitlines()[-1] == "HEAVY"
 
 
 def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> None:

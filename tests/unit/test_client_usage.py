@@ -9,13 +9,13 @@ import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
-from skill_ttrl.llm.answer_cache import AnswerCache
+from skill_ttrl.llm.answer_cache import AnswerCache, PaidAnswers
 from skill_ttrl.llm.usage import Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.report import usage_lines
 
 
-def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float = 0.5) -> Entry:
+def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float | None = 0.5) -> Entry:
     return Entry(phase, role, "m", outcome, 2, tokens_in=10, tokens_cached=4, tokens_out=5, cost=cost)
 
 
@@ -87,6 +87,46 @@ def test_prices_are_per_million_tokens() -> None:
     config = EndpointConfig(model="m", price_in=2.0, price_cached=0.5, price_out=8.0)
     assert cost_of(Tokens(1_000_000, 400_000, 500_000), config) == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.5 * 8)
     assert cost_of(Tokens(1_000_000, 400_000, 0), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
+    assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m", price_in=0)) == 0.0
+    assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m")) is None
+
+
+def test_a_cost_that_is_not_known_is_not_said_to_be_nothing() -> None:
+    ledger = Ledger(max_total_tokens=30)
+    ledger.record(entry(cost=None))
+    assert usage_lines(ledger.report())[0].endswith("cost unknown (no price is set)")
+    assert ledger.report()["cost"] is None and ledger.report()["unpriced"] == 1
+    ledger.record(entry())
+    assert usage_lines(ledger.report())[0].endswith("cost at least 0.5 (1 of 2 requests have no price)")
+    assert ledger.report()["cost"] == 0.5
+
+
+def test_a_spent_budget_counts_what_was_still_on_its_way() -> None:
+    ledger = Ledger(max_total_tokens=15)
+    ledger.record(entry())
+    with pytest.raises(BudgetError) as refused:
+        ledger.check()
+    ledger.record(entry())  # it was on its way
+    with pytest.raises(BudgetError, match=r"30 tokens in 2 requests, cost 1, with .*=15\. Go on\."), spending("Go on."):
+        raise refused.value
+
+
+def test_paid_answers_are_given_once_each_to_the_next_process_until_they_are_settled(tmp_path: Path) -> None:
+    usage = tmp_path / "usage.jsonl"
+    first = Ledger(usage).paid
+    assert first is not None and not first.path.exists()
+    for answer in ({"a": 1}, {"a": 2}):
+        first.put("k", answer)
+    assert first.take("k") is None, "a process that asks twice wants two answers"
+    first.path.write_bytes(first.path.read_bytes() + b'{"key": "k", "ans')
+    ledger = Ledger(usage)
+    assert ledger.paid is not None and len(ledger.paid) == 2 and "k" in ledger.paid
+    assert [ledger.paid.take("k") for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
+    ledger.settle()
+    assert not first.path.exists() and not len(ledger.paid)
+    first.path.write_text('{"key": 3}\n')
+    with pytest.raises(RunFolderError, match=r"answers\.jsonl:1 is no paid answer"):
+        PaidAnswers(first.path)
 
 
 def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not() -> None:
