@@ -171,18 +171,22 @@ class Client:
         if form is None or form["type"] == "json_object":  # nothing else tells the model
             asked.append(Message("user", instruction(schema)))
         problem = ""
-        for _ in range(repairs + 1):
+        for left in range(repairs, -1, -1):
             held: list[tuple[M | None, str]] = []
 
             def judge(reply: Reply, held: list[tuple[M | None, str]] = held) -> str:
                 held.append(_judged(reply, schema))
                 return "ok" if held[-1][0] is not None else _blame(reply)
 
+            def useful(outcome: str, left: int = left) -> bool:
+                """A resumed run must not meet again the answer that ended it; one that is followed by a repair did not."""
+                return outcome == "ok" or (left > 0 and outcome not in ("refusal", "filtered"))
+
             body: dict[str, Any] = {"messages": [{"role": each.role, "content": each.content} for each in asked]}
             body |= self._sampling(None, None, None, ())
             if form is not None:
                 body["response_format"] = form
-            reply = await self._loop.run(self._answers(CHAT, body, 1, None, None, read_chat, judge))
+            reply = await self._loop.run(self._answers(CHAT, body, 1, None, None, read_chat, judge, useful))
             found, problem = held[-1]
             if found is not None:
                 return found
@@ -241,8 +245,9 @@ class Client:
         extra: Mapping[str, Any] | None,
         read: Callable[[Mapping[str, Any]], Reply],
         judge: Callable[[Reply], str] = lambda reply: reply.outcome,
+        useful: Callable[[str], bool] = lambda outcome: True,
     ) -> Reply:
-        """`n` choices, by one request where the server can, else by several."""
+        """`n` choices, by one request where the server can, else by several; those of a `useful` outcome are saved once paid."""
 
         def understood(found: dict[str, Any]) -> tuple[Reply, Tokens, str]:
             reply = read(found)
@@ -259,7 +264,7 @@ class Client:
             return sent, self._key(path, sent, (own, number))
 
         async def ask(count: int, number: int) -> Reply:
-            found, cached = await self._request(path, *question(count, number), understood)
+            found, cached = await self._request(path, *question(count, number), understood, useful)
             reply: Reply = replace(found, cached=cached)
             return reply
 
@@ -293,7 +298,14 @@ class Client:
     def _key(self, path: str, body: Mapping[str, Any], marks: tuple[Any, ...]) -> str:
         return AnswerCache.key(self._address.base_url, self.config.model, path, {**body, "": marks})
 
-    async def _request(self, path: str, body: dict[str, Any], key: str, read: Read) -> tuple[Any, bool]:
+    async def _request(
+        self,
+        path: str,
+        body: dict[str, Any],
+        key: str,
+        read: Read,
+        useful: Callable[[str], bool] = lambda outcome: True,
+    ) -> tuple[Any, bool]:
         """One request from its beginning to its line in the ledger; what was read, and whether it came from the disk."""
         ledger = self._open_ledger
         entry = Entry(ledger.present_phase, self.role, self.config.model, "cancelled", 0)
@@ -342,7 +354,7 @@ class Client:
                         estimated=spent.estimated,
                     )
                 )
-        if ledger.paid is not None:
+        if ledger.paid is not None and useful(outcome):
             ledger.paid.put(key, raw)
         if self._cache is not None and outcome in ("ok", "length"):  # another outcome may be a better one tomorrow
             self._cache.put(key, raw)

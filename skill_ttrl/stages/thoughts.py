@@ -19,7 +19,7 @@ BATCH = 64
 SHOWN_CHARS = 24_000
 MOST_CHARS = 1200
 """Characters of a thought that are kept."""
-KEPT = "Where endpoints.teacher.cache names a folder, answers are kept and not asked for again."
+KEPT = "The answers that came are saved with the run and are not asked for again."
 """What happens to thoughts that were paid for, where the others are not to be had."""
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,15 +115,18 @@ def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(who
 
 def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_path: Path) -> None:
     """Three steps are merged, the fourth is not; the two up to the checkpoint are kept and asked about no more."""
-    cache = f"endpoints.merger.cache={tmp_path / 'answers'}"
     with serving() as server:
-        settings = [*SMALL, *asking(server, cache)]
+        settings = [*SMALL, *asking(server)]
         server._answer = lambda body, draw: scripted(body, draw) if len(server.asked) < 4 else "no JSON"
         with pytest.raises(EndpointError, match=r"as it was before this step.*--resume auto"):
             train.run(load_config("quickstart_notes", settings), tmp_path / "run")
         assert len(log_of(tmp_path / "run")) == 1 + 3  # the import, and three steps
         server._answer = scripted
         train.run(load_config("quickstart_notes", settings), tmp_path / "run", resume="auto")
+        asked = Counter(json.dumps(each["body"], sort_keys=True) for each in server.asked)
+    again = [body for body, count in asked.items() if count > 1]
+    assert len(again) == 1 and "no JSON" in again[0], "but for the question that ended it, none is paid for again"
+    assert not (tmp_path / "run" / "answers.jsonl").exists()
     assert (tmp_path / "run/bank/log.jsonl").read_bytes() == (whole / "bank/log.jsonl").read_bytes()
 
 
