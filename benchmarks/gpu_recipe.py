@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.statistics import paired_difference
 
 RECIPE = "ttrl_qwen2.5_0.5b_lora_vllm"
 REWARDS = ("majority", "random")
@@ -121,7 +121,7 @@ def row(seed: int, reward: str, folder: Path, control: Path | None) -> str:
     resident = folder.parent / f"{folder.name}.resident"
     over = "-"
     if control is not None and control != folder:
-        over = interval(paired_bootstrap_difference(solved(control), solved(folder)))
+        over = interval(paired_difference(solved(control), solved(folder)))
     cells = (
         str(seed),
         reward,

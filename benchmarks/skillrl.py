@@ -19,7 +19,7 @@ from statistics import fmean
 
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.report import read_summary
-from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.stages.measure import Evaluation
 from skill_ttrl.stages.train import read_evaluations
 
@@ -128,7 +128,7 @@ def difference(one: Evaluation, other: Evaluation) -> tuple[float, float, float]
     """Success of the other less that of the one, with its 95 % interval, paired over tasks."""
     assert [each.task for each in one.results] == [each.task for each in other.results]
     shares = [[(each.correct or 0) / each.samples for each in found.results] for found in (one, other)]
-    mean, low, high = paired_bootstrap_difference(*shares, confidence=0.95, samples=4000, seed=0)
+    mean, low, high = paired_difference(*shares)
     return mean, low, high
 
 

@@ -21,7 +21,7 @@ from statistics import fmean
 from skill_ttrl.runs.beside import find_beside
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.stages.stopping import Stopping, look_back
 
 RECIPES = ("quickstart", "collapse")
@@ -59,7 +59,7 @@ class Pair:
 
     def between(self, step: int, other: int) -> Difference:
         """avg@k after `step` steps less avg@k after `other`."""
-        return paired_bootstrap_difference(self.right[other], self.right[step], seed=self.seed)
+        return paired_difference(self.right[other], self.right[step])
 
 
 def main() -> None:

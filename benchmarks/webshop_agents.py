@@ -33,7 +33,7 @@ from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
 from skill_ttrl.episode import play_episode
-from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
+from skill_ttrl.runs.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory
 
 AGENTS = {"random": "random", "rule": "rule", "expert": "expert", "oracle": "walkthrough"}
@@ -65,7 +65,7 @@ def scores(data: str) -> None:
             played = play(env, agent, "test")
             earned = [score_of(episode) for episode in played]
             won = sum(score == 1.0 for score in earned)
-            low, high = (100 * end for end in bootstrap_interval(earned))
+            low, high = (100 * end for end in mean_interval(earned))
             least, most = (100 * end for end in wilson_interval(won, len(played)))
             print(
                 f"| {env.source.split(',')[0]}, {len(played)} by {by} | {name} | {100 * fmean(earned):.1f} [{low:.1f}, {high:.1f}] "

@@ -426,7 +426,6 @@ class EvalConfig(Section):
     greedy: bool = True
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Level of the intervals."""
-    bootstrap_samples: int = Field(default=2000, ge=100)
 
 
 class RunConfig(Section):

@@ -50,7 +50,7 @@ rl:
   mini_batch_prompts: null
   kl_coef: 0.0
   checkpoint_every: 1
-eval: {samples: 2, bootstrap_samples: 100}
+eval: {samples: 2}
 runtime: {device: cpu, threads: 1}
 """
 

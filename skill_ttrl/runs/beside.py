@@ -16,7 +16,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.statistics import paired_difference
 
 BASELINE, REINFORCED = "vote_sft", "rl"
 SUFFIX = f"-{BASELINE}"
@@ -108,12 +108,10 @@ def _difference(reinforced: Path, baseline: Path, config: SkillTTRLConfig) -> tu
     rl, sft = _shares(reinforced), _shares(baseline)
     if not rl or list(rl) != list(sft):
         return None
-    return paired_bootstrap_difference(
+    return paired_difference(
         list(sft.values()),
         list(rl.values()),
         confidence=config.eval.confidence,
-        samples=config.eval.bootstrap_samples,
-        seed=config.seed,
     )
 
 

@@ -133,7 +133,6 @@ def _evaluations(subject: Subject, source: str, samples: DrawnSamples) -> list[E
             part,
             label=subject.name,
             config=subject.config.eval,
-            seed=subject.config.seed,
             source=source,
             transductive=side,
         )

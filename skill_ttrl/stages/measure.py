@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from skill_ttrl.answers import canonical, canonicals
 from skill_ttrl.config import EvalConfig
@@ -18,13 +17,13 @@ from skill_ttrl.llm.base import Sampling
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.statistics import (
     avg_at_k,
-    bootstrap_interval,
+    mean_interval,
     mean_pass_at_k,
     pass_at_k,
     vote_entropy,
     wilson_interval,
 )
-from skill_ttrl.stages.outcomes import mean_interval, share_interval
+from skill_ttrl.stages.outcomes import interval_of_tries
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
@@ -58,11 +57,10 @@ class TypeResult:
     accuracy: float
     """avg@k: mean share of right samples."""
     interval: Interval
-    """Wilson's for one sample a problem, else a bootstrap over problems."""
+    """Of the mean over problems (`runs.statistics.mean_interval`: Wilson's for one sample a problem)."""
     score: float | None = None
     """See `Evaluation.score`."""
     score_interval: Interval | None = None
-    """Bootstrap over problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,12 @@ class Evaluation:
     accuracy: float | None
     """avg@k: mean share of right samples."""
     accuracy_interval: Interval | None
-    """Bootstrap over problems."""
+    """Of the mean over problems, as all intervals here: `runs.statistics.mean_interval`."""
     pass_at_k: dict[str, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
     """maj@k: share of problems whose most frequent answer is right."""
     majority_interval: Interval | None
-    """Wilson."""
     greedy: float | None
     greedy_interval: Interval | None
     by_temperature: dict[str, float]
@@ -99,7 +96,7 @@ class Evaluation:
     skill_use: dict[str, float] = field(default_factory=dict)
     """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
     pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
-    """Bootstrap over problems, keyed by k."""
+    """Keyed by k."""
     source: str = ""
     """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
     transductive: bool | None = None
@@ -112,10 +109,8 @@ class Evaluation:
     """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
     environment says so (`samples.scored`): what is right in part counts in part. None elsewhere."""
     score_interval: Interval | None = None
-    """Bootstrap over problems."""
     greedy_score: float | None = None
     greedy_score_interval: Interval | None = None
-    """Bootstrap over problems."""
     exploit_rate: float | None = None
     """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
 
@@ -160,7 +155,7 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
         if draw.name == SAMPLE:
             refuse_failure(groups)
         rows += [drawn(group, draw=draw.name) for group in groups]
-    return evaluate_samples(rows, label=label, config=config, seed=seed)
+    return evaluate_samples(rows, label=label, config=config)
 
 
 def evaluate_samples(
@@ -168,7 +163,6 @@ def evaluate_samples(
     *,
     label: str,
     config: EvalConfig,
-    seed: int,
     source: str = "",
     transductive: bool | None = None,
 ) -> Evaluation:
@@ -178,7 +172,6 @@ def evaluate_samples(
         rows: what was drawn as `evaluation_draws` says, problems in the same order under each way of sampling.
         label: written on the evaluation.
         config: what was drawn, and the level of the intervals.
-        seed: of the bootstrap.
         source: written on the evaluation.
         transductive: written on the evaluation.
 
@@ -197,8 +190,8 @@ def evaluate_samples(
     majority = [bool(result.majority_correct) for result in results] if graded else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
     ks = _powers_of_two(config.samples) if graded else []
-    score, score_interval = _score(main, config, seed)
-    greedy_score, greedy_score_interval = _score(greedy, config, seed)
+    score, score_interval = _score(main, config)
+    greedy_score, greedy_score_interval = _score(greedy, config)
     return Evaluation(
         label=label,
         split=main[0].task.split,
@@ -206,9 +199,9 @@ def evaluate_samples(
         samples=config.samples,
         temperature=config.temperature,
         accuracy=avg_at_k(correct_P_K) if graded else None,
-        accuracy_interval=_bootstrap(correct_P_K.mean(axis=1), config, seed) if graded else None,
+        accuracy_interval=mean_interval(correct_P_K.mean(axis=1), confidence=config.confidence) if graded else None,
         pass_at_k={str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
-        pass_at_k_intervals={str(k): _bootstrap(_pass_at(correct_P_K, k), config, seed) for k in ks},
+        pass_at_k_intervals={str(k): mean_interval(_pass_at(correct_P_K, k), confidence=config.confidence) for k in ks},
         majority=float(np.mean(majority)) if majority else None,
         majority_interval=wilson_interval(sum(majority), len(majority), config.confidence) if majority else None,
         greedy=float(np.mean(greedily)) if greedily else None,
@@ -222,7 +215,7 @@ def evaluate_samples(
         source=source,
         transductive=transductive,
         answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
-        by_type=_by_type(main, correct_P_K, config, seed) if graded else {},
+        by_type=_by_type(main, correct_P_K, config) if graded else {},
         score=score,
         score_interval=score_interval,
         greedy_score=greedy_score,
@@ -244,16 +237,14 @@ def failures(rows: Sequence[Drawn]) -> list[str]:
     return errors
 
 
-def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig, seed: int) -> dict[str, TypeResult]:
+def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> dict[str, TypeResult]:
     kinds = sorted({row.task.task_type for row in rows})
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
         mine = [row.task.task_type == kind for row in rows]
         own_P_K = correct_P_K[mine]
-        bounds = share_interval(
-            own_P_K.tolist(), confidence=config.confidence, seed=seed, samples=config.bootstrap_samples
-        )
-        score, score_bounds = _score([row for row, is_mine in zip(rows, mine, strict=True) if is_mine], config, seed)
+        bounds = interval_of_tries(own_P_K.tolist(), confidence=config.confidence)
+        score, score_bounds = _score([row for row, is_mine in zip(rows, mine, strict=True) if is_mine], config)
         found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds, score, score_bounds)
     return found
 
@@ -263,12 +254,12 @@ def _exploit_rate(rows: Sequence[Drawn]) -> float | None:
     return float(np.mean([count > 0 for count in counts])) if counts else None
 
 
-def _score(rows: Sequence[Drawn], config: EvalConfig, seed: int) -> tuple[float | None, Interval | None]:
+def _score(rows: Sequence[Drawn], config: EvalConfig) -> tuple[float | None, Interval | None]:
     """Mean score and its interval; None where they are not `_scored`."""
     if not _scored(rows):
         return None, None
     scores = [[sample.score or 0.0 for sample in row.samples] for row in rows]
-    bounds = mean_interval(scores, confidence=config.confidence, seed=seed, samples=config.bootstrap_samples)
+    bounds = interval_of_tries(scores, confidence=config.confidence)
     return float(np.mean([np.mean(each) for each in scores])), bounds
 
 
@@ -309,10 +300,6 @@ def _correct_matrix(rows: Sequence[Drawn]) -> np.ndarray:
 
 def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:
     return [pass_at_k(correct_P_K.shape[1], int(row.sum()), k) for row in correct_P_K]
-
-
-def _bootstrap(values_P: ArrayLike, config: EvalConfig, seed: int) -> Interval:
-    return bootstrap_interval(values_P, confidence=config.confidence, samples=config.bootstrap_samples, seed=seed)
 
 
 def _answer_entropy(row: Drawn) -> float:

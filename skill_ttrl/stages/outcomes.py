@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
+from skill_ttrl.runs.statistics import mean_interval
 from skill_ttrl.stages.samples import exploits_of, judged, scored
 from skill_ttrl.types import Trajectory
 
@@ -50,7 +50,7 @@ class Success:
     success: float | None
     """Share of the episodes, in [0, 1]; None where one of them could not be judged."""
     interval: Interval | None
-    """Wilson's for one episode a task, else a bootstrap over tasks; at the level that was asked for."""
+    """Of the mean over tasks (`runs.statistics.mean_interval`: Wilson's for one episode a task), at the level that was asked for."""
     steps: float | None
     """Mean steps of an episode that did not fail; None where all did."""
     failed: int
@@ -58,7 +58,6 @@ class Success:
     score: float | None = None
     """Mean score, in [0, 1], failed episodes counted as 0; None where the environment gives none, or not of every episode."""
     score_interval: Interval | None = None
-    """Bootstrap over tasks."""
     exploits: int = 0
     """Episodes in which the agent tried a way around the task."""
     invalid: float | None = None
@@ -86,13 +85,12 @@ def _invalid(trajectory: Trajectory) -> int | None:
     return judged_steps.count("invalid") if judged_steps else None
 
 
-def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed: int = 0) -> Success:
+def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95) -> Success:
     """Success of episodes together, and their score where all have one.
 
     Args:
         outcomes: at least one.
         confidence: level of the interval, in (0, 1).
-        seed: of the bootstrap.
     """
     by_task: dict[str, list[bool]] = {}
     scores: dict[str, list[float]] = {}
@@ -107,50 +105,34 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95, seed
         tasks=len(by_task),
         episodes=len(outcomes),
         success=sum(bool(outcome.success) for outcome in outcomes) / len(outcomes) if known else None,
-        interval=share_interval(list(by_task.values()), confidence=confidence, seed=seed) if known else None,
+        interval=interval_of_tries(list(by_task.values()), confidence=confidence) if known else None,
         steps=sum(outcome.steps for outcome in whole) / len(whole) if whole else None,
         failed=len(outcomes) - len(whole),
         score=sum(outcome.score or 0.0 for outcome in outcomes) / len(outcomes) if partial else None,
-        score_interval=mean_interval(list(scores.values()), confidence=confidence, seed=seed) if partial else None,
+        score_interval=interval_of_tries(list(scores.values()), confidence=confidence) if partial else None,
         exploits=sum(outcome.exploits > 0 for outcome in outcomes),
         invalid=sum(each.invalid or 0 for each in read) / sum(each.steps for each in read) if read else None,
     )
 
 
-def count_by_type(outcomes: Iterable[Outcome], *, confidence: float = 0.95, seed: int = 0) -> dict[str, Success]:
+def count_by_type(outcomes: Iterable[Outcome], *, confidence: float = 0.95) -> dict[str, Success]:
     """Success of each type of task, by name; empty where there is only one."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         found.setdefault(outcome.task_type, []).append(outcome)
     if len(found) < 2:
         return {}
-    return {kind: count_success(found[kind], confidence=confidence, seed=seed) for kind in sorted(found)}
+    return {kind: count_success(found[kind], confidence=confidence) for kind in sorted(found)}
 
 
-def share_interval(
-    tries: Sequence[Sequence[bool]], *, confidence: float, seed: int = 0, samples: int = 2000
-) -> Interval:
-    """Interval of the share of successes, where each task was tried so often.
-
-    Tries at one task are not independent: Wilson's interval for one try a task, else a bootstrap over tasks.
+def interval_of_tries(tries: Sequence[Sequence[float]], *, confidence: float) -> Interval:
+    """Interval of the mean over tasks, each of which is the mean of its tries: tries at one task are not independent.
 
     Args:
-        tries: for each task whether each try at it succeeded; at least one.
+        tries: for each task what each try at it was worth, in [0, 1]; at least one.
         confidence: in (0, 1).
-        seed: of the bootstrap.
-        samples: draws of the bootstrap.
     """
-    if all(len(each) == 1 for each in tries):
-        return wilson_interval(sum(each[0] for each in tries), len(tries), confidence)
-    return mean_interval(tries, confidence=confidence, seed=seed, samples=samples)
-
-
-def mean_interval(
-    tries: Sequence[Sequence[float]], *, confidence: float, seed: int = 0, samples: int = 2000
-) -> Interval:
-    """Bootstrap over tasks of the mean over tasks, each of which is the mean of its tries; see `share_interval`."""
-    means = [sum(each) / len(each) for each in tries]
-    return bootstrap_interval(means, confidence=confidence, samples=samples, seed=seed)
+    return mean_interval([sum(each) / len(each) for each in tries], confidence=confidence)
 
 
 def running_success(counts: Mapping[str, tuple[int, int]], score: float | None = None) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Pure functions of stored samples and a seed. A *visit* is a list of problems that are voted on together: samples drawn once
 are one visit, the steps of a run are several, in which problems come round again. Figures are means over problems, so the
-bootstrap draws problems, and strategies are compared problem by problem.
+intervals are over problems, and strategies are compared problem by problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.answers import canonical, canonicals
-from skill_ttrl.runs.statistics import bootstrap_interval, paired_bootstrap_difference, wilson_interval
+from skill_ttrl.runs.statistics import mean_interval, paired_difference, wilson_interval
 from skill_ttrl.stages.samples import Drawn
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
@@ -45,7 +45,6 @@ class Settings:
     """Random halvings of a problem's samples behind its flip rate, where it was visited once."""
     seed: int = 0
     confidence: float = 0.95
-    bootstrap_samples: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +324,7 @@ def _figures(values: Mapping[str, Mapping[Problem, float]], settings: Settings) 
 
 
 def _figure(values: Sequence[float], settings: Settings) -> Figure:
-    interval = bootstrap_interval(
-        values, confidence=settings.confidence, samples=settings.bootstrap_samples, seed=settings.seed
-    )
-    return Figure(math.fsum(values) / len(values), interval, len(values))
+    return Figure(math.fsum(values) / len(values), mean_interval(values, confidence=settings.confidence), len(values))
 
 
 def _differences(
@@ -339,12 +335,10 @@ def _differences(
         both = [problem for problem in base[name] if problem in other[name]]
         if not both:
             continue
-        value, low, high = paired_bootstrap_difference(
+        value, low, high = paired_difference(
             [base[name][problem] for problem in both],
             [other[name][problem] for problem in both],
             confidence=settings.confidence,
-            samples=settings.bootstrap_samples,
-            seed=settings.seed,
         )
         found[name] = Difference(value, (low, high), low <= 0 <= high, len(both))
     return found

@@ -26,7 +26,7 @@ from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.runs.read import read_jsonl
 from skill_ttrl.runs.report import Summary, summary_versions, write_summary
 from skill_ttrl.runs.report_html import write_report_html
-from skill_ttrl.runs.statistics import paired_bootstrap_difference
+from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.embed_openai import with_endpoint
@@ -310,22 +310,18 @@ def _intervals(
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
     if before and after and before.score is not None and after.score is not None:
-        _, low, high = paired_bootstrap_difference(
+        _, low, high = paired_difference(
             [result.score or 0.0 for result in before.results],
             [result.score or 0.0 for result in after.results],
             confidence=config.eval.confidence,
-            samples=config.eval.bootstrap_samples,
-            seed=config.seed,
         )
         found["score_change"] = (low, high)
     for name, one, other in (("accuracy_change", before, after), ("bank_worth", bank_off, after)):
         if one and other and one.accuracy is not None and other.accuracy is not None:
-            _, low, high = paired_bootstrap_difference(
+            _, low, high = paired_difference(
                 [(result.correct or 0) / result.samples for result in one.results],
                 [(result.correct or 0) / result.samples for result in other.results],
                 confidence=config.eval.confidence,
-                samples=config.eval.bootstrap_samples,
-                seed=config.seed,
             )
             found[name] = (low, high)
     return found

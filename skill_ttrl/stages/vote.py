@@ -129,7 +129,7 @@ def run(
         else:
             found = _drawn(source, drawing, output, overrides, progress)
         level = found.config.eval
-        judged = Settings(threshold, splits, found.config.seed, level.confidence, level.bootstrap_samples)
+        judged = Settings(threshold, splits, found.config.seed, level.confidence)
         lab, votes = _lab(str(source), found, asked, judged)
     if output is not None:
         _write(Path(output), lab, votes)

@@ -1,4 +1,4 @@
-"""Statistics against values that scipy 1.17 gave; the call stands beside each."""
+"""Statistics against values from elsewhere: scipy 1.17 (the call stands beside each) and published tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from skill_ttrl.runs.statistics import (
-    bootstrap_interval,
+    mean_interval,
     mean_pass_at_k,
-    paired_bootstrap_difference,
+    paired_difference,
     pass_at_k,
+    unpaired_difference,
     vote_entropy,
     wilson_interval,
 )
@@ -44,12 +45,44 @@ def test_entropy() -> None:
     assert vote_entropy([8, 8, 8, 8]) == pytest.approx(1.3862943611198906, abs=1e-12)
 
 
-def test_bootstrap() -> None:
-    # scipy.stats.bootstrap((BEFORE,), np.mean, confidence_level=0.9, n_resamples=200000, method="percentile")
-    low, high = bootstrap_interval(BEFORE, confidence=0.9, samples=200_000, seed=1)
-    # means of twelve multiples of 0.05 lie 0.0042 apart, so two random streams may end one step from each other
-    assert (low, high) == pytest.approx((0.35833, 0.64583), abs=0.0045)
-    # the same call on AFTER - BEFORE with confidence_level=0.95
-    difference, low, high = paired_bootstrap_difference(BEFORE, AFTER, samples=200_000, seed=1)
-    assert difference == pytest.approx(np.mean(np.subtract(AFTER, BEFORE)))
-    assert (low, high) == pytest.approx((0.02917, 0.12083), abs=0.0045)
+@pytest.mark.parametrize(
+    ("plus", "minus", "n", "low", "high"),
+    [
+        # Fagerland, Lydersen, Laake, "Recommended tests and confidence intervals for paired binomial proportions", Statistics
+        # in Medicine 33 (2014): airway hyper-responsiveness (Bentur et al. 2009), Tango's interval, three digits
+        (1, 7, 21, -0.517, -0.026),
+        # z = 1.959964: difference 0 of no discordant pair is +-z^2 / (n + z^2), Tango 1998, eq. 15 at b = c = 0
+        (0, 0, 20, -0.1611, 0.1611),
+    ],
+)
+def test_paired_binary_differences_have_tangos_interval(plus: int, minus: int, n: int, low: float, high: float) -> None:
+    before = [0] * plus + [1] * minus + [1] * (n - plus - minus)
+    after = [1] * plus + [0] * minus + [1] * (n - plus - minus)
+    difference, *found = paired_difference(before, after)
+    assert difference == pytest.approx((plus - minus) / n)
+    assert found == pytest.approx([low, high], abs=5e-4)
+
+
+@pytest.mark.parametrize(("plus", "minus", "n"), [(40, 20, 160), (9, 0, 30), (1, 0, 12), (3, 3, 50)])
+def test_tangos_interval_as_its_closed_form_has_it(plus: int, minus: int, n: int) -> None:
+    """The bound of the interval solves Tango's equation, with his closed form of the constrained estimate."""
+    for bound in paired_difference([0] * plus + [1] * minus + [0] * (n - plus - minus), [1] * plus + [0] * (n - plus))[
+        1:
+    ]:
+        # Tango 1998, eq. 6: q is the estimate of P(-1) under the difference `bound`
+        a, b, c = 2 * n, -plus - minus + (2 * n - plus + minus) * bound, -minus * bound * (1 - bound)
+        q = (np.sqrt(b * b - 4 * a * c) - b) / (2 * a)
+        statistic = (plus - minus - n * bound) / np.sqrt(n * (2 * q + bound * (1 - bound)))
+        assert abs(statistic) == pytest.approx(1.959964, abs=1e-4)
+
+
+def test_the_interval_of_clustered_values() -> None:
+    # Of n = 12, mean 0.5 and squares that sum to 1.09 the effective size is 12 / ((1.09 x 12/11 + 0.5) / (12 x 0.25 + 0.5)) = n;
+    # statsmodels 0.15: proportion_confint(0.5 * n, n, method="wilson")
+    assert mean_interval(BEFORE) == pytest.approx((0.3170952832372328, 0.6829047167627672), abs=1e-12)
+
+
+def test_an_unpaired_difference() -> None:
+    # Newcombe 1998, Table II (a): 56/70 - 48/80, method 10
+    low, high = unpaired_difference([1] * 48 + [0] * 32, [1] * 56 + [0] * 14)[1:]
+    assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-5)

@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
     "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 256}},
     "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6, "episode_seconds": 600},
     "rl": {"reward": "env", "steps": 1, "prompts_per_step": 4, "mini_batch_prompts": None, "invalid_penalty": 0.1},
-    "eval": {"samples": 1, "extra_temperatures": [], "greedy": False, "bootstrap_samples": 100},
+    "eval": {"samples": 1, "extra_temperatures": [], "greedy": False},
     "runtime": {"device": "cpu", "threads": 1},
 }
 

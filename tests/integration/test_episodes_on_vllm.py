@@ -54,7 +54,7 @@ SHOP: dict[str, Any] = {
     "skills": {"embedder": "hash", "index": "memory", "in_prompt": 2, "prompt_tokens": 100, "max_retrievals": 0}
     | {"update": "none"},
     "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 8},
-    "eval": {"samples": 1, "extra_temperatures": [], "greedy": False, "bootstrap_samples": 100},
+    "eval": {"samples": 1, "extra_temperatures": [], "greedy": False},
     "runtime": {"device": "cpu", "threads": 1},
 }
 LEARNS: dict[str, Any] = {

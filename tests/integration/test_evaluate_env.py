@@ -64,7 +64,7 @@ def test_several_samples_of_a_task_are_no_several_tasks() -> None:
     with FaultyServer(answer=opens, faults=()) as server:
         settings = [word for word in at(server, "eval.samples=4", "agent.template=plain") if word != "--set"]
         (found,) = measure_policy("openai:opener", DOORS, split="train", limit=4, overrides=settings)
-        assert found.problems == 4 and found.by_type["right"].interval == (1.0, 1.0)
+        assert found.problems == 4 and found.by_type["right"].interval == wilson_interval(2, 2)
         (short,) = measure_policy(
             "openai:opener", DOORS, split="train", limit=4, overrides=[*settings, "agent.max_turns=1"]
         )

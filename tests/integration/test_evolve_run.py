@@ -39,7 +39,7 @@ skills: {retrieval: template, update: none, max_retrievals: 0, in_prompt: 4, pro
 evolve: {every: 3, threshold: 0.9, min_episodes: 4, max_new_skills: 1}
 rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 4}
 rl: {reward: env, steps: 8, prompts_per_step: 4, kl_coef: 0.0, checkpoint_every: 2, mini_batch_prompts: null}
-eval: {samples: 1, greedy: false, bootstrap_samples: 100}
+eval: {samples: 1, greedy: false}
 runtime: {device: cpu, threads: 1}
 """
 

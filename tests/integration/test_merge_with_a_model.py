@@ -42,7 +42,6 @@ SMALL = [
     "data.eval.limit=4",
     "eval.samples=2",
     "eval.greedy=false",
-    "eval.bootstrap_samples=100",
     "runtime.threads=1",
 ]
 

@@ -20,7 +20,7 @@ from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
 
 COLLECT = ("collect", "--env", "alfworld", "--data", "generated", "--episodes", 18, "--set", "env.kwargs.max_steps=16")
-SMALL = ("--set", "eval.bootstrap_samples=100", "--set", "rl.steps=1", "--set", "sft.steps=1")
+SMALL = ("--set", "rl.steps=1", "--set", "sft.steps=1")
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_a_file_that_was_cut_off_is_used_as_far_as_it_is_whole(episodes: Path, b
     (tmp_path / "cut.jsonl").write_bytes(data[: len(data) - 400])
     told = skillttrl("distill", "--trajectories", tmp_path / "cut.jsonl", "-o", tmp_path / "bank")
     assert told.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(told.out.split())
-    output = ("-o", tmp_path / "sft", "--set", "sft.steps=1", "--set", "eval.bootstrap_samples=100")
+    output = ("-o", tmp_path / "sft", "--set", "sft.steps=1")
     done = skillttrl("sft", "recipe.yaml", "--trajectories", tmp_path / "cut.jsonl", *output)
     assert done.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(done.out.split()), (
         done
@@ -255,7 +255,7 @@ def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episo
 
 @pytest.mark.slow
 def test_a_run_s_own_bank_brings_what_the_run_collected(tmp_path: Path) -> None:
-    settings = ("--set", "sft.steps=1", "--set", "rl.steps=1", "--set", "eval.bootstrap_samples=100")
+    settings = ("--set", "sft.steps=1", "--set", "rl.steps=1")
     assert skillttrl("train", "recipe.yaml", "-o", "runs/whole", *settings).code == 0
     before = sorted(os.listdir("runs/whole"))
     done = skillttrl("sft", "recipe.yaml", "--bank", "runs/whole/bank", *settings, "--json")

@@ -77,7 +77,7 @@ rl:
   kl_coef: 0.0
   invalid_penalty: 0.1
   checkpoint_every: 1
-eval: {samples: 1, temperature: 0.4, greedy: false, bootstrap_samples: 100}
+eval: {samples: 1, temperature: 0.4, greedy: false}
 runtime: {device: cpu, threads: 1}
 """
 WEBSHOP = {

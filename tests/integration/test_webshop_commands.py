@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs import make_env
-from skill_ttrl.runs.statistics import bootstrap_interval, wilson_interval
+from skill_ttrl.runs.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused
@@ -61,7 +61,7 @@ def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_categ
     assert any(0 < score < 1 for score in scores), "somebody bought what is wrong in part"
     overall = found["overall"]
     assert overall["score"] == pytest.approx(sum(scores) / 500)
-    assert overall["score_interval"] == pytest.approx(list(bootstrap_interval(scores)))
+    assert overall["score_interval"] == pytest.approx(list(mean_interval(scores)))
     assert overall["success"] == sum(won) / 500 and overall["interval"] == list(wilson_interval(sum(won), 500))
     assert overall["steps"] == sum(len(line.steps) for line in lines) / 500 and found["source"] == SOURCE
     kinds = {line.task.task_type for line in lines}

@@ -17,7 +17,7 @@ from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample
 from skill_ttrl.types import Task
 from skill_ttrl.voting import STRATEGIES
 
-QUICK = Settings(bootstrap_samples=200)
+QUICK = Settings()
 
 
 def row(name: str, answers: Sequence[str | None], truth: str | None = None, kind: str = "", **known: Any) -> Drawn:
@@ -62,7 +62,7 @@ def test_figures_of_the_majority_counted_by_hand() -> None:
 
 def test_the_threshold_of_a_false_consensus_is_an_option() -> None:
     for threshold, rate in ((0.0, 2 / 4), (0.25, 2 / 4), (0.26, 1 / 4), (0.75, 1 / 4), (0.76, 0.0)):
-        (majority,), _ = replay([FOUR], {}, Settings(threshold=threshold, bootstrap_samples=100))
+        (majority,), _ = replay([FOUR], {}, Settings(threshold=threshold))
         assert majority.figures["false_consensus"].value == rate
 
 
@@ -118,7 +118,8 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     # A false consensus of 2/3 on half of the problems, and none with confidence.
     assert found["confidence"].differences["false_consensus"].value == -0.5
     assert found["soft"].differences["label_accuracy"].noise  # the same winners everywhere
-    assert found["soft"].differences["label_accuracy"].interval == (0.0, 0.0)
+    low, high = found["soft"].differences["label_accuracy"].interval
+    assert low == pytest.approx(-high) and high > 0.1, "no change of 24 problems is no proof that nothing changes"
 
 
 def test_one_better_problem_of_forty_is_noise() -> None:
@@ -190,7 +191,7 @@ def test_the_order_of_samples_matters_only_in_ties(groups: list[list[str | None]
     rows = [row(str(place), answers, "1") for place, answers in enumerate(groups)]
     shuffled = [random.sample(answers, len(answers)) for answers in groups]
     others = [row(str(place), answers, "1") for place, answers in enumerate(shuffled)]
-    settings = Settings(splits=1, bootstrap_samples=10)
+    settings = Settings(splits=1)
     ((one,), votes), ((other,), _) = replay([rows], {}, settings), replay([others], {}, settings)
     assert one.figures["majority_ratio"] == other.figures["majority_ratio"]
     assert one.figures["abstained"] == other.figures["abstained"]

@@ -9,7 +9,7 @@ import pytest
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Sampling
-from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.runs.statistics import mean_interval, wilson_interval
 from skill_ttrl.stages.draw import Chunk, chunks, draw_plan
 from skill_ttrl.stages.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, Sample, drawn, sample_of
@@ -65,11 +65,11 @@ ROWS = [
     answered("most", ["42"], GREEDY),
     answered("few", ["7"], GREEDY),
 ]
-CONFIG = EvalConfig(samples=4, bootstrap_samples=200)
+CONFIG = EvalConfig(samples=4)
 
 
 def test_figures_counted_by_hand() -> None:
-    found = evaluate_samples(ROWS, label="x", config=CONFIG, seed=0, source="f.json", transductive=True)
+    found = evaluate_samples(ROWS, label="x", config=CONFIG, source="f.json", transductive=True)
     assert found.accuracy == (3 / 4 + 1 / 4) / 2
     # pass@2 = 1 - C(4-c, 2) / C(4, 2): with 3 right 1 - 0/6, with 1 right 1 - 3/6.
     assert found.pass_at_k == {"1": 0.5, "2": (1 + 0.5) / 2, "4": 1.0}
@@ -80,8 +80,9 @@ def test_figures_counted_by_hand() -> None:
         (1, "7", False),
     ]
     assert (found.source, found.transductive, found.problems, found.samples) == ("f.json", True, 2, 4)
-    assert found.pass_at_k_intervals["2"] == (0.5, 1.0) and found.pass_at_k_intervals["4"] == (1.0, 1.0)
-    assert evaluate_samples(ROWS, label="x", config=CONFIG, seed=0, source="f.json", transductive=True) == found
+    assert found.pass_at_k_intervals["2"] == mean_interval([1.0, 0.5])
+    assert found.pass_at_k_intervals["4"] == wilson_interval(2, 2)
+    assert evaluate_samples(ROWS, label="x", config=CONFIG, source="f.json", transductive=True) == found
 
 
 def test_extra_temperatures_are_other_samples() -> None:
@@ -89,15 +90,15 @@ def test_extra_temperatures_are_other_samples() -> None:
     names = [draw.name for draw in evaluation_draws(config, max_new_tokens=8, seed=0)]
     assert names == [SAMPLE, "sample at 0.3"]  # the main temperature is drawn once
     rows = [*ROWS[:2], answered("most", ["42"] * 4, "sample at 0.3"), answered("few", ["7"] * 4, "sample at 0.3")]
-    found = evaluate_samples(rows, label="x", config=config, seed=0)
+    found = evaluate_samples(rows, label="x", config=config)
     assert found.by_temperature == {"0.3": 0.5, "0.6": 0.5} and found.greedy is None
 
 
 def test_every_try_failed() -> None:
     broken = Drawn("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
     with pytest.raises(EnvError, match=r"Every one of 4 tries failed in E-v0\. The first: the board fell over"):
-        evaluate_samples([broken], label="x", config=CONFIG, seed=0)
-    half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}), seed=0)
+        evaluate_samples([broken], label="x", config=CONFIG)
+    half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}))
     assert half.failed == 0.5 and half.accuracy == 3 / 8
 
 

@@ -30,7 +30,7 @@ def lab(truth: str | None, source: str = "samples.jsonl") -> VoteLab:
         )
         for n in range(4)
     ]
-    settings = Settings(bootstrap_samples=100)
+    settings = Settings()
     found, _ = replay([rows], {"soft": {}, "gated": {"threshold": 0.9}, "harmonic": {}}, settings)
     return VoteLab(source, 4, (3, 3), 1, 4 if truth else 0, None, settings, tuple(found))
 
