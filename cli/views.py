@@ -184,28 +184,14 @@ def summary_table(summary: Summary) -> Table:
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, cost, warnings."""
-    from skill_ttrl.runs.report import usage_lines
+    from skill_ttrl.runs.report import change_lines, usage_lines, vote_line
 
-    lines = []
-    change = summary.intervals.get("accuracy_change")
-    if change and summary.accuracy_before is not None and summary.accuracy_after is not None:
-        difference = summary.accuracy_after - summary.accuracy_before
-        lines.append(f"Change of avg@{summary.samples}: {difference:+.3f}{interval(change)}, paired over problems.")
-    scored = summary.intervals.get("score_change")
-    if scored and summary.score_before is not None and summary.score_after is not None:
-        difference = summary.score_after - summary.score_before
-        lines.append(f"Change of the score: {difference:+.3f}{interval(scored)}, paired over problems.")
+    lines = change_lines(summary)
     worth = summary.intervals.get("bank_worth")
     if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
         difference = summary.accuracy_after - summary.accuracy_bank_off
         lines.append(f"What the skill bank is worth: {difference:+.3f}{interval(worth)}, paired over problems.")
-    if summary.agreement is not None:
-        text = f"Last votes: agreement {summary.agreement:.3f}"
-        if summary.label_accuracy is not None:
-            text += f", true in {summary.label_accuracy:.3f} of the cases (measured, never used)"
-        if summary.flip_rate is not None:
-            text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
-        lines.append(text + ".")
+    lines += [text for text in (vote_line(summary),) if text is not None]
     lines += [*([summary.stopped] if summary.stopped else []), *beside]
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:

@@ -61,14 +61,20 @@ class Summary:
     """avg@k at further temperatures (as text)."""
     accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """(low, high) of the figure named; paired differences are `accuracy_change` and `score_change`, after - before, and `bank_worth`, after - bank
-    off."""
+    """(low, high) of the figure named; paired differences are `accuracy_change`, `majority_change`, `greedy_change` and
+    `score_change`, after - before, and `bank_worth`, after - bank off."""
     confidence: float = 0.95
     """Level of the intervals."""
     label_accuracy: float | None = None
     """Share of the training votes whose winner is the true answer (measured only), in the last step."""
     agreement: float | None = None
     """Mean share of samples that agree with the winner, in the last step."""
+    mean_label_accuracy: float | None = None
+    """`label_accuracy` as the mean over all steps."""
+    mean_agreement: float | None = None
+    """`agreement` as the mean over all steps."""
+    vote_steps: int = 0
+    """Steps that held votes."""
     entropy_before: float | None = None
     """Mean entropy (nats) of the answers to a problem, over the problems measured on."""
     entropy_after: float | None = None
@@ -162,6 +168,36 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 
+def change_lines(summary: Summary) -> list[str]:
+    """The paired change of each headline figure, called worse where its interval lies below 0; a line that warns, where one is."""
+    lines, worse = [], []
+    for label, key in _UNITS:
+        bounds = summary.intervals.get(f"{key}_change")
+        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
+        if bounds is None or before is None or after is None:
+            continue
+        name, (low, high) = label.replace("@k", f"@{summary.samples}"), bounds
+        worse += [name] if high < 0 else []
+        found = ": worse" if high < 0 else ""
+        lines.append(f"Change of {name}: {after - before:+.3f} [{low:+.3f}, {high:+.3f}], paired over problems{found}.")
+    if worse:
+        lines.append(f"Warning: the training made the policy worse on these problems: {', '.join(worse)} fell.")
+    return lines
+
+
+def vote_line(summary: Summary) -> str | None:
+    """What the training's votes were like, over all steps and in the last; None where none were held."""
+    if summary.mean_agreement is None or summary.agreement is None:
+        return None
+    text = f"Votes, mean over {summary.vote_steps} steps (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
+    if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
+        share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
+        text += f", true in {share} of the cases (measured, never used)"
+    if summary.flip_rate is not None:
+        text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
+    return f"{text}."
+
+
 def sentence(text: str) -> str:
     """`text` with a capital first letter, the rest as it is."""
     return text[:1].upper() + text[1:]
@@ -182,13 +218,10 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
         "",
     ]
     for name, (low, high) in summary.intervals.items():
+        if name.endswith("_change"):
+            continue
         lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
-    signs = (
-        ("agreement of the last votes", summary.agreement),
-        ("last votes whose winner is the true answer", summary.label_accuracy),
-        ("winners that changed when a prompt came round again", summary.flip_rate),
-    )
-    lines += [f"- {text}: {value:.3f}" for text, value in signs if value is not None]
+    lines += [f"- {text}" for text in (*change_lines(summary), vote_line(summary)) if text is not None]
     if summary.seconds:
         lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
     lines += [f"- {text}" for text in usage_lines(summary.usage)]

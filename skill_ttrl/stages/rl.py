@@ -33,7 +33,8 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.evolve import evolve
-from skill_ttrl.stages.stopping import skipped_too_often, stopped_by, watch_updates
+from skill_ttrl.stages.signs import EARLY, early_signs, late_signs
+from skill_ttrl.stages.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 
@@ -111,14 +112,23 @@ def reinforce(run: Run, reward: Reward) -> None:
         if config.rl.reward == VOTED:  # where votes are not rewarded they can be as weak as they like
             for warning in poll.history.warnings():
                 run.warn(warning)
+        if step + 1 == EARLY:
+            warn_of(run, early_signs(rl_rows(run.folder.path)))
         finish_step(run, step + 1, learner, poll, refused or watch_updates(run, "rl", step, figures))
     failed = skipped_too_often(run, "rl", ended=True)
     if failed is not None:
         raise failed
+    warn_of(run, late_signs(rl_rows(run.folder.path)))
     run.progress.finish(PHASE)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
         run.evaluate(BANK_OFF, bank_off=True)
+
+
+def warn_of(run: Run, signs: Mapping[str, str]) -> None:
+    """Warn of each sign once in a run."""
+    for start, text in signs.items():
+        run.warn(text, once=start)
 
 
 def correction_of(config: SkillTTRLConfig) -> Correction | None:

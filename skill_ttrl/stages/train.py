@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.evolve import make_evolver
 from skill_ttrl.stages.gather import check_enough, gather, learning_phases
-from skill_ttrl.stages.measure import Evaluation
+from skill_ttrl.stages.measure import Evaluation, ProblemResult
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.rl import BANK_OFF, check_advantage, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
@@ -46,6 +46,13 @@ from skill_ttrl.stages.vote_sft import imitate_majority
 from skill_ttrl.types import first_problem, from_json
 
 Resume = Literal["auto", "last-good"]
+HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
+    "accuracy": lambda result: (result.correct or 0) / result.samples,
+    "majority": lambda result: float(result.majority_correct or 0),
+    "greedy": lambda result: float(result.greedy_correct or 0),
+    "score": lambda result: result.score or 0.0,
+}
+"""Figures of an evaluation whose change is reported, each as what it is on one problem."""
 
 
 def run(
@@ -255,7 +262,6 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     rows = _rows(path / "metrics.jsonl")
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
-    flips = [row["flip_rate"] for row in voted if row.get("flip_rate") is not None]
     return Summary(
         name=config.name,
         seed=config.seed,
@@ -288,9 +294,12 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
         agreement=last.get("majority_ratio") if votes else None,
+        mean_label_accuracy=_mean(voted, "label_accuracy"),
+        mean_agreement=_mean(voted, "majority_ratio") if votes else None,
+        vote_steps=len(voted) if votes else 0,
         entropy_before=before.entropy if before and votes else None,
         entropy_after=after.entropy if after and votes else None,
-        flip_rate=sum(flips) / len(flips) if flips else None,
+        flip_rate=_mean(voted, "flip_rate"),
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
         warnings=run.warnings,
@@ -305,26 +314,27 @@ def _intervals(
 ) -> dict[str, tuple[float, float]]:
     found = {}
     for name, evaluation in (("before", before), ("after", after)):
-        for figure in ("accuracy", "majority", "greedy", "score"):
+        for figure in HEADLINES:
             interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
-    if before and after and before.score is not None and after.score is not None:
-        _, low, high = paired_difference(
-            [result.score or 0.0 for result in before.results],
-            [result.score or 0.0 for result in after.results],
-            confidence=config.eval.confidence,
-        )
-        found["score_change"] = (low, high)
-    for name, one, other in (("accuracy_change", before, after), ("bank_worth", bank_off, after)):
-        if one and other and one.accuracy is not None and other.accuracy is not None:
+    pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
+    for name, (figure, one, other) in (pairs | {"bank_worth": ("accuracy", bank_off, after)}).items():
+        if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
+            of = HEADLINES[figure]
             _, low, high = paired_difference(
-                [(result.correct or 0) / result.samples for result in one.results],
-                [(result.correct or 0) / result.samples for result in other.results],
+                [of(result) for result in one.results],
+                [of(result) for result in other.results],
                 confidence=config.eval.confidence,
             )
             found[name] = (low, high)
     return found
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Mean of a figure over the steps that have it; None where none has."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _seconds(path: Path) -> dict[str, float]:

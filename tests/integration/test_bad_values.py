@@ -30,6 +30,10 @@ def broken(log_probs, old_log_probs, advantages, response_mask, **settings):
     raise IndexError("no such token")
 
 
+def flat(group):
+    return [0.0 for _ in group.trajectories]
+
+
 def reward(group):
     return [1 / 0 for _ in group.trajectories]
 """
@@ -73,6 +77,13 @@ def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
             train.run(load_config(tiny_yaml, lenient), tmp_path / "run", resume="auto")
     with RunFolder.open(tmp_path / "run") as folder:
         assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [1, 2, 3]
+
+
+def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
+    found = train.run(load_config(tiny_yaml, settings(base, f"rl.reward={own}:flat")), tmp_path / "run")
+    assert [text for text in found.warnings if text.startswith("No reward differed within any group in 2 steps")]
+    assert {"accuracy_change", "majority_change", "greedy_change"} <= found.intervals.keys()
+    assert found.vote_steps == 2 and found.mean_agreement is not None
 
 
 @pytest.mark.parametrize(

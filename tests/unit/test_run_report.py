@@ -124,7 +124,7 @@ def test_markdown_shows_what_was_measured_only() -> None:
     text = summary_markdown(SUMMARY)
     assert "| avg@32 | 0.610 | 0.950 |" in text and "| pass@8 | 0.900 | 0.970 |" in text
     assert "greedy" not in text and "held-out" in text and "rl 30.5 s" in text
-    assert "- accuracy change: 95% interval 0.300 to 0.380" in text and "## Warnings" in text
+    assert "- Change of avg@32: +0.340 [+0.300, +0.380], paired over problems.\n" in text and "## Warnings" in text
 
 
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:

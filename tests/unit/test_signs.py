@@ -1,0 +1,89 @@
+"""What a run warns of at its end, and what it calls worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from skill_ttrl.runs.report import Summary, change_lines, summary_markdown, vote_line
+from skill_ttrl.stages.signs import early_signs, late_signs
+
+
+def course(**figures: list[float]) -> list[dict[str, float]]:
+    return [dict(zip(figures, values, strict=True)) for values in zip(*figures.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"), [(0.0, "The cold start is too weak"), (1.0, "does as well as this reward")]
+)
+def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> None:
+    rows = course(uniform_groups=[1.0] * 4, reward=[reward] * 4)
+    (text,) = early_signs(rows).values()
+    assert text.startswith("No reward differed within any group in 4 steps (mean reward") and words in text
+    assert early_signs([*rows, {"uniform_groups": 0.9, "reward": 0.1}]) == {}
+
+
+def test_actions_that_are_nearly_all_invalid_are_warned_of() -> None:
+    (text,) = early_signs(course(invalid_actions=[1.0, 0.9])).values()
+    assert text.startswith("Nearly all actions were invalid (95% over 2 steps)")
+    assert early_signs(course(invalid_actions=[1.0, 0.7])) == {}
+
+
+def test_agreement_that_rises_on_wrong_answers_is_warned_of() -> None:
+    rising, wrong = [0.43, 0.45, 0.5, 0.6, 0.66, 0.7], [0.0] * 6
+    (text,) = late_signs(course(majority_ratio=rising, label_accuracy=wrong)).values()
+    assert text.startswith(
+        "Agreement rose from 0.44 to 0.68 while 0.0% of the latest votes were true (measured, never used)"
+    )
+    assert late_signs(course(majority_ratio=rising, label_accuracy=[0.2] * 6)) == {}
+    assert late_signs(course(majority_ratio=[0.5] * 6, label_accuracy=wrong)) == {}
+    assert late_signs(course(majority_ratio=rising)) == {} == late_signs([]), "without labels nothing can be said"
+
+
+SUMMARY = Summary(
+    name="x",
+    seed=0,
+    reward="majority",
+    transductive=False,
+    problems=64,
+    samples=8,
+    temperature=1.0,
+    accuracy_before=0.5,
+    accuracy_after=0.52,
+    majority_before=0.8,
+    majority_after=0.71,
+    greedy_before=0.9,
+    greedy_after=0.81,
+    intervals={
+        "accuracy_change": (0.01, 0.03),
+        "majority_change": (-0.15, -0.03),
+        "greedy_change": (-0.19, 0.01),
+        "accuracy_after": (0.4, 0.6),
+    },
+    agreement=0.96,
+    mean_agreement=0.7,
+    label_accuracy=1.0,
+    mean_label_accuracy=0.82,
+    vote_steps=20,
+)
+
+
+def test_every_headline_has_its_paired_change_and_worse_is_called_worse() -> None:
+    assert change_lines(SUMMARY) == [
+        "Change of avg@8: +0.020 [+0.010, +0.030], paired over problems.",
+        "Change of maj@8: -0.090 [-0.150, -0.030], paired over problems: worse.",
+        "Change of greedy: -0.090 [-0.190, +0.010], paired over problems.",
+        "Warning: the training made the policy worse on these problems: maj@8 fell.",
+    ]
+    text = summary_markdown(SUMMARY)
+    assert all(f"- {line}\n" in text for line in change_lines(SUMMARY)) and "accuracy after: 95% interval" in text
+    assert change_lines(replace(SUMMARY, intervals={})) == []
+
+
+def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:
+    assert vote_line(SUMMARY) == (
+        "Votes, mean over 20 steps (last step): agreement 0.700 (0.960), true in 0.820 (1.000) of the cases "
+        "(measured, never used)."
+    )
+    assert vote_line(replace(SUMMARY, agreement=None, mean_agreement=None)) is None
