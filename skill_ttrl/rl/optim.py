@@ -33,14 +33,16 @@ def learning_rate(
         total_steps: Steps in all.
         peak: Highest rate.
         warmup_steps: Step i of these has the rate peak * (i + 1) / warmup_steps, so that the first is not lost.
-        schedule: `constant`, or `cosine` from the peak down to `min_lr_ratio * peak` at the last step.
+        schedule: `constant`, or `cosine` from the peak down to `min_lr_ratio * peak` at the last step; where that is 0, it
+            would come one step after the last, as in `transformers.get_cosine_schedule_with_warmup`.
         min_lr_ratio: In [0, 1].
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     if schedule == "constant":
         return peak
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - 1 - warmup_steps))
+    last = total_steps - 1 if min_lr_ratio > 0 else total_steps  # a step at the rate 0 would learn nothing
+    progress = min(1.0, (step - warmup_steps) / max(1, last - warmup_steps))
     return peak * (min_lr_ratio + (1.0 - min_lr_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 

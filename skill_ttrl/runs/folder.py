@@ -156,7 +156,7 @@ class RunFolder:
             )
 
     def take_config(self, config: SkillTTRLConfig, source: str | None = None) -> None:
-        """Replace the config of a run in which nothing was trained; arguments as for `create`.
+        """Replace the config of a run in which nothing was trained, or that is lengthened; arguments as for `create`.
 
         Raises:
             RunFolderError: the folder cannot be written.

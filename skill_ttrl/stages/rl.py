@@ -72,6 +72,10 @@ def reinforce(run: Run, reward: Reward) -> None:
     tasks_of = partial(step_tasks, bench.train_tasks, config.rl.prompts_per_step, seed=config.seed)
     poll.measure_base(run, map(tasks_of, range(config.rl.steps)))
     run.progress.start(PHASE, config.rl.steps, "step", done)
+    if 0 < done < config.rl.steps and config.rl.validate_every and done % config.rl.validate_every == 0:
+        run.evaluate(
+            f"step {done}"
+        )  # it was the last step of a run that is lengthened, or something kept it from being measured
 
     for step in range(done, config.rl.steps):
         if stopped_by(run.folder.path, config.rl, step) is not None:  # a resumed run may have been stopped already

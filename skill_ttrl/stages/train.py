@@ -44,6 +44,7 @@ from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.stages.thoughts import KEPT
 from skill_ttrl.stages.vote_sft import imitate_majority
 from skill_ttrl.types import first_problem, from_json
+from skill_ttrl.voting import needs
 
 Resume = Literal["auto", "last-good"]
 HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
@@ -93,6 +94,9 @@ def run(
             ledger.check()  # a run that goes on with a spent budget would do one step and leave
         stop = stack.enter_context(StopSignal())
         checkpoint, state = _go_back(folder, resume or "auto", progress)
+        if folder.config.rl.steps != config.rl.steps:
+            progress.notice(f"The run is lengthened: rl.steps {folder.config.rl.steps} before, {config.rl.steps} now.")
+            folder.take_config(config, source)
         bank: RunBank | None = None
         try:
             version = bank_version(state) if checkpoint else None
@@ -199,11 +203,37 @@ def _open(
     try:
         if not folder.checkpoints.is_dir():
             return folder, _as_it_is_now(folder, config, source, progress)
-        folder.belongs_to(config)
+        folder.belongs_to(_as_long_as(folder, config))
         return folder, pin_revisions(take_revisions(config, folder.config))
     except BaseException:
         folder.close()
         raise
+
+
+def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the run's own `rl.steps`, where more of them are asked now and the run can have them.
+
+    Raises:
+        RunFolderError: they are more, and the steps that are done depend on how many there were to be.
+    """
+    done, asked = folder.config.rl.steps, config.rl.steps
+    if asked <= done or "rl" not in config.phases:
+        return config
+    way = (
+        f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --model {folder.path} --set "
+        f"rl.steps={asked - done}"
+    )
+    if config.rl.schedule != "constant":
+        raise RunFolderError(
+            f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.schedule={config.rl.schedule} has brought "
+            f"its learning rate down over {done}. {way}"
+        )
+    if "base_share" in needs(config.vote.strategy, config.vote.options):
+        raise RunFolderError(
+            f"{folder.path} was made for {done} steps and cannot go on to {asked}: vote.strategy={config.vote.strategy} asked the "
+            f"policy of its start about the prompts of {done} steps. {way}"
+        )
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"steps": done})})
 
 
 def _as_it_is_now(

@@ -138,4 +138,7 @@ def test_learning_rate_course() -> None:
     assert rates[7] == pytest.approx(2.0)
     assert rates[8] == pytest.approx(2.0)
     assert rates[4] == pytest.approx(4.0 * (0.5 + 0.25 * (1 + math.cos(math.pi * 2 / 5))))
+    # Towards 0 the last step still learns: HF's get_cosine_schedule_with_warmup, (1 + cos(pi (t - w) / (T - w))) / 2.
+    to_zero = [learning_rate(step, 5, 1.0, 1, "cosine") for step in range(6)]
+    assert to_zero == pytest.approx([1.0, 1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0.0], abs=1e-15)
     assert [learning_rate(step, 3, 1.0, 0, "constant") for step in range(3)] == [1.0, 1.0, 1.0]

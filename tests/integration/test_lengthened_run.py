@@ -1,0 +1,48 @@
+"""A run that is lengthened ends with the bytes of one that was that long from the start; where it would not, it says the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages import train
+
+SETTINGS = ["phases=[rl]", "rl.reward=random", "rl.schedule=constant", "rl.warmup_steps=1", "rl.validate_every=2"]
+
+
+def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tmp_path: Path) -> None:
+    train.run(load_config(tiny_yaml, SETTINGS), tmp_path / "short")
+    longer = load_config(tiny_yaml, [*SETTINGS, "rl.steps=4"])
+    train.run(longer, tmp_path / "short", resume="auto")
+    train.run(longer, tmp_path / "long")
+    for name in ("metrics.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl"):
+        assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes(), name
+    models = [tmp_path / name / "checkpoints" / "rl-000004" / "model.safetensors" for name in ("short", "long")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    with RunFolder.open(tmp_path / "short") as folder:
+        assert folder.config.rl.steps == 4
+    with pytest.raises(RunFolderError, match=r"rl\.steps 4 there, 2 here"):
+        train.run(load_config(tiny_yaml, SETTINGS), tmp_path / "short", resume="auto")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("rl.schedule=cosine", "rl.schedule=cosine has brought its learning rate down over 2"),
+        ("vote.strategy=restrain", "vote.strategy=restrain asked the policy of its start"),
+    ],
+)
+def test_where_steps_depend_on_their_number_the_way_is_named(
+    tiny_yaml: Path, tmp_path: Path, setting: str, words: str
+) -> None:
+    given = [*SETTINGS, setting, "sft.steps=1", "rl.steps=1"]
+    with RunFolder.create(tmp_path / "run", load_config(tiny_yaml, [*given[:-1], "rl.steps=2"])) as folder:
+        folder.checkpoints.mkdir()
+    with pytest.raises(
+        RunFolderError, match=rf"{words}.* skillttrl rl .*run/config.yaml --model .*run --set rl.steps=3$"
+    ):
+        train.run(load_config(tiny_yaml, [*given[:-1], "rl.steps=5"]), tmp_path / "run", resume="auto")
