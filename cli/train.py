@@ -130,7 +130,8 @@ def rl(
 ) -> None:
     """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`.
 
-    With `--bank` the run begins with these skills. Without CONFIG it then goes on from the run of `skillttrl sft` beside the bank (or
+    With `--bank` the run begins with these skills; without it, where `--model` names a run with a bank, with that run's, unless
+    `--set skills.bank=` names another. Without CONFIG, `--bank` goes on from the run of `skillttrl sft` beside the bank (or
     the one that `--model` names) and does what its recipe says.
     """
     from skill_ttrl.runs.folder import RunFolder
@@ -156,7 +157,31 @@ def rl(
     if model is not None:
         weights = find_trained(model).weights if RunFolder.exists(model) else model
         given.append(_setting("model.path", weights.resolve()))
+        given += _bank_that_comes_with(model, source, given)
     _run(source, changes(given, env, seed, tracker, "rl"), output, resume, as_json, dry_run)
+
+
+def _bank_that_comes_with(model: Path, source: str, given: list[str]) -> list[str]:
+    """The setting that begins with the bank of the run that the weights are of; none where another is named, or nothing asks it."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.runs.folder import RunFolder
+    from skill_ttrl.skills.folder import is_bank
+
+    runs = (model, model.resolve().parent.parent)
+    bank = next((run / "bank" for run in runs if RunFolder.exists(run) and is_bank(run / "bank")), None)
+    named = any(each.partition("=")[0].strip() in ("skills", "skills.bank") for each in given)
+    if bank is None or named:
+        return []
+    screen = Console(stderr=True)
+    config = load_config(source, given)
+    if config.skills is None:
+        said = f"{bank} stays out: the config has no skills section. --bank {bank} begins with it."
+    else:
+        said = (
+            f"Begins with the skill bank of the run that --model names: {bank}. Another: --bank, or --set skills.bank=."
+        )
+    screen.print(visible(said), markup=False, highlight=False, soft_wrap=True)
+    return [] if config.skills is None else [_setting("skills.bank", bank)]
 
 
 def changes(

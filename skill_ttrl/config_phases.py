@@ -71,8 +71,9 @@ class EvolveConfig(Section):
 
     every: int = Field(default=5, ge=1)
     """Steps of the rl phase between two looks at success by type of task (SkillRL: 5)."""
-    threshold: float = Field(default=0.4, ge=0, le=1)
-    """A type whose success since the last look is below this is looked into (SkillRL: 0.4)."""
+    threshold: float = Field(default=0.4, gt=0, le=1)
+    """A type whose success since the last look is below this is looked into (SkillRL: 0.4). No success is below 0: to evolve nothing,
+    leave the section out."""
     min_episodes: int = Field(default=8, ge=1)
     """Episodes of a type that it takes to judge it."""
     deep: int = Field(default=10, ge=1)

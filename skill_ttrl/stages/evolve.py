@@ -259,6 +259,16 @@ def make_evolver(bench: Workbench, state: Mapping[str, Any]) -> Evolver | None:
         raise CheckpointError(f"What the checkpoint holds of evolve cannot be read ({error}). It is damaged.") from None
 
 
+def warn_if_never(run: Run) -> None:
+    """Say it where no look is ever due: the run would evolve nothing without a word."""
+    config, steps = run.config.evolve, run.config.rl.steps
+    if config is not None and config.every > steps:
+        run.warn(
+            f"No skill evolves in this run: evolve.every ({config.every}) is more than rl.steps ({steps}), so that no look at "
+            "success is ever due. Lower evolve.every, raise rl.steps, or leave out the evolve section."
+        )
+
+
 def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, float]) -> dict[str, float]:
     """Watch a step's episodes; where a look is due, let failures change the bank. Gives the figures of it.
 

@@ -32,7 +32,7 @@ from skill_ttrl.stages.ballots import Poll, shaped
 from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
-from skill_ttrl.stages.evolve import evolve
+from skill_ttrl.stages.evolve import evolve, warn_if_never
 from skill_ttrl.stages.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
@@ -71,6 +71,7 @@ def reinforce(run: Run, reward: Reward) -> None:
     poll = Poll(bench, run.resumed_state if done else {})
     tasks_of = partial(step_tasks, bench.train_tasks, config.rl.prompts_per_step, seed=config.seed)
     poll.measure_base(run, map(tasks_of, range(config.rl.steps)))
+    warn_if_never(run)
     run.progress.start(PHASE, config.rl.steps, "step", done)
     if 0 < done < config.rl.steps and config.rl.validate_every and done % config.rl.validate_every == 0:
         run.evaluate(

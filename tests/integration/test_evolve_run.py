@@ -152,6 +152,15 @@ def test_without_an_evolve_section_nothing_evolves(doors: Path, tmp_path: Path) 
     assert "evolve" not in state and not any("evolve_failures" in row for row in figures(tmp_path / "run"))
 
 
+def test_a_run_in_which_no_look_is_ever_due_says_so_and_a_threshold_of_0_is_refused(
+    doors: Path, tmp_path: Path
+) -> None:
+    summary = train.run(load_config(doors, ["evolve.every=2", "rl.steps=1"]), tmp_path / "run")
+    assert any(text.startswith("No skill evolves in this run: evolve.every (2)") for text in summary.warnings)
+    with pytest.raises(ConfigError, match=r"evolve\.threshold.*greater than 0"):
+        load_config(doors, ["evolve.threshold=0"])
+
+
 MATH = [
     "env={id: math}",
     "data={train: {path: 'family:add', split: train, limit: 6}, eval: {path: 'family:add', split: test}}",

@@ -83,6 +83,28 @@ def test_reinforcement_goes_on_from_the_cold_start_beside_the_bank(reinforced: P
         assert {skill.source for skill in bank} == {"distill"}
 
 
+@pytest.mark.parametrize("which", ["runs/a/sft", "runs/a/sft/checkpoints/sft-000001"])
+def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_named(
+    imitated: Path, bank: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    began: list[str | None] = []
+
+    def would_run(source: str, overrides: list[str], *_: object) -> None:
+        skills = load_config(source, overrides).skills
+        began.append(None if skills is None else skills.bank)
+
+    monkeypatch.setattr("skill_ttrl.cli.train._run", would_run)
+    done = skillttrl("rl", "recipe.yaml", "--model", which)
+    own = str(Path("runs/a/sft/bank"))
+    assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
+    assert "Begins with the skill bank of the run that --model names" in " ".join(done.err.split())
+    skillttrl("rl", "recipe.yaml", "--model", which, "--bank", bank)
+    skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills.bank=family:operators")
+    assert began[1:] == ["runs/a/bank", "family:operators"]
+    done = skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills=null", "--set", "evolve=null")
+    assert began[3] is None and "Begins with" not in done.err
+
+
 def test_the_bank_is_looked_at_and_compared(reinforced: Path, bank: Path) -> None:
     assert "distill" in skillttrl("inspect", bank, "--history").out
     done = skillttrl("inspect", "--diff", bank, reinforced / "bank")
