@@ -156,37 +156,32 @@ def export(
     ] = None,
     form: FileFormat = None,
     version: Annotated[int | None, typer.Option("--at", help="An older version.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --output: print what was written as JSON on stdout, nothing else.")
+    ] = False,
 ) -> None:
     """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
-    from skill_ttrl.runs.files import write_new
-    from skill_ttrl.skills.formats import dump_skills, known_format, write_skills
-    from skill_ttrl.skills.snapshot import Snapshot
-    from skill_ttrl.stages.bank_diff import episodes_as_memories, holds_episodes, skills_at
-    from skill_ttrl.stages.skills import look, refuse_existing
+    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.errors import ConfigError
+    from skill_ttrl.skills.formats import known_format
+    from skill_ttrl.stages import bank_export
 
     chosen = known_format(form)
-    if output is not None:
-        refuse_existing(output)
-    if chosen == "skillrl-memory" and holds_episodes(bank):
-        text, notices = episodes_as_memories(bank)
-        _note(notices)
-        if output is None:
-            sys.stdout.write(text)
-        else:
-            print(write_new(output, text))
-        return
-    if bank.is_file():
-        found, _ = skills_at(bank)
-        snapshot = Snapshot.of(0, found.skills, found.origin)
-        _note(found.notices)
-    else:
-        with look(bank) as opened:
-            snapshot = opened.snapshot() if version is None else opened.at(version)
     if output is None:
-        sys.stdout.write(dump_skills(snapshot, chosen or "json"))
-    else:
-        write_skills(output, snapshot, chosen)
-        print(output)
+        if as_json:
+            raise ConfigError("--json says what was written to a file: give --output with it.")
+        text, notices = bank_export.export_text(bank, chosen, version)
+        sys.stdout.write(text)
+        _note(notices)
+        return
+    found = bank_export.export(bank, output, chosen, version)
+    if as_json:
+        print_json(found)
+        return
+    what = "the episodes" if found.skills is None else f"{found.skills} skill{'s' * (found.skills != 1)}"
+    at = "" if found.version is None else f" (version {found.version})"
+    print(visible(f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."))
+    _note(found.notes)
 
 
 @skills_app.command()

@@ -97,14 +97,28 @@ def _format_of(path: Path) -> Format | None:
     return SUFFIXES.get(path.suffix.lower())
 
 
+def format_of_target(path: str | Path, format: Format | None = None) -> Format:
+    """The format to write under this name: `format`, else by the name's ending.
+
+    Raises:
+        SkillBankError: the name says none.
+    """
+    form = format or SUFFIXES.get(Path(path).suffix.lower())
+    if form is None:
+        raise SkillBankError(
+            f"The name {path} does not say how to write it. End it in {', '.join(SUFFIXES)}, or say --format: "
+            f"{', '.join(FORMATS[:-1])}, or {agentskills.NAME} for a folder with a {agentskills.FILE} for each skill."
+        )
+    return form
+
+
 def write_skills(path: str | Path, snapshot: Snapshot, format: Format | None = None) -> None:
     """Write a version's skills to a file (`agentskills`: to a new folder), whole or not at all.
 
     Raises:
-        SkillBankError: it cannot be written.
+        SkillBankError: it cannot be written, or its name does not say the format and none is given.
     """
-    path = Path(path)
-    form = format or SUFFIXES.get(path.suffix.lower(), "json")
+    path, form = Path(path), format_of_target(path, format)
     try:
         if form == agentskills.NAME:
             write_folder(path, {name: text.encode() for name, text in agentskills.dump_folders(snapshot).items()})

@@ -138,7 +138,10 @@ def test_a_file_of_skills_or_episodes_is_written_in_another_format(file: Path, t
     lines = tmp_path / "episodes.jsonl"
     lines.write_text(f"{to_json(episode)}\n{to_json(episode)[:50]}")
     done = skillttrl("skills", "export", lines, "--format", "skillrl-memory", "-o", tmp_path / "memories.json")
-    assert done.out == f"{tmp_path / 'memories.json'}\n" and "Note: " in done.err
+    assert (
+        done.out == f"Wrote the episodes of {lines} to {tmp_path / 'memories.json'} as skillrl-memory.\n"
+        and "Note: " in done.err
+    )
     assert json.loads((tmp_path / "memories.json").read_text())[0]["content"]["task_meta"] == {"original_goal": "go"}
     skills = skillttrl("skills", "import", tmp_path / "none", tmp_path / "memories.json")
     assert "nothing differs" in skills.out and "hold no guidelines" in skills.err

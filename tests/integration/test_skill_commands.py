@@ -144,13 +144,41 @@ def test_looking_works_while_a_run_writes_and_changing_does_not(bank: Path) -> N
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.md"])
 def test_export_and_import_keep_everything(bank: Path, tmp_path: Path, name: str) -> None:
     file, other = tmp_path / name, tmp_path / "other"
-    assert skillttrl("skills", "export", bank, "-o", file).out == f"{file}\n"
+    form = "markdown" if file.suffix == ".md" else file.suffix[1:]
+    said = f"Wrote 2 skills of {bank} (version 2) to {file} as {form}.\n"
+    assert skillttrl("skills", "export", bank, "-o", file).out == said
     assert skillttrl("skills", "import", other, file).code == 0
     with SkillBank(bank, read_only=True) as one, SkillBank(other, read_only=True) as two:
         assert one.snapshot().skills == two.snapshot().skills
     refused(skillttrl("skills", "export", bank, "-o", file), "exists already")
     old = skillttrl("skills", "export", bank, "--format", "skillrl", "--at", 1)
     assert [skill["skill_id"] for skill in old.json["general_skills"]] == ["mod"]
+
+
+def test_an_export_takes_its_format_from_the_name_or_asks_for_one(bank: Path, tmp_path: Path) -> None:
+    for name in ("folder", "x.txt", "x.yaml"):
+        refused(
+            skillttrl("skills", "export", bank, "-o", tmp_path / name),
+            f"{tmp_path / name} does not say how to write it",
+            "--format",
+            "agentskills for a folder",
+        )
+        assert not (tmp_path / name).exists()
+    done = skillttrl(
+        "skills", "export", bank, "-o", tmp_path / "folder", "--format", "agentskills", "--at", 1, "--json"
+    )
+    assert done.json == {
+        "source": str(bank),
+        "version": 1,
+        "skills": 2,
+        "format": "agentskills",
+        "output": str(tmp_path / "folder"),
+        "notes": [],
+    }
+    assert [path.name for path in tmp_path.glob("folder/*/*")] == ["SKILL.md"] * 2
+    refused(skillttrl("skills", "export", bank, "--json"), "give --output", code=2)
+    assert skillttrl("skills", "export", bank, "-o", tmp_path / "x.json").code == 0
+    refused(skillttrl("skills", "export", tmp_path / "x.json", "--at", 1), "a file, which has no versions")
 
 
 def test_duplicates_at_an_import(bank: Path, tmp_path: Path) -> None:
