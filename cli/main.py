@@ -114,7 +114,7 @@ def inspect(
     path: Annotated[
         Path | None,
         typer.Argument(
-            help="A run, a checkpoint, kept samples, a skill bank, a trajectories or votes file, or a config."
+            help="A run, a checkpoint, kept samples, a skill bank, skills in any format, a trajectories or votes file, or a config."
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,

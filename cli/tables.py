@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.skill_list import skill_list
 from skill_ttrl.cli.views import interval, number, rows_table
 from skill_ttrl.runs.report import SKILL_USE
 from skill_ttrl.skills.hostile import visible
@@ -85,7 +86,9 @@ def inspection_view(found: Inspection) -> RenderableType:
     """Facts, then the table, then notes."""
     parts: list[RenderableType] = [Text(visible(f"{found.kind}: {found.path}"), "bold")]
     parts += [Text(visible(f"  {name}: {value}")) for name, value in found.facts.items()]
-    if found.rows:
+    if found.skills:
+        parts += [skill_list(found), Text()]
+    elif found.rows:
         parts.append(rows_table("", found.columns, found.rows))
     parts += [Text(visible(f"  {note}"), "yellow") for note in found.notes]
     return Group(*parts)

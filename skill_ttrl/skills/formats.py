@@ -26,7 +26,7 @@ from skill_ttrl.skills import agentskills, agentskills_read, memory_format, skil
 from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
 from skill_ttrl.skills.json_layout import laid_out
-from skill_ttrl.skills.records import SkillFile, checked_origin, parsed, record_at
+from skill_ttrl.skills.records import SPELLINGS, SkillFile, checked_origin, parsed, record_at
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
@@ -83,6 +83,37 @@ def read_file(path: str | Path, format: Format | None = None) -> SkillFile:
 
         return SkillFile(parse_markdown(text, str(path)))
     return SkillFile(_from_lines(text, str(path))) if form == "jsonl" else _from_object(text, str(path), form)
+
+
+def holds_records(path: Path) -> bool:
+    """Whether a path holds skills in one of the formats: by its name, JSON by its content, JSONL by its first line.
+
+    A bank's folder holds none in this sense.
+    """
+    if path.is_dir():
+        return agentskills_read.holds_skills(path)
+    form = _format_of(path)
+    if form not in ("json", "jsonl"):
+        return form is not None
+    try:
+        with path.open("rb") as stream:
+            content = json.loads(stream.readline() if form == "jsonl" else stream.read())
+    except (OSError, ValueError, RecursionError):
+        return False  # whoever reads it says what is wrong
+    if form == "jsonl":
+        return _is_record(content)
+    if isinstance(content, dict):
+        return skillrl_format.is_skillrl(content) or isinstance(content.get("skills"), list)
+    return isinstance(content, list) and (not content or memory_format.is_memories(content) or _is_record(content[0]))
+
+
+def _is_record(item: object) -> bool:
+    """An object with the text of a skill and one more of its usual keys."""
+    if not isinstance(item, dict) or item.keys() & {"task", "steps", "task_id", "problem"}:
+        return False
+    return bool(item.keys() & set(SPELLINGS["text"])) and bool(
+        item.keys() & {"skill_id", "mistake_id", "title", "tier"}
+    )
 
 
 def _format_of(path: Path) -> Format | None:

@@ -23,8 +23,9 @@ from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_
 from skill_ttrl.runs.trajectory_file import beside
 from skill_ttrl.runs.trajectory_file import read_identity as read_made_with
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
+from skill_ttrl.skills.formats import holds_records
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
-from skill_ttrl.types import Trajectory, first_problem, from_json
+from skill_ttrl.types import Skill, Trajectory, first_problem, from_json
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
@@ -48,7 +49,7 @@ EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 """Of episodes that were collected: a line of them has no phase of a run."""
 
 OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
-"""JSON files of runs, checkpoints, kept samples and votes, which are no configs."""
+"""JSON files of runs, checkpoints, kept samples and votes, which are no configs and hold no skills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,18 @@ class Inspection:
     """What was found at a path."""
 
     kind: str
-    """run, stopping, checkpoint, samples, records, object, config; of a skill bank: bank, history or search."""
+    """run, stopping, checkpoint, samples, records, object, config; of a skill bank: bank, history or search; skills of a file."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Any]] = ()
     notes: Sequence[str] = ()
+    skills: Sequence[Skill] = ()
+    """Of a bank, a search or a file of skills: all of them, whole; the first `len(rows)` are those to show."""
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, a checkpoint, kept samples, a skill bank, a JSONL file or a config.
+    """Look at a run, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.
@@ -85,15 +88,20 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             from skill_ttrl.stages.skills import inspect_bank
 
             return inspect_bank(path, limit=limit)
-    elif path.suffix == ".jsonl":
+    if path.name not in OBJECTS and holds_records(path):
+        from skill_ttrl.stages.skills import inspect_skill_file
+
+        return inspect_skill_file(path, limit=limit)
+    if path.suffix == ".jsonl":
         return _records(path, limit)
-    elif path.name in OBJECTS or path.name.endswith(".jsonl.json"):
+    settings = path.name == BANK_FILE and is_bank(path.parent)
+    if path.name in OBJECTS or path.name.endswith(".jsonl.json") or settings:
         return _object(path)
-    elif path.suffix in {".yaml", ".yml", ".json"}:
+    if path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
     raise RunFolderError(
         f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with {IDENTITY}), a skill bank (with {BANK_FILE}), "
-        f"a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
+        f"skills in a format that `skills import` reads, a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
     )
 
 

@@ -18,8 +18,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
+from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.hostile import visible
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.bank import BANK
 from skill_ttrl.stages.inspect import Inspection
 from skill_ttrl.types import BankUpdate, Change, Skill
@@ -86,21 +86,39 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     """
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
-        shown = list(now)[:limit]
-        notes = list(bank.notices)
-        if len(shown) < len(now):
-            notes.append(f"showing {len(shown)} of {len(now)} skills; -n {len(now)} shows all")
-        facts = {**bank_facts(now), "capacity": bank.max_skills, "retrieval": _retrieval(bank)}
-        facts["log"] = f"{(folder / LOG_FILE).stat().st_size:,} bytes"
-    return Inspection("bank", str(folder), facts, BANK_COLUMNS, [_bank_row(skill) for skill in shown], notes)
+        facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.max_skills}
+        facts |= {"retrieval": _retrieval(bank), "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
+        return _listed("bank", folder, facts, list(now), limit, bank.notices)
 
 
-def bank_facts(now: Snapshot) -> dict[str, Any]:
-    """Figures of one version."""
+def inspect_skill_file(path: Path, *, limit: int = 10) -> Inspection:
+    """The skills of a file or folder in any format that an import reads.
+
+    Raises:
+        SkillBankError: it cannot be read, or a record of it is no skill.
+    """
+    found = read_file(path)
+    twice = [name for name, count in Counter(skill.id for skill in found.skills).items() if count > 1]
+    notes = [f"ids that are given twice: {_cell(', '.join(twice))}"] if twice else []
+    return _listed("skills", path, bank_facts(found.skills), found.skills, limit, [*found.notices, *notes])
+
+
+def _listed(
+    kind: str, path: Path, facts: dict[str, Any], skills: Sequence[Skill], limit: int, notices: Sequence[str]
+) -> Inspection:
+    """The first skills in rows, all of them whole."""
+    rows = [_bank_row(skill) for skill in skills[:limit]]
+    more = (
+        [f"showing {len(rows)} of {len(skills)} skills; -n {len(skills)} shows all"] if len(rows) < len(skills) else []
+    )
+    return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, [*notices, *more], skills)
+
+
+def bank_facts(now: Sequence[Skill]) -> dict[str, Any]:
+    """Figures of skills."""
     tiers: Counter[str] = Counter(skill.tier for skill in now)
     uses, successes = sum(skill.stats.uses for skill in now), sum(skill.stats.successes for skill in now)
     return {
-        "version": now.version,
         "skills": f"{len(now)} ({', '.join(f'{tier} {tiers[tier]}' for tier in TIERS)})",
         "task types": ", ".join(sorted({_cell(skill.task_type) for skill in now if skill.task_type})) or "none",
         "uses": f"{uses}, successful {successes}" + (f" ({successes / uses:.2f})" if uses else ""),
@@ -155,7 +173,8 @@ def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k:
         )
         for hit in hits
     ]
-    return Inspection("search", str(bank_folder(path)), facts, HIT_COLUMNS, rows, notes)
+    skills = [hit.skill for hit in hits]
+    return Inspection("search", str(bank_folder(path)), facts, HIT_COLUMNS, rows, notes, skills)
 
 
 def diff_bank(path: str | Path, a: int, b: int) -> BankDiff:

@@ -39,6 +39,40 @@ def bank(tmp_path: Path, file: Path) -> Path:
     return tmp_path / "bank"
 
 
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("json", "bank.json"),
+        ("jsonl", "x.jsonl"),
+        ("markdown", "x.md"),
+        ("skillrl", "x.json"),
+        ("skillrl-memory", "m.json"),
+        ("agentskills", "folder"),
+    ],
+)
+def test_inspect_shows_every_format_that_import_reads(form: str, name: str, bank: Path, tmp_path: Path) -> None:
+    path = tmp_path / name
+    assert skillttrl("skills", "export", bank, "-o", path, "--format", form).code == 0
+    found = skillttrl("inspect", path, "--json").json
+    assert (found["kind"], found["path"]) == ("skills", str(path))
+    assert {skill["text"] for skill in found["skills"]} == {"Use it.", "Look once."}
+    assert found["facts"]["skills"].startswith("2 (") and "Look once." in skillttrl("inspect", path).out
+
+
+def test_inspect_names_what_is_wrong_with_a_file_and_not_the_file(file: Path, tmp_path: Path) -> None:
+    many = [*FILE["general_skills"], {"skill_id": "bad", "title": "x" * 5000}]
+    file.write_text(json.dumps({"general_skills": many}))
+    done = skillttrl("inspect", file)
+    assert done.code == 4 and f"{file}, general_skills[1]: A skill needs 'text'" in " ".join(done.err.split())
+    assert len(done.err) < 1000
+    folder = SkillBank(tmp_path / "empty")
+    folder.close()
+    assert skillttrl("inspect", tmp_path / "empty" / "bank.json").code == 0  # settings, which are no skills
+    file.write_text('{"generall_skills": [{"title": "' + "x" * 5000 + '"}]}')
+    done = skillttrl("inspect", file)
+    assert "generall_skills" in done.err and len(done.err) < 1000
+
+
 @pytest.mark.parametrize("name", ["alfworld", "webshop"])
 def test_published_banks_go_in_and_out_byte_for_byte(skillrl_banks: Path, name: str, tmp_path: Path) -> None:
     path = skillrl_banks / f"{name}_skills.json"

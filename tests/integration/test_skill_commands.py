@@ -112,6 +112,24 @@ def test_inspect_shows_a_bank(bank: Path) -> None:
     assert shown.code == 0 and "showing 1 of 2 skills; -n 2 shows all" in shown.out and "potatoes" not in shown.out
 
 
+def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
+    bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = f"First line.\n{'Many words here. ' * 30}\n{'x' * 2000}"
+    assert skillttrl("skills", "edit", bank, "mod", "--text", text).code == 0
+    lines = [line.rstrip() for line in skillttrl("inspect", bank).out.splitlines()]
+    assert max(map(len, lines)) <= 80 and "mod  general, won 1 of 2 uses (0.50)" in lines
+    shown = "\n".join(lines)
+    assert "  First line.\n  Many words" in shown
+    assert f"… {len(text) - 1000:,} more characters; --json has all" in " ".join(shown.split())
+    found = skillttrl("inspect", bank, "-n", 1, "--json").json
+    assert len(found["rows"]) == 1 and [skill["id"] for skill in found["skills"]] == ["mod", "pot"]
+    assert found["skills"][0]["text"] == text and found["skills"][0]["stats"]["uses"] == 2
+    hit = skillttrl("inspect", bank, "--search", "boil potatoes", "--mode", "keyword", "--top-k", 1)
+    assert "pot  score " in hit.out and max(map(len, hit.out.splitlines())) <= 80
+
+
 def test_history_search_and_diff(bank: Path) -> None:
     history = skillttrl("inspect", bank, "--history", "--json").json
     assert [row[0] for row in history["rows"]] == [2, 1]
