@@ -119,7 +119,7 @@ def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
     text = f"First line.\n{'Many words here. ' * 30}\n{'x' * 2000}"
     assert skillttrl("skills", "edit", bank, "mod", "--text", text).code == 0
     lines = [line.rstrip() for line in skillttrl("inspect", bank).out.splitlines()]
-    assert max(map(len, lines)) <= 80 and "mod  general, won 1 of 2 uses (0.50)" in lines
+    assert max(map(len, lines)) <= 80 and "mod  general, won 1 of 2 uses (0.50), flags: long" in lines
     shown = "\n".join(lines)
     assert "  First line.\n  Many words" in shown
     assert f"… {len(text) - 1000:,} more characters; --json has all" in " ".join(shown.split())
