@@ -62,9 +62,9 @@ def export(
     form = format_of_target(output, format)
     refuse_existing(output)
     if form == MEMORIES and holds_episodes(source):
-        text, notes = episodes_as_memories(source)
+        text, said = episodes_as_memories(source)
         write_new(output, text)
-        return Exported(str(source), None, None, form, str(output), notes)
+        return Exported(str(source), None, None, form, str(output), said)
     snapshot, found, notes = _read(source, version)
     write_skills(output, snapshot, form)
     return Exported(str(source), found, len(snapshot), form, str(output), notes)
