@@ -26,6 +26,7 @@ from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.skills.hostile import visible
+from skill_ttrl.trust import trusting
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
@@ -61,12 +62,21 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Obey the config of a run that another user made, even where it runs code or sends keys."
+        ),
+    ] = False,
 ) -> None:
-    """Options of every command; `--debug` may stand anywhere: `main` takes it out before anything is parsed."""
+    """Options of every command; `--debug` and `--trust` may stand anywhere: `main` takes them out before anything is parsed."""
+    if trust:
+        context.with_resource(trusting())
 
 
 app.command()(train)
@@ -225,7 +235,7 @@ def configs_show(
     from skill_ttrl.config import load_config, read_config_text
 
     text, _ = read_config_text(source)
-    sys.stdout.write(load_config(source, overrides or []).to_yaml() if full or overrides else text)
+    sys.stdout.write(load_config(source, overrides or [], trust=True).to_yaml() if full or overrides else text)
 
 
 @configs_app.command("copy")
@@ -288,8 +298,9 @@ def doctor(
 
 def main() -> None:
     """Entry point: a user's mistake is one message on stderr and an exit code, never a traceback (unless `--debug`)."""
-    arguments = [word for word in sys.argv[1:] if word != "--debug"]
-    debug = len(arguments) < len(sys.argv[1:])
+    given = sys.argv[1:]
+    debug, trust = "--debug" in given, "--trust" in given
+    arguments = [*(["--trust"] if trust else []), *(word for word in given if word not in ("--debug", "--trust"))]
     # What peft calls of transformers will be renamed one day: no concern of those who run a command.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from skill_ttrl.skills.merger import SkillMerger
     from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.stages.trainer import SkillTTRLTrainer
+    from skill_ttrl.trust import trusting
     from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
     from skill_ttrl.voting import (
         apply_pseudo_labels,
@@ -79,6 +80,7 @@ __all__ = [
     "majority_vote",
     "read_run",
     "restore_labels",
+    "trusting",
     "whiten_advantages",
 ]
 
@@ -114,6 +116,7 @@ _HOME = {
     "majority_vote": "voting",
     "read_run": "runs.read",
     "restore_labels": "voting",
+    "trusting": "trust",
     "whiten_advantages": "rl.advantages",
 }
 """The module of each public name, below `skill_ttrl`."""

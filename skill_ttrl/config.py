@@ -43,6 +43,7 @@ from skill_ttrl.config_sections import (
 )
 from skill_ttrl.config_text import read_mapping, read_value, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.trust import check_trusted
 
 __all__ = [
     "EMBEDDED",
@@ -144,22 +145,34 @@ class SkillTTRLConfig(Section):
         if notes and self.agent.memory == "window":
             yield "skills.own_notes needs agent.memory=conversation"
 
+    def stated(self) -> dict[str, Any]:
+        """What differs from the defaults, as plain data."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
     def to_yaml(self, *, sparse: bool = False) -> str:
         """The config as YAML; `sparse` leaves out what equals the defaults."""
-        data = self.model_dump(mode="json", exclude_defaults=sparse)
-        return write_yaml(data)
+        return write_yaml(self.stated() if sparse else self.model_dump(mode="json"))
 
     def save(self, path: str | Path) -> None:
         """Write the whole resolved config to `path` (YAML)."""
         Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
 
-def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SkillTTRLConfig:
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, trust: bool = False
+) -> SkillTTRLConfig:
     """Read a config from a file (YAML or JSON), a shipped recipe's name, or a mapping, then apply `key=value` overrides.
+
+    Args:
+        source: where the config is; a run folder stands for its `config.yaml`.
+        overrides: changes, as for `--set`.
+        trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; see `trust.trusting`.
 
     Raises:
         ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range.
+        TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
     """
+    text = ""
     if isinstance(source, Mapping):
         data, where = copy.deepcopy(dict(source)), "the given mapping"
     else:
@@ -172,9 +185,12 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     for override in overrides:
         _apply_override(data, override)
     try:
-        return SkillTTRLConfig.model_validate(data)
+        config = SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, where, data)) from None
+    if not trust and not isinstance(source, Mapping) and _is_of_run(source, where):
+        check_trusted(Path(where), text, config.stated(), (".".join(parse_override(each)[0]) for each in overrides))
+    return config
 
 
 def recipe_names() -> list[str]:
@@ -203,6 +219,12 @@ def read_config_text(source: str | Path) -> tuple[str, str]:
         raise ConfigError(f"Unknown recipe {name!r}.{_recipe_hint(name)} A file of your own is given by its path.")
     resource = importlib.resources.files("skill_ttrl.configs").joinpath(f"{name}.yaml")
     return resource.read_text(encoding="utf-8"), f"recipe {name!r}"
+
+
+def _is_of_run(source: str | Path, where: str) -> bool:
+    """Whether a config's file lies in a run folder, or was named by its folder."""
+    file = Path(where)
+    return file.is_file() and (Path(source).is_dir() or (file.parent / "run.json").exists())
 
 
 def verified_note(text: str) -> str:

@@ -6,7 +6,8 @@
     ├── DataError        (ValueError)      3   a data set: missing file, malformed line, absent column, nothing left
     ├── EnvError         (ValueError)      3   an environment that is not there or breaks the contract
     │   └── SplitError                     3   it has no tasks in a split
-    ├── RunFolderError   (RuntimeError)    4   a run folder that is foreign, read-only, full or of another schema
+    ├── RunFolderError   (RuntimeError)    4   a run folder that is read-only, full, of another config or of another schema
+    │   └── TrustError                     4   a foreign one whose config would run code, send secrets or write elsewhere
     ├── CheckpointError  (RuntimeError)    4   a checkpoint that is corrupt or does not fit
     ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
     ├── WeightSyncError  (RuntimeError)    5   a sampler that does not have the learner's weights
@@ -61,6 +62,10 @@ class RunFolderError(SkillTTRLError, RuntimeError):
     """A run folder that cannot be written, read or continued."""
 
     exit_code = 4
+
+
+class TrustError(RunFolderError):
+    """A run folder or bank that this user did not write and whose settings have power over this machine: `--trust` obeys it."""
 
 
 class CheckpointError(SkillTTRLError, RuntimeError):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,9 @@ from hypothesis import settings
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Runs are signed with a key that is kept there: never with the user's own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="skill-ttrl-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # How long an example takes is the benchmarks' business; the first that needs SymPy waits for its process to start.
 # The same examples every time, so that a red run means a change; `pytest --hypothesis-profile=explore` draws new ones.

@@ -31,6 +31,7 @@ from skill_ttrl.runs.files import (
     write_atomic,
 )
 from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
+from skill_ttrl.trust import SUFFIX, sign
 
 __all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]
 
@@ -45,7 +46,9 @@ APPEND_FILES = (
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.journal`). It only grows and is never cut back: a verdict once given stays."""
 _BLOCK = 1 << 20
-_STARTED = {LOCK_FILE, "config.yaml", "config_source.yaml"}  # all that a creation killed before `run.json` can leave
+_CONFIGS = ("config.yaml", "config_source.yaml")
+# All that a creation killed before `run.json` can leave.
+_STARTED = {LOCK_FILE, *_CONFIGS, *(f"{name}{SUFFIX}" for name in _CONFIGS)}
 
 
 class RunFolder:
@@ -88,9 +91,7 @@ class RunFolder:
             folder._lock = acquire_lock(path)
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
-            folder.write_text("config.yaml", config.to_yaml())
-            if source is not None:
-                folder.write_text("config_source.yaml", source)
+            folder._write_config(config, source)
             folder.write_json("run.json", describe_environment())  # last: with it the folder counts as a run
         except BaseException:
             if folder.locked and not cls.exists(path):
@@ -138,8 +139,8 @@ class RunFolder:
 
     @cached_property
     def config(self) -> SkillTTRLConfig:
-        """The resolved configuration that was saved with the run."""
-        return load_config(self.path / "config.yaml")
+        """The resolved configuration that was saved with the run, to be compared; `load_config` checks who wrote it."""
+        return load_config(self.path / "config.yaml", trust=True)
 
     def belongs_to(self, config: SkillTTRLConfig) -> None:
         """Check that this folder was made for `config`, apart from `NO_EFFECT_ON_RESULTS`.
@@ -161,10 +162,15 @@ class RunFolder:
         Raises:
             RunFolderError: the folder cannot be written.
         """
-        if source is not None:
-            self.write_text("config_source.yaml", source)
-        self.write_text("config.yaml", config.to_yaml())
+        self._write_config(config, source)
         self.__dict__.pop("config", None)
+
+    def _write_config(self, config: SkillTTRLConfig, source: str | None) -> None:
+        for name, text in (("config_source.yaml", source), ("config.yaml", config.to_yaml())):
+            if text is not None:
+                with explaining("write", self.path / name):
+                    sign(self.path / name, text, config.stated())
+                self.write_text(name, text)
 
     def append_jsonl(self, name: str, lines: Iterable[str]) -> None:
         """Append JSON texts to an append file, all of them or none, and hand them to the system.

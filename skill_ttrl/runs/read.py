@@ -34,7 +34,7 @@ class Run:
     @cached_property
     def config(self) -> SkillTTRLConfig:
         """The resolved configuration."""
-        return load_config(self.path / "config.yaml")
+        return load_config(self.path / "config.yaml", trust=True)  # it is shown
 
     @cached_property
     def summary(self) -> Summary | None:

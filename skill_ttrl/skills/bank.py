@@ -7,8 +7,9 @@ to the bank. A bank without a path lives in memory and behaves the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from skill_ttrl.skills.changes import (
     tidy,
     used,
 )
-from skill_ttrl.skills.folder import read_settings
+from skill_ttrl.skills.folder import check_settings_trusted, read_settings
 from skill_ttrl.skills.log import FileLog, Log, MemoryLog, replay
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
@@ -115,6 +116,7 @@ class SkillBank:
         self.chroma_server = None if in_memory else chroma_server
         self.writer = writer
         self._retriever: Retriever | None = None
+        self._check_trusted: Callable[[], None] = lambda: None
         self._log: Log = MemoryLog()
         if self.path is not None:
             settings = None if read_only else {name: getattr(self, name) for name in SETTINGS}
@@ -130,7 +132,9 @@ class SkillBank:
         kept = read_settings(Path(path))
         settings = {name: kept[name] for name in SETTINGS if name in kept}
         check_settings(settings, Path(path))
-        return cls(path, read_only=read_only, **{**settings, **changed})
+        bank = cls(path, read_only=read_only, **{**settings, **changed})
+        bank._check_trusted = partial(check_settings_trusted, Path(path), changed)
+        return bank
 
     @classmethod
     def from_config(cls, config: SkillsConfig, path: str | Path | None = None, *, writer: str = "") -> SkillBank:
@@ -391,6 +395,7 @@ class SkillBank:
         if self._retriever is None:
             from skill_ttrl.skills.retrieval import make_retriever
 
+            self._check_trusted()
             self._retriever = make_retriever(
                 mode=self.retrieval_mode,
                 embedder=self.embedder,

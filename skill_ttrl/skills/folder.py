@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.files import LOCK_FILE, acquire_lock, write_atomic
 from skill_ttrl.skills.changes import shown
+from skill_ttrl.trust import SUFFIX, check_trusted, sign
 
 SCHEMA = 1
 BANK_FILE = "bank.json"
@@ -48,9 +50,24 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def check_settings_trusted(path: Path, chosen: Iterable[str]) -> None:
+    """Refuse settings of another user's bank that import code.
+
+    Args:
+        path: the bank's folder.
+        chosen: settings that are not the bank's own.
+
+    Raises:
+        TrustError: there are such settings, and the user has not said that they are trusted.
+    """
+    stated = {name: value for name, value in read_settings(path).items() if name not in set(chosen)}
+    check_trusted(path / BANK_FILE, (path / BANK_FILE).read_text(encoding="utf-8"), {"skills": stated})
+
+
 def write_settings(path: Path, settings: dict[str, Any]) -> None:
     """Make the folder a bank with these settings."""
     content = json.dumps({"schema": SCHEMA, "settings": settings}, indent=2) + "\n"
+    sign(path / BANK_FILE, content, {"skills": settings})
     write_atomic(path / BANK_FILE, content.encode())
 
 
@@ -61,7 +78,7 @@ def take(path: Path) -> int:
             f"{path} is a file. A skill bank is a folder: name another path, or import the file into one."
         )
     path.mkdir(parents=True, exist_ok=True)
-    own = (LOCK_FILE, f".{BANK_FILE}.tmp-")
+    own = (LOCK_FILE, f".{BANK_FILE}", f"{BANK_FILE}{SUFFIX}")
     foreign = [entry for entry in path.iterdir() if not (entry.name.startswith(own) or _is_empty_log(entry))]
     if foreign and not is_bank(path):
         raise SkillBankError(

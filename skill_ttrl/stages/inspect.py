@@ -274,7 +274,7 @@ def _object(path: Path) -> Inspection:
 
 
 def _config(path: Path) -> Inspection:
-    config = load_config(path)
+    config = load_config(path, trust=True)  # it is shown
     text = path.read_text(encoding="utf-8")
     stated = config.model_dump(mode="json", exclude_defaults=True)
     rows = [(key, value) for section, content in stated.items() for key, value in _leaves(section, content)]

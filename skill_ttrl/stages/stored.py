@@ -17,7 +17,7 @@ from skill_ttrl.config import SourceConfig, load_config
 from skill_ttrl.data import Records, column, read_records
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.math.tasks import load_tasks
-from skill_ttrl.errors import ConfigError, DataError, EnvError
+from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import first_keys, whole_lines
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder, read_facts
@@ -132,13 +132,13 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     """True answers of a run's training problems by id: its trajectories have none, as the trainer had none."""
     if not RunFolder.exists(run):
         return {}
-    config = load_config(run / "config.yaml")
     try:
+        config = load_config(run / "config.yaml")
         source = config.data.train
         if source is not None:
             source = source.model_copy(update={"revision": data_revision(source)})
         tasks = training_tasks(config, resolve_env(config.env.id), source)
-    except (ConfigError, DataError, EnvError) as error:
+    except (ConfigError, DataError, EnvError, TrustError) as error:
         notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
         return {}
     return {task.id: task.reference for task in tasks if task.reference is not None}

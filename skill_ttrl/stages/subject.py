@@ -12,7 +12,7 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_demonstrations
-from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError
+from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
@@ -111,7 +111,7 @@ class Subject:
             return None, "what a plain model was trained on is not known here"
         try:
             return frozenset(_contents(load_config(self.trained.run / "config.yaml"))), ""
-        except (DataError, EnvError) as error:
+        except (DataError, EnvError, TrustError) as error:
             return None, f"what the run was trained on cannot be read any more ({error})"
 
     def fingerprint(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from skill_ttrl.answers import journal
-from skill_ttrl.config import Phase, SkillTTRLConfig
+from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
 from skill_ttrl.rl.losses import LOSSES
@@ -204,6 +204,8 @@ def _open(
         if not folder.checkpoints.is_dir():
             return folder, _as_it_is_now(folder, config, source, progress)
         folder.belongs_to(_as_long_as(folder, config))
+        if config.model.trust_remote_code:
+            load_config(folder.path / "config.yaml")  # its revision says which code that is
         return folder, pin_revisions(take_revisions(config, folder.config))
     except BaseException:
         folder.close()

@@ -41,7 +41,7 @@ class Trained:
 
         Where `skills.bank` is not what the run began with, that other bank takes its place.
         """
-        skills, began = with_endpoint(self.config), load_config(self.run / "config.yaml").skills
+        skills, began = with_endpoint(self.config), load_config(self.run / "config.yaml", trust=True).skills
         if skills is not None and (began is None or skills.bank != began.bank):
             return bank_in_memory(skills)
         return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))

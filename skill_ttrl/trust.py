@@ -1,0 +1,212 @@
+"""Foreign run folders: which settings give away power over this machine, and whether this user wrote the file they stand in.
+
+A run's config is obeyed by every command that reads the run. Some settings import Python code, send a secret, or write
+outside the run: `powers` lists them. A file that names one is signed where this user writes it (`sign`): a MAC under a key that
+never leaves this user's state folder. In a file without such a signature these settings are refused (`check_trusted`),
+unless the user says otherwise (`trusting`, `--trust`). docs/security.md is the page about this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from skill_ttrl.errors import TrustError
+
+SUFFIX = ".mac"
+"""Ending of the file of signatures, next to the file that they are of."""
+KEY_BYTES = 32
+DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
+_UNSIGNED = "unsigned: "
+_IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.\-/]*")
+_ADDRESS = re.compile(r"https?:", re.IGNORECASE)
+_FREE_TEXT = ("name", "waits_for", "agent.system")
+_SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
+_NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "openai")}
+"""Settings and what they begin with where a colon names no module."""
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+
+
+@contextmanager
+def trusting() -> Iterator[None]:
+    """Obey every run folder that is read inside the `with` block, whoever wrote it: what `--trust` does on the command line.
+
+    It holds for this thread, and for the asyncio tasks that begin in it.
+    """
+    token = _trusting.set(True)
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+def powers(stated: Mapping[str, Any]) -> dict[str, str]:
+    """Settings that import code, send something to an address, or write outside the run: what each would do, by dotted key.
+
+    Args:
+        stated: a config, as a mapping; what it leaves out has its default, and no default is such a setting.
+    """
+    found: dict[str, str] = {}
+    for key, value in _leaves(stated):
+        section, _, name = key.rpartition(".")
+        if key.startswith("endpoints."):
+            if name == "api_key_env":
+                found[key] = f"send the content of the environment variable {value} to the address of {section}"
+            elif name == "cache":
+                found[key] = f"write files to the folder {value}"
+        elif key == "model.trust_remote_code" and value:
+            found[key] = "run Python code that comes with the model"
+        elif key == "model.attn_implementation" and "/" in str(value):
+            found[key] = f"download and run the kernel {value}"
+        elif key == "skills.embedder_model" and _loads_files(stated["skills"]):
+            found[key] = f"load the embedder {value}, whose files can name Python code to import"
+        elif key == "skills.chroma_server":
+            found[key] = f"send the vectors of skills to {value}"
+        elif key == "vllm.transfer_folder":
+            found[key] = f"write weights to the folder {value}"
+        elif key == "run.tracker" and value in _SENDING_TRACKERS:
+            found[key] = f"send metrics to {value}, with your login"
+        elif isinstance(value, str) and key not in _FREE_TEXT:
+            found |= _of_text(key, value)
+    for role, endpoint in (stated.get("endpoints") or {}).items():
+        if isinstance(endpoint, Mapping):
+            address = endpoint.get("base_url") or f"your default {endpoint.get('provider', 'openai')} address"
+            found[f"endpoints.{role}.base_url"] = f"send prompts to {address}, for the model {endpoint.get('model')}"
+    return found
+
+
+def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:
+    """Note that this user writes `text` to `file`, where a setting in it is one of `powers`. Call it before the file is written.
+
+    Earlier signatures stay: a crash between the two writes leaves a file that is still signed. Where no key can be made, the
+    reason is written in place of a signature, and the user is asked for `--trust` when the file is read.
+    """
+    if not powers(stated):
+        return
+    try:
+        line = _mac(_key(make=True), text)
+    except OSError as error:
+        line = f"{_UNSIGNED}cannot keep a key in {_key_file().parent}: {error.strerror or error}"
+    earlier = [each for each in _signatures(file) if each != line]
+    _write(file.with_name(file.name + SUFFIX), "".join(f"{each}\n" for each in [*earlier[-7:], line]))
+
+
+def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iterable[str] = ()) -> None:
+    """Refuse `powers` in a file that this user did not write on this machine.
+
+    Args:
+        file: the file.
+        text: its content.
+        stated: the settings that are to be obeyed.
+        chosen: dotted keys (or sections) that the user has set just now; they are not the file's.
+
+    Raises:
+        TrustError: there are such settings; it lists what they would do.
+    """
+    keys = list(chosen)
+    asked = {
+        key: does
+        for key, does in powers(stated).items()
+        if not any(key == each or key.startswith(f"{each}.") for each in keys)
+    }
+    if not asked or _trusting.get() or _is_signed(file, text):
+        return
+    reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
+    lines = [f"  {does} ({key})" for key, does in sorted(asked.items())]
+    raise TrustError(
+        "\n".join(
+            [
+                f"{file} was not written by you on this machine, or was changed since{reason}. Obeyed, it would:",
+                *lines,
+                "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...); a setting can be "
+                "replaced with --set. See docs/security.md.",
+            ]
+        )
+    )
+
+
+def _loads_files(skills: Mapping[str, Any]) -> bool:
+    """Whether an embedder is loaded from files other than those of the default one."""
+    named = skills.get("embedder", "sentence-transformers") == "sentence-transformers"
+    return named and skills["embedder_model"] != DEFAULT_EMBEDDER
+
+
+def _of_text(key: str, value: str) -> dict[str, str]:
+    if key.endswith(".path") or key == "skills.bank":  # a path may hold a colon; a family of problems may be imported
+        value = value.removeprefix("family:") if value.startswith("family:") and key.endswith(".path") else ""
+    elif (key, value.partition(":")[0]) in _NOT_IMPORTED:
+        return {}
+    if _IMPORT.fullmatch(value):
+        return {key: f"import the Python code {value}"}
+    return {key: f"talk to the server {value}"} if _ADDRESS.match(value) else {}
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _leaves(value, prefix)
+    elif node is not None:
+        yield prefix, node
+
+
+def _key_file() -> Path:
+    return platformdirs.user_state_path("skill-ttrl") / "signing-key"
+
+
+def _key(*, make: bool) -> bytes:
+    """This user's key; empty where there is none and none is to be made.
+
+    Raises:
+        OSError: it cannot be read or made.
+    """
+    file = _key_file()
+    if make and not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(dir=file.parent)  # for this user alone
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(secrets.token_bytes(KEY_BYTES))
+            with suppress(FileExistsError):
+                os.link(beside, file)  # whole, and never in place of one that another process has just made
+        finally:
+            os.unlink(beside)
+    return file.read_bytes() if file.exists() else b""
+
+
+def _mac(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _is_signed(file: Path, text: str) -> bool:
+    try:
+        key = _key(make=False)
+    except OSError:
+        return False  # the refusal that follows says what to do
+    return len(key) == KEY_BYTES and any(hmac.compare_digest(each, _mac(key, text)) for each in _signatures(file))
+
+
+def _signatures(file: Path) -> list[str]:
+    notes = file.with_name(file.name + SUFFIX)
+    if not notes.is_file():
+        return []
+    return [line[:300] for line in notes.read_text(encoding="ascii", errors="replace")[:10_000].splitlines()]
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
