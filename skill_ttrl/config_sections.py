@@ -322,6 +322,8 @@ class RLConfig(Section):
     reward: str = "majority"
     """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
     `module:function`, or `model:PATH` for a Hugging Face reward model."""
+    reward_revision: str | None = None
+    """Commit of a hub's reward model, or digest of the files of one in a folder; recorded when it is resolved."""
     steps: int = Field(default=80, ge=0)
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
     passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/resume.md)."""

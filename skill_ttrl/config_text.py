@@ -24,7 +24,23 @@ MAX_DIGITS = 300
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads the core schema and refuses a key that is given twice."""
+    """Reads the core schema, and refuses a key that is given twice, aliases, tags and deep nesting."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next value; what is refused is refused before it is built."""
+        event: Any = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
+        if event.tag is not None:
+            raise _refusal(f"the tag {event.tag[:60]}: write the value without it", event.start_mark)
+        if self._depth >= MAX_DEPTH:
+            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -74,7 +90,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
         ConfigError: it is neither, holds a key twice, is nested too deeply, has aliases or tags, or is not a mapping.
     """
     try:
-        data = _read_json(text) or _read_yaml(text)
+        data = _read_json(text) or yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is neither YAML nor JSON: {_reason(error, text)}.") from None
     if data is None:
@@ -87,7 +103,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """One value: null, true, false, a number, or a list or mapping in brackets; all else is the text as it stands."""
     try:
-        value = _read_yaml(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError:
         return text
     if isinstance(value, str):
@@ -110,25 +126,6 @@ def _read_json(text: str) -> Any:
         RecursionError,
     ):  # ValueError: no JSON, or a number of thousands of digits; YAML's reader names the place
         return None
-
-
-def _read_yaml(text: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is none, or uses more of YAML than a config may.
-    """
-    depth = 0
-    event: Any  # PyYAML types an event as the base of all
-    for event in yaml.parse(text, _Loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
-        if getattr(event, "tag", None) is not None:
-            raise _refusal(f"the tag {event.tag[:60]}: write the value without it", event.start_mark)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
-    return yaml.load(text, _Loader)
 
 
 def _refusal(reason: str, place: Any) -> yaml.YAMLError:

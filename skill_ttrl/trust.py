@@ -77,7 +77,7 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"write weights to the folder {value}"
         elif key == "run.tracker" and value in _SENDING_TRACKERS:
             found[key] = f"send metrics to {value}, with your login"
-        elif isinstance(value, str) and key not in _FREE_TEXT:
+        elif isinstance(value, str) and key not in _FREE_TEXT and not name.endswith("revision"):
             found |= _of_text(key, value)
     for role, endpoint in (stated.get("endpoints") or {}).items():
         if isinstance(endpoint, Mapping):
@@ -196,7 +196,8 @@ def _is_signed(file: Path, text: str) -> bool:
         key = _key(make=False)
     except OSError:
         return False  # the refusal that follows says what to do
-    return len(key) == KEY_BYTES and any(hmac.compare_digest(each, _mac(key, text)) for each in _signatures(file))
+    wanted = _mac(key, text).encode()
+    return len(key) == KEY_BYTES and any(hmac.compare_digest(each.encode(), wanted) for each in _signatures(file))
 
 
 def _signatures(file: Path) -> list[str]:

@@ -17,6 +17,8 @@ from skill_ttrl.llm.embedded import build_model, build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
 # The run's own view shows progress; bars of single files would tear it.
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -88,6 +90,10 @@ def load_checkpoint(
         return LoadedModel(_to_device(model, device), tokenizer)
     from peft import PeftConfig, PeftModel
 
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(
+            f"{folder} has no {ADAPTER_WEIGHTS}. Adapters in another format, such as a pickle, are not read."
+        )
     if base is None:
         described = PeftConfig.from_pretrained(str(folder))
         base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
@@ -155,6 +161,7 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]
             trust_remote_code=config.trust_remote_code,
             dtype=dtype,
             attn_implementation=config.attn_implementation,
+            use_safetensors=True,  # a pickle can run code
         )
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded(config, error) from None
@@ -184,7 +191,7 @@ def _not_loaded(config: ModelConfig, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())[:400]
     path = Path(config.path)
     if path.is_dir():
-        hint = "The folder is there but is not a whole model in Hugging Face format."
+        hint = "The folder is there but is not a whole model in Hugging Face format, with weights as safetensors."
     elif config.path.startswith((".", "/", "~")) or config.path.count("/") > 1:
         hint = f"There is no folder {path}."
     else:

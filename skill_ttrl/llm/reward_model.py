@@ -15,6 +15,7 @@ class RewardModel:
 
     Args:
         path: Hugging Face id or folder.
+        revision: commit of a hub model; None: the newest.
         device: where it runs.
         batch_size: conversations scored at once.
 
@@ -22,16 +23,19 @@ class RewardModel:
         ModelError: it cannot be loaded, or it has more than one output.
     """
 
-    def __init__(self, path: str, *, device: str, batch_size: int = 16) -> None:
+    def __init__(self, path: str, *, device: str, revision: str | None = None, batch_size: int = 16) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
-            model: Any = AutoModelForSequenceClassification.from_pretrained(path)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision or "main")
+            model: Any = AutoModelForSequenceClassification.from_pretrained(
+                path, revision=revision or "main", use_safetensors=True
+            )
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ModelError(
-                f"Cannot load the reward model {path!r}. Check the name and the network. ({reason})"
+                f"Cannot load the reward model {path!r}. Check the name and the network; weights are read as safetensors "
+                f"only. ({reason})"
             ) from None
         if model.config.num_labels != 1:
             raise ModelError(f"{path!r} has {model.config.num_labels} outputs; a reward model has one.")

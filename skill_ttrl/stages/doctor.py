@@ -15,11 +15,11 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.stages import version_sets
 from skill_ttrl.stages.doctor_backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.machine import Check, Status, check_machine, installed_version, tried
+from skill_ttrl.stages.pin import MODEL_REWARD
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.memory import MemoryEstimate
 
-MODEL_REWARD = "model:"
 TIGHT = 0.9
 """Share of the available memory above which an estimate is called tight."""
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
-from skill_ttrl.config import EMBEDDED, ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data import read_records
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.skills.embed import hub_commit
 
 FILE_HASH = "sha256:"
+FOLDER_DIGEST = "blocks:"
+MODEL_REWARD = "model:"
+_BLOCKS, _BLOCK = 64, 1 << 20
+"""A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
 
 
 def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
@@ -17,11 +22,13 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
     Raises:
         DataError: a data set cannot be read, or a file's content is not the pinned one.
-        ModelError: a hub model cannot be found.
+        ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
     pinned = config.model_copy(deep=True)
     if config.rollout.backend != "openai":  # it loads no model of its own
         pinned.model.revision = _model_revision(config.model)
+    if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
+        pinned.rl.reward_revision = _reward_revision(config.rl)
     for source in _sources(pinned):
         if source is not None:
             source.revision = data_revision(source)
@@ -34,6 +41,7 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
     """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
     taken = config.model_copy(deep=True)
     taken.model.revision = saved.model.revision
+    taken.rl.reward_revision = saved.rl.reward_revision
     for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
         if mine is not None and theirs is not None:
             mine.revision = theirs.revision
@@ -52,6 +60,36 @@ def _model_revision(model: ModelConfig) -> str | None:
     from skill_ttrl.llm.load import hub_revision
 
     return hub_revision(model)
+
+
+def _reward_revision(rl: RLConfig) -> str | None:
+    """What exactly a reward model is: the commit of a hub's, a digest of a folder's files."""
+    path, asked = rl.reward.removeprefix(MODEL_REWARD), rl.reward_revision
+    if not Path(path).is_dir():
+        return hub_revision(ModelConfig(path=path, revision=asked))
+    found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
+    if asked is not None and asked != found:
+        raise ModelError(
+            f"The reward model in {path} is not the one this run was made with: its files are {found}, the config pins {asked}. "
+            "Put the folder back, or start a new run."
+        )
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of a model's files that reads a part of the large ones only; notes and hidden files do not count."""
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
+        if file.suffix == ".md" or file.name.startswith("."):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        step = max(_BLOCK, (size - _BLOCK) // (_BLOCKS - 1))
+        with file.open("rb") as stream:
+            for start in range(0, size, step):
+                stream.seek(start)
+                digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
 
 
 def _embedder_revision(skills: SkillsConfig) -> str | None:

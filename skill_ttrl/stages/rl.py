@@ -33,6 +33,7 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.evolve import evolve, warn_if_never
+from skill_ttrl.stages.pin import FOLDER_DIGEST, MODEL_REWARD
 from skill_ttrl.stages.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
@@ -43,7 +44,6 @@ VOTED = "majority"
 """The reward that the votes decide, as `vote.strategy` says."""
 PLAIN = "majority"
 """The strategy that does no more than reward its winner's class."""
-MODEL_REWARD = "model:"
 GIVEN_UP = "Answers that could not be read"
 """Begins the warning of them, which a run gives once."""
 BANK_OFF = "after, bank off"
@@ -255,7 +255,9 @@ def make_reward(bench: Workbench) -> Reward:
     elif bench.config.evolve is not None:
         refuse_ungraded(bench, "There is an evolve section", "Leave it out: no success is known that it could go by.")
     if name.startswith(MODEL_REWARD):
-        scorer = RewardModel(name.removeprefix(MODEL_REWARD), device=str(bench.policy.device))
+        pinned = bench.config.rl.reward_revision or ""
+        commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
+        scorer = RewardModel(name.removeprefix(MODEL_REWARD), revision=commit, device=str(bench.policy.device))
         return build_reward(name, {}, scorer)
     if name != "label":
         return build_reward(name, {})

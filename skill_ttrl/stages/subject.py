@@ -18,15 +18,13 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
 from skill_ttrl.stages.build import REMOTE, evaluation_split, task_content, training_tasks
-from skill_ttrl.stages.pin import data_revision, pin_revisions
+from skill_ttrl.stages.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
 from skill_ttrl.stages.stored import is_stored
 from skill_ttrl.stages.trained import Answering, Trained, find_trained
 from skill_ttrl.types import Task, derive_seed
 
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
-_BLOCKS, _BLOCK = 64, 1 << 20
-"""A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class Subject:
         manifest = self.weights / MANIFEST
         if manifest.is_file():  # it holds the hash of every file
             return f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}"
-        return f"blocks:{_folder_digest(self.weights)}"
+        return f"{FOLDER_DIGEST}{folder_digest(self.weights)}"
 
 
 def find_subject(
@@ -288,6 +286,7 @@ def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConf
     asks = use_bank and config.skills is not None and config.skills.use
     if not asks:
         bare.skills = None
+    bare.rl.reward = "majority"  # nothing is rewarded
     pinned, found = pin_revisions(bare), config.model_copy(deep=True)
     found.model, found.skills = pinned.model, pinned.skills if asks else config.skills
     return found
@@ -295,19 +294,3 @@ def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConf
 
 def _pinned(source: SourceConfig | None) -> SourceConfig | None:
     return None if source is None else source.model_copy(update={"revision": data_revision(source)})
-
-
-def _folder_digest(folder: Path) -> str:
-    """A digest of a model's files that reads a part of the large ones only; notes and hidden files do not count."""
-    digest = hashlib.sha256()
-    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
-        if file.suffix == ".md" or file.name.startswith("."):
-            continue
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        step = max(_BLOCK, (size - _BLOCK) // (_BLOCKS - 1))
-        with file.open("rb") as stream:
-            for start in range(0, size, step):
-                stream.seek(start)
-                digest.update(stream.read(_BLOCK))
-    return digest.hexdigest()

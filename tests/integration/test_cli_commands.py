@@ -420,3 +420,34 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
         assert ("Traceback" in done.stderr) == debug and "Did you mean 'quickstart'" in done.stderr
         assert debug or (done.returncode == 2 and done.stderr.count("\n") == 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_another_user_runs_no_code_and_sends_nothing_before_it_is_trusted(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(trained, foreign)
+    text = (foreign / "config.yaml").read_text()
+    (foreign / "config.yaml").write_text(text.replace("\n  id: math\n", "\n  id: evilmod:Evil-v0\n"))
+    (tmp_path / "evilmod.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    commands: list[list[object]] = [
+        ["ask", foreign, "Compute 1+1."],
+        ["evaluate", foreign],
+        ["evaluate", foreign / "checkpoints" / "sft-000012"],
+        ["collect", "--env", "math", "--agent", foreign, "-o", "episodes.jsonl"],
+        ["export", foreign, "-o", "exported"],
+        ["train", foreign, "-o", foreign, "--resume", "auto"],
+        ["train", foreign / "config.yaml", "--dry-run"],
+        ["rl", "--model", foreign, "-o", "more"],
+        ["doctor", "--config", foreign],
+    ]
+    for words in commands:
+        refused(skillttrl(*words), 4, "import the Python code evilmod:Evil-v0 (env.id)", "--trust", "docs/security.md")
+    for words in (["inspect", foreign], ["configs", "show", foreign], ["vote", foreign / "trajectories.jsonl"]):
+        assert skillttrl(*words).code == 0
+    assert not Path("imported").exists() and "evilmod" not in sys.modules
+    refused(skillttrl("ask", foreign, "Compute 1+1.", "--trust"), 3, "registers no environment")
+    assert Path("imported").exists()
+    assert skillttrl("ask", foreign, "Compute 1+1.", "--set", "env.id=math").code == 0

@@ -121,7 +121,7 @@ main()"""
 
 def test_metadata_names_the_command_and_the_license(site: Path) -> None:
     folder = next(site.glob("skill_ttrl-*.dist-info"))
-    assert "skillttrl = skill_ttrl.cli.main:main" in (folder / "entry_points.txt").read_text(encoding="utf-8")
+    assert "skillttrl = skill_ttrl.cli.entry:main" in (folder / "entry_points.txt").read_text(encoding="utf-8")
     metadata = (folder / "METADATA").read_text(encoding="utf-8")
     assert "License-Expression: Apache-2.0" in metadata
     assert (folder / "licenses" / "LICENSE").is_file()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from types import FrameType
@@ -67,3 +69,19 @@ def test_a_signal_while_the_loop_is_made_or_closed_leaves_nothing_open(
         gc.collect()
     assert not [str(each.message) for each in seen]
     assert begun == (["work"] if place == "close" else [])
+
+
+def test_ctrl_c_while_the_command_line_is_loaded_leaves_quietly() -> None:
+    program = """if True:
+        import os, signal, sys
+        class Stop:  # Ctrl-C at the moment when the heavy part of the command line is looked for
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name == "skill_ttrl.cli.main":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Stop)
+        from skill_ttrl.cli.entry import main
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

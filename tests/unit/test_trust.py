@@ -1,0 +1,200 @@
+"""A foreign run folder: what its config could do, and that nothing of it is done before the user says so."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import TrustError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.read import read_run
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.trust import SUFFIX, powers, trusting
+
+ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY, cache: /home/me/.ssh}"
+HARMLESS = [
+    "name=tests.doors:Doors-v0",
+    "agent.system=note: http://example.org",
+    "env.id=SkillTTRL/ALFWorld-v0",
+    "data.train={path: 'hf:owner/name', revision: 'sha256:abc'}",
+    "data.eval.path=family:add",
+    "model.path=owner/name",
+    "rl.reward=model:owner/name",
+    "rl.reward_revision=blocks:abc",
+    "collect.agent=openai:gpt",
+    "runtime.device=cuda:1",
+    "run.tracker=tensorboard",
+    "skills={bank: 'family:operators', embedder: hash, embedder_model: anything}",
+]
+
+
+def become_another(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    patch.setenv("XDG_STATE_HOME", str(tmp_path / "another-user"))
+
+
+def run_of(folder: Path, *overrides: str) -> Path:
+    RunFolder.create(folder, load_config({}, overrides)).close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "does"),
+    [
+        ("env.id=evilmod:Evil-v0", "env.id", "import the Python code evilmod:Evil-v0"),
+        ("rollout.backend=evilmod:make", "rollout.backend", "import"),
+        ("vote.strategy=evil.mod:vote", "vote.strategy", "import"),
+        ("vote.paraphrase=hf:write", "vote.paraphrase", "import the Python code hf:write"),
+        ("rl.reward=evilmod:reward", "rl.reward", "import"),
+        ("rl.advantage=evilmod:f", "rl.advantage", "import"),
+        ("rl.loss=evilmod:f", "rl.loss", "import"),
+        ("rl.stop_rule=evilmod:f", "rl.stop_rule", "import"),
+        ("skills.embedder=evilmod:E", "skills.embedder", "import"),
+        ("skills.merger=evilmod:M", "skills.merger", "import"),
+        ("skills.extractor=evilmod:X", "skills.extractor", "import"),
+        ("distill.teacher=evilmod:T", "distill.teacher", "import"),
+        ("collect.agent=evilmod:Player", "collect.agent", "import"),
+        ("data.train.path=family:evilmod:F", "data.train.path", "import the Python code evilmod:F"),
+        ("env.kwargs={nouns: 'evilmod:N'}", "env.kwargs.nouns", "import"),
+        ("env.kwargs={source: {path: 'family:evilmod:F'}}", "env.kwargs.source.path", "import"),
+        ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
+        ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
+        ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
+        ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
+        ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
+        ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
+        ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
+        ("vllm.transfer_folder=/home/me", "vllm.transfer_folder", "write weights to the folder /home/me"),
+        ("run.tracker=wandb", "run.tracker", "with your login"),
+        ("endpoints.policy.model=m", "endpoints.policy.base_url", "your default openai address"),
+        (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.base_url", "send prompts to http://evil.example/v1"),
+        (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.api_key_env", "AWS_SECRET_ACCESS_KEY"),
+        (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.cache", "write files to the folder /home/me/.ssh"),
+    ],
+)
+def test_a_setting_with_power_is_named_and_refused_in_a_foreign_run(
+    override: str, key: str, does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert does in powers(load_config({}, [override]).stated())[key]
+    run = run_of(tmp_path / "run", override)
+    assert load_config(run) == load_config({}, [override])  # the user's own
+    become_another(monkeypatch, tmp_path)
+    with pytest.raises(TrustError, match="--trust") as caught:
+        load_config(run)
+    assert does in str(caught.value) and f"({key})" in str(caught.value)
+
+
+def test_a_foreign_run_is_refused_by_any_name_and_obeyed_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path / "run", "env.id=evilmod:Evil-v0")
+    become_another(monkeypatch, tmp_path)
+    for source in (run, str(run), run / "config.yaml", str(run / "config.yaml")):
+        with pytest.raises(TrustError, match="--trust"):
+            load_config(source)
+    with trusting():
+        assert load_config(run).env.id == "evilmod:Evil-v0"
+    assert load_config(run, trust=True).env.id == "evilmod:Evil-v0"
+
+
+def test_what_runs_no_code_and_sends_nothing_needs_no_signature(tmp_path: Path) -> None:
+    assert powers(load_config({}, HARMLESS).stated()) == {}
+    assert not list(run_of(tmp_path / "run", *HARMLESS).glob(f"*{SUFFIX}"))
+
+
+def test_defaults_have_no_power() -> None:
+    whole: dict[str, Any] = SkillTTRLConfig(skills={}, evolve={}).model_dump(mode="json")  # type: ignore[arg-type]
+    assert powers(whole) == {}
+
+
+def test_a_changed_config_is_nobody_s(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "env.id=mine:Mine-v0")
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    assert load_config(moved).env.id == "mine:Mine-v0"
+    text = (moved / "config.yaml").read_text().replace("mine:Mine-v0", "evilmod:Evil-v0")
+    (moved / "config.yaml").write_text(text)
+    with pytest.raises(TrustError, match="evilmod:Evil-v0"):
+        load_config(moved)
+
+
+def test_a_forged_or_damaged_signature_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path / "run", "env.id=mine:Mine-v0")
+    signature = run / f"config.yaml{SUFFIX}"
+    for forged in (
+        b"",
+        b"\xff\xfe" * 99,
+        b"0" * 64,
+        signature.read_bytes()[:-9],
+        b"\n" * 20_000 + signature.read_bytes(),
+    ):
+        signature.write_bytes(forged)
+        with pytest.raises(TrustError):
+            load_config(run)
+
+
+def test_what_the_user_sets_is_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path / "run", f"endpoints.policy={ENDPOINT}", "env.id=evilmod:Evil-v0")
+    become_another(monkeypatch, tmp_path)
+    assert load_config(run, ["endpoints.policy=null", "env.id=mine:Mine-v0"]).env.id == "mine:Mine-v0"
+    with pytest.raises(TrustError, match=r"evil\.example") as caught:
+        load_config(run, ["endpoints.policy.api_key_env=MY_KEY", "endpoints.policy.cache=null", "env.id=math"])
+    assert "evilmod" not in str(caught.value) and "MY_KEY" not in str(caught.value)
+
+
+def test_a_foreign_run_is_shown_without_trust_and_nothing_of_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')")
+    run = run_of(tmp_path / "run", "env.id=evilmod:Evil-v0")
+    become_another(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert read_run(run).config.env.id == "evilmod:Evil-v0"
+    assert inspect(run).kind == "run"
+    assert inspect(run / "config.yaml").kind == "config"
+    with RunFolder.open(run) as folder:  # only compared
+        folder.belongs_to(load_config({}, ["env.id=evilmod:Evil-v0"]))
+    assert "evilmod" not in sys.modules
+
+
+def test_a_config_that_is_replaced_before_training_is_signed_anew(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "env.id=mine:Mine-v0")
+    with RunFolder.open(run) as folder:
+        folder.take_config(load_config({}, ["env.id=mine:Other-v0"]), "env: {id: 'mine:Other-v0'}\n")
+    assert load_config(run).env.id == load_config(run / "config_source.yaml").env.id == "mine:Other-v0"
+
+
+def test_without_a_place_for_the_key_a_run_is_made_and_says_why_it_is_unsigned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run = run_of(tmp_path / "run", "env.id=mine:Mine-v0")
+    with pytest.raises(TrustError, match=r"unsigned: cannot keep a key in .*Not a directory"):
+        load_config(run)
+
+
+def test_the_key_is_this_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    become_another(monkeypatch, tmp_path)
+    run_of(tmp_path / "run", "env.id=mine:Mine-v0")
+    (key,) = (tmp_path / "another-user" / "skill-ttrl").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.read_bytes().hex() not in (tmp_path / "run" / f"config.yaml{SUFFIX}").read_text()
+
+
+def test_a_foreign_bank_imports_no_embedder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')")
+    SkillBank(tmp_path / "bank", embedder="evilmod:E").close()
+    become_another(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with SkillBank.open(tmp_path / "bank", read_only=True) as bank:
+        assert list(bank) == []
+        with pytest.raises(TrustError, match="evilmod:E"):
+            bank.search("anything")
+    with SkillBank.open(tmp_path / "bank", read_only=True, embedder="hash") as bank:
+        assert bank.search("anything") == []
