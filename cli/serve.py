@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console, RenderableType
@@ -81,7 +82,7 @@ def serve(
 ) -> None:
     """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and keep them running until a signal."""
     from skill_ttrl.config import load_config
-    from skill_ttrl.stages.serve import Serving, of_recipe, plan
+    from skill_ttrl.stages.serve import Serving, keyed, of_recipe, plan
     from skill_ttrl.stages.supervise import STATE_FILE, Patience, Supervisor
 
     if config is not None:
@@ -104,8 +105,8 @@ def serve(
     }
     given = {name: value for name, value in asked.items() if value is not None}
     serving = replace(serving, replicas=replicas, port=port, host=host, **given)
-    jobs = plan(serving)
-    with ServeView(Console(stderr=True), as_json=as_json, state=log_dir / STATE_FILE) as view:
+    view = ServeView(Console(stderr=True), as_json=as_json, state=log_dir / STATE_FILE)
+    with keyed(plan(serving)) as jobs, view:
         patience = Patience(start=serving.start_timeout)
         Supervisor(jobs, log_dir, patience=patience, changed=view.show, notice=view.notice).run()
 
@@ -148,7 +149,7 @@ class ServeView:
             addresses = ",".join(each.job.address for each in watched)
             self._line(
                 "Ready. Use them from another terminal with: --set rollout.backend=vllm --set vllm.mode=server "
-                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them."
+                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them.{_about_key(watched)}"
             )
 
     def notice(self, text: str) -> None:
@@ -157,6 +158,18 @@ class ServeView:
 
     def _line(self, text: str, style: str | None = None) -> None:
         self._console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _about_key(watched: Sequence[Watched]) -> str:
+    """Where other clients find the key; nothing where it is in the environment, as the user knows."""
+    from skill_ttrl.llm.server_key import given_key, key_file
+
+    first = key_file(urlsplit(watched[0].job.address).port or 0)
+    return (
+        ""
+        if given_key()
+        else f" They ask for a key, which Skill-TTRL finds by itself; for other clients it is in {first}."
+    )
 
 
 def servers_table(watched: Sequence[Watched]) -> Table:

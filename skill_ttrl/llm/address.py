@@ -6,7 +6,6 @@ memory only: `scrubbed` takes it out of whatever a server says before anybody se
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.config_backends import plain_address
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.failures import Unreadable
+from skill_ttrl.llm.server_key import found_key, is_here
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"
@@ -74,7 +74,8 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
                 "environment variable OPENAI_API_VERSION."
             )
     key_variable = config.api_key_env or ("AZURE_OPENAI_API_KEY" if azure else "OPENAI_API_KEY")
-    key = (key or os.environ.get(key_variable, "")).strip()
+    own = found_key(base_url) if config.api_key_env is None and not azure else ""
+    key = (key or own or os.environ.get(key_variable, "")).strip()
     host = urlsplit(base_url).netloc
     if not key:
         if azure or config.api_key_env is not None or host == urlsplit(OPENAI).netloc:
@@ -109,16 +110,6 @@ def connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     if config.provider == "azure":
         return openai.AsyncAzureOpenAI(azure_endpoint=address.base_url, api_version=address.api_version, **common)
     return openai.AsyncOpenAI(base_url=address.base_url, **common)
-
-
-def is_here(name: str) -> bool:
-    """Whether a host's name is this machine's own: no proxy can reach what it names."""
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:

@@ -7,7 +7,6 @@ comes from (`vllm_side/skillttrl_guard.py`); a server that was not started by `s
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,8 @@ from typing import Any
 import httpx
 
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
-KEY_VARIABLE = "SKILLTTRL_SERVER_KEY"
 PROCESS_HEADER = "x-skillttrl-process"
 LOOK_EVERY, LOOK_TIMEOUT = 20.0, 20.0
 """Seconds after which a server that has not answered yet is looked after, and in which it must say that it is well."""
@@ -92,7 +91,7 @@ class Server:
 
     def _sent(self, method: str, path: str, **how: Any) -> httpx.Response:
         try:
-            return self.client.request(method, self.address + path, **how)
+            return self.client.request(method, self.address + path, headers=key_headers(self.address), **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
 
@@ -105,12 +104,6 @@ class Server:
         return found if isinstance(found, dict) else {}
 
 
-def headers() -> dict[str, str]:
-    """The key, where the environment holds one."""
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
 @cache
 def _trust() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)  # reading the certificates takes longer than many a request
@@ -118,14 +111,14 @@ def _trust() -> ssl.SSLContext:
 
 def open_client() -> httpx.Client:
     """For what is said one after the other. Servers are asked directly, whatever proxy the environment names."""
-    return httpx.Client(headers=headers(), verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
+    return httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
 
 
 def open_async_client() -> httpx.AsyncClient:
     """For many requests at once; how long an answer may take is decided by `ask`."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)
-    return httpx.AsyncClient(headers=headers(), verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
+    return httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
 
 
 def refuse_error(response: httpx.Response, address: str, path: str) -> None:
@@ -159,7 +152,7 @@ async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]
         EndpointError: it refuses the request.
     """
     path = "/v1/completions"
-    asked = asyncio.ensure_future(client.post(server.address + path, json=body))
+    asked = asyncio.ensure_future(client.post(server.address + path, json=body, headers=key_headers(server.address)))
     try:
         while not (await asyncio.wait({asked}, timeout=LOOK_EVERY))[0]:
             (await client.get(server.address + "/health", timeout=LOOK_TIMEOUT)).raise_for_status()

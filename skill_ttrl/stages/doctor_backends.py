@@ -7,7 +7,6 @@ sent to nobody but the host that they are for, and are never shown; what a host 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import urllib.error
 import urllib.request
@@ -60,7 +59,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an address once. Whatever happens is told, never raised."""
-    from skill_ttrl.llm.address import is_here
+    from skill_ttrl.llm.server_key import is_here
 
     try:
         direct = [urllib.request.ProxyHandler({})] if is_here(urlsplit(address).hostname or "") else []
@@ -161,11 +160,10 @@ def _servers(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _server(config: SkillTTRLConfig, address: str) -> Check:
-    from skill_ttrl.llm.vllm_http import KEY_VARIABLE
+    from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
     name = f"vllm server {address}"
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = key_headers(address)
     well = ask(f"{address}/health", headers)
     if well.status != 200:
         said = well.problem or f"HTTP {well.status} at /health"
@@ -173,7 +171,7 @@ def _server(config: SkillTTRLConfig, address: str) -> Check:
         return Check(name, "fail", f"not ready: {said}", advice)
     listed = ask(f"{address}/v1/models", headers)
     if listed.status in (401, 403):
-        state = "was refused" if key else "is not set"
+        state = "was refused" if headers else "is not set"
         return Check(
             name, "fail", f"it asks for a key; {KEY_VARIABLE} {state}", f"Set {KEY_VARIABLE} to the server's key."
         )

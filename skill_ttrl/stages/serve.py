@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import skill_ttrl
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.vllm_http import KEY_VARIABLE
+from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_here
 from skill_ttrl.llm.vllm_transfer import transfer_folder
 from skill_ttrl.runs.cores import cores
 from skill_ttrl.runs.files import explaining
@@ -166,6 +167,20 @@ def plan(serving: Serving) -> list[Job]:
     return jobs
 
 
+@contextmanager
+def keyed(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """The servers with the key that they are to ask for: the environment's, else one that is drawn for this user's clients.
+
+    Raises:
+        ConfigError: a drawn key cannot be kept.
+    """
+    if given_key():
+        yield list(jobs)
+        return
+    with drawn_key([urlsplit(job.address).port or 0 for job in jobs]) as key:
+        yield [replace(job, environment={**job.environment, KEY_VARIABLE: key}) for job in jobs]
+
+
 def find_model(path: str) -> str:
     """The folder of a model, a run's newest checkpoint among them; what can only be the name of a hub's model stays.
 
@@ -269,11 +284,7 @@ def _refuse_taken(host: str, port: int) -> None:
 
 
 def _refuse_open_host(host: str) -> None:
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local and not os.environ.get(KEY_VARIABLE, "").strip():
+    if not is_here(host) and not given_key():
         raise ConfigError(
             f"--host {host} lets other machines in, and whoever gets in can change the weights. Set the environment variable "
             f"{KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."

@@ -37,8 +37,8 @@ class Job:
     """Base of its HTTP interface; `/health` there answers 200 once it is ready."""
     command: tuple[str, ...]
     log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """On top of this process's own."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """On top of this process's own; a key may be in it."""
     gpus: str = ""
     """Those it may use, for the eye."""
 

@@ -24,6 +24,7 @@ import torch
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.llm.vllm_fleet import Fleet
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
@@ -112,7 +113,7 @@ class Served:
     @property
     def running(self) -> int:
         """Requests that it has and has not answered."""
-        text = httpx.get(f"{self.address}/metrics", trust_env=False, timeout=60).text
+        text = httpx.get(f"{self.address}/metrics", headers=key_headers(self.address), trust_env=False, timeout=60).text
         names = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
         found = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(names)]
         assert len(found) == 2
@@ -308,7 +309,9 @@ def _look_at(run: Path) -> None:
 
 
 def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, served: Served, tmp_path: Path) -> None:
-    (model,) = httpx.get(f"{served.address}/v1/models", trust_env=False, timeout=60).json()["data"]
+    (model,) = httpx.get(
+        f"{served.address}/v1/models", headers=key_headers(served.address), trust_env=False, timeout=60
+    ).json()["data"]
     path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
     endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
     config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"dialect": "vllm"}})

@@ -18,6 +18,7 @@ import pytest
 from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 from skill_ttrl.llm.load import save_model
+from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.llm.usage import accounting
 from skill_ttrl.skills.asking import Models
 from skill_ttrl.skills.extractor import Solved, make_extractor
@@ -64,7 +65,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
             if line == "}\n":
                 break
         url = json.loads("".join(lines))["servers"][0]["address"] + "/v1"
-        (model,) = httpx.get(f"{url}/models", trust_env=False).json()["data"]
+        (model,) = httpx.get(f"{url}/models", headers=key_headers(url), trust_env=False).json()["data"]
         yield EndpointConfig(model=model["id"], base_url=url, max_tokens=300, max_retries=0)
     finally:
         process.terminate()

@@ -25,6 +25,7 @@ from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.load import save_model
 from skill_ttrl.llm.replies import Reply
+from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.llm.usage import DELIVERED, Ledger
 from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
@@ -82,7 +83,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             if line == "}\n":
                 break
         address = json.loads("".join(lines))["servers"][0]["address"]
-        models = httpx.get(f"{address}/v1/models", trust_env=False).json()["data"]
+        models = httpx.get(f"{address}/v1/models", headers=key_headers(address), trust_env=False).json()["data"]
         yield Engine(address, models[0]["id"], HFBackend(model.eval(), tokenizer))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
+from skill_ttrl.config import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.embedded import build_tokenizer
+from skill_ttrl.llm.load import load_model
 from skill_ttrl.llm.reward_model import RewardModel
+from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.stages.pin import pin_revisions, take_revisions
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 
@@ -61,3 +66,27 @@ def test_a_classifier_with_several_outputs_is_refused(tmp_path: Path) -> None:
 def test_a_missing_model_is_named() -> None:
     with pytest.raises(ModelError, match="nowhere"):
         RewardModel("./nowhere", device="cpu")
+
+
+def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None:
+    path = save_model(tmp_path / "rm", outputs=1)
+    config = load_config({"model": {"path": "embedded"}, "rl": {"reward": f"model:{path}"}})
+    pinned = pin_revisions(config)
+    assert pinned.rl.reward_revision is not None and pinned.rl.reward_revision.startswith("blocks:")
+    assert config_differences(pinned, config) == []
+    assert pin_revisions(take_revisions(config, pinned)) == pinned
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ModelError, match="is not the one this run was made with"):
+        pin_revisions(take_revisions(config, pinned))
+
+
+def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+    path = save_model(tmp_path / "rm", outputs=1)
+    weights = path / "model.safetensors"
+    torch.save(load_file(weights), path / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(ModelError, match="safetensors"):
+        RewardModel(str(path), device="cpu")
+    with pytest.raises(ModelError, match="safetensors"):
+        load_model(ModelConfig(path=str(path)), device="cpu")

@@ -16,15 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config import load_config
+from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
+from skill_ttrl.llm.address import find_address
+from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
+from skill_ttrl.llm.vllm_http import Server
 from skill_ttrl.llm.vllm_side.launch import parse, set_environment, vllm_arguments
 from skill_ttrl.llm.vllm_side.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
-from skill_ttrl.stages.serve import LAUNCHER, Serving, ask_interpreter, find_model, of_recipe, plan
+from skill_ttrl.stages.serve import LAUNCHER, Serving, ask_interpreter, find_model, keyed, of_recipe, plan
 from skill_ttrl.stages.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
 
 SERVER = f"""
@@ -290,6 +294,59 @@ def test_a_server_for_others_wants_a_key(tmp_path: Path, monkeypatch: pytest.Mon
     (planned,) = plan(serving(tmp_path, host="0.0.0.0"))
     assert planned.address.startswith("http://127.0.0.1:")
     assert "a-secret" not in " ".join(planned.command) + str(planned.environment)
+
+
+def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    plain = Job("http://127.0.0.1:8123", ("serve",), tmp_path / "log", {"OTHER": "1"})
+    with keyed([plain]) as (job,):
+        key = job.environment["SKILLTTRL_SERVER_KEY"]
+        assert job.environment["OTHER"] == "1" and len(key) > 30 and key not in repr(job)
+        file = key_file(8123)
+        assert file.is_relative_to(tmp_path) and file.read_text() == key
+        assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o077 == 0
+        for address in ("http://127.0.0.1:8123", "http://localhost:8123/v1"):
+            assert key_headers(address) == {"Authorization": f"Bearer {key}"}
+        for other in ("http://127.0.0.1:8124", "http://10.0.0.1:8123", "http://evil.example:8123", "http://127.0.0.1"):
+            assert key_headers(other) == {}
+        policy = EndpointConfig(model="policy", base_url="http://127.0.0.1:8123/v1")
+        assert find_address(policy, "policy").key == key
+    assert not file.exists() and key_headers("http://127.0.0.1:8123") == {}
+    with keyed([plain]) as (again,):
+        assert again.environment["SKILLTTRL_SERVER_KEY"] != key
+    monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "a-secret")
+    with keyed([plain]) as jobs:
+        assert jobs == [plain] and not file.exists()  # a given key passes by the environment alone
+    assert key_headers("http://10.0.0.1:8123") == {"Authorization": "Bearer a-secret"}
+
+
+def test_the_key_is_sent_with_every_request_to_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    given: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        given.append(request.headers.get("authorization"))
+        return httpx.Response(200, json={})
+
+    client = httpx.Client(transport=httpx.MockTransport(answer))
+    with drawn_key([8123]) as key:
+        for port in (8123, 8124):
+            server = Server(f"http://127.0.0.1:{port}", client)
+            server.post("/pause")
+            server.get("/weight_info")
+    assert given == [f"Bearer {key}", f"Bearer {key}", None, None]
+
+
+def test_where_no_key_can_be_kept_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="Set the environment variable SKILLTTRL_SERVER_KEY"), drawn_key([8123]):
+        raise AssertionError("a key was drawn")
 
 
 def test_what_is_served_is_looked_at(tmp_path: Path) -> None:
