@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """The next value; what is refused is refused before it is built."""
-        event: Any = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
         if event.tag is not None:

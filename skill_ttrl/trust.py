@@ -138,8 +138,10 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
 
 def _loads_files(skills: Mapping[str, Any]) -> bool:
     """Whether an embedder is loaded from files other than those of the default one."""
-    named = skills.get("embedder", "sentence-transformers") == "sentence-transformers"
-    return named and skills["embedder_model"] != DEFAULT_EMBEDDER
+    return (
+        skills.get("embedder", "sentence-transformers") == "sentence-transformers"
+        and str(skills["embedder_model"]) != DEFAULT_EMBEDDER
+    )
 
 
 def _of_text(key: str, value: str) -> dict[str, str]:
