@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from skill_ttrl.cli.envs import ENV_RULE
 from skill_ttrl.cli.output import print_json
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.hostile import visible
+
+if TYPE_CHECKING:
+    from skill_ttrl.runs.report import Summary
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
 MaybeSource = Annotated[
@@ -283,9 +286,8 @@ def _sft_beside(bank: Path) -> Path:
 def _run(
     source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool, dry_run: bool
 ) -> None:
-    from skill_ttrl.cli.views import RunView, closing_lines, summary_table
+    from skill_ttrl.cli.views import RunView
     from skill_ttrl.config import load_config, read_config_text, verified_note
-    from skill_ttrl.runs.beside import beside_lines
 
     config = load_config(source, overrides)
     text, where = read_config_text(source)
@@ -312,6 +314,14 @@ def _run(
     if as_json:
         print_json(summary)
         return
+    show_outcome(screen, summary, folder)
+
+
+def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
+    """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
+    from skill_ttrl.cli.views import closing_lines, summary_table
+    from skill_ttrl.runs.beside import beside_lines
+
     screen.print(summary_table(summary))
     for line in closing_lines(summary, beside_lines(folder)):
         screen.print(visible(line), markup=False, highlight=False)

@@ -195,6 +195,12 @@ def test_commands_page_is_that_of_the_code() -> None:
     assert page == made, "run: python docs/generate_cli.py"
 
 
+def test_what_the_readme_shows_of_the_quickstart_is_what_it_prints() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "docs" / "generate_quickstart.py"))["with_output"](readme)
+    assert readme == made, "run: python docs/generate_quickstart.py"
+
+
 def test_thresholds_of_the_warnings_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "voting.md").read_text(encoding="utf-8")
     for name in ("WEAK_AGREEMENT", "HIGH_FLIP_RATE"):
