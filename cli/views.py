@@ -184,7 +184,7 @@ def summary_table(summary: Summary) -> Table:
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, cost, warnings."""
-    from skill_ttrl.runs.report import change_lines, usage_lines, vote_line
+    from skill_ttrl.runs.report import change_lines, skill_lines, usage_lines, vote_line
 
     lines = change_lines(summary)
     worth = summary.intervals.get("bank_worth")
@@ -192,6 +192,7 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
         difference = summary.accuracy_after - summary.accuracy_bank_off
         lines.append(f"What the skill bank is worth: {difference:+.3f}{interval(worth)}, paired over problems.")
     lines += [text for text in (vote_line(summary),) if text is not None]
+    lines += skill_lines(summary)
     lines += [*([summary.stopped] if summary.stopped else []), *beside]
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import SCHEMA_VERSION
 from skill_ttrl.types import from_json
@@ -62,7 +63,8 @@ class Summary:
     accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """(low, high) of the figure named; paired differences are `accuracy_change`, `majority_change`, `greedy_change` and
-    `score_change`, after - before, and `bank_worth`, after - bank off."""
+    `score_change`, after - before, and, of avg@k and
+    maj@k, `bank_worth` and `bank_majority`, after - bank off."""
     confidence: float = 0.95
     """Level of the intervals."""
     label_accuracy: float | None = None
@@ -88,6 +90,15 @@ class Summary:
     bank_skills: int | None = None
     """Skills in the bank at the end."""
     bank_version: int | None = None
+    bank_votes: dict[str, float] = field(default_factory=dict)
+    """The trained policy's votes on the problems measured on, with its bank and without: `agreement`, `majority` (maj@k), the same with
+    `_bank_off`, and `other_winners`, the share of problems with another winner. Empty without votes or bank."""
+    skill_rollouts: int = 0
+    """Rollouts of the reinforcement phase that skills could be given to."""
+    skill_exposure: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By skill id: rollouts that it was given to, in the prompt or because they asked, and those of them that won."""
+    skills_never_given: int = 0
+    """Skills in the bank at the end that no rollout was given."""
     skill_use_before: dict[str, float] = field(default_factory=dict)
     """Shares of the evaluation's tries that asked the bank, were answered, wrote a skill."""
     skill_use_after: dict[str, float] = field(default_factory=dict)
@@ -198,6 +209,18 @@ def vote_line(summary: Summary) -> str | None:
     return f"{text}."
 
 
+def skill_lines(summary: Summary) -> list[str]:
+    """What the votes are without the bank, and which skills the rollouts were given."""
+    lines, votes = [], summary.bank_votes
+    if votes:
+        text = f"Votes with the skill bank (without it): agreement {votes['agreement']:.3f} ({votes['agreement_bank_off']:.3f})"
+        if "majority" in votes:
+            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_bank_off']:.3f})"
+        lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
+    exposed = exposure_line(summary.skill_rollouts, summary.skill_exposure, summary.skills_never_given)
+    return [*lines, *([] if exposed is None else [exposed])]
+
+
 def sentence(text: str) -> str:
     """`text` with a capital first letter, the rest as it is."""
     return text[:1].upper() + text[1:]
@@ -221,7 +244,9 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
         if name.endswith("_change"):
             continue
         lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
-    lines += [f"- {text}" for text in (*change_lines(summary), vote_line(summary)) if text is not None]
+    lines += [
+        f"- {text}" for text in (*change_lines(summary), vote_line(summary), *skill_lines(summary)) if text is not None
+    ]
     if summary.seconds:
         lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
     lines += [f"- {text}" for text in usage_lines(summary.usage)]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.operators import bank_family
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
+from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.files import write_folder
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.access import SkillAccess
@@ -59,6 +60,8 @@ class RunBank:
     bank: SkillBank
     models: Models = field(default_factory=Models)
     """Language models that may be asked."""
+    exposure: Exposure = field(default_factory=Exposure)
+    """Which skills the training's rollouts were given."""
     evolver: Evolver | None = None
     """What lets failures change the bank; None where nothing does."""
     notices: list[str] = field(default_factory=list)
@@ -113,6 +116,7 @@ class RunBank:
         Raises:
             EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
+        self.exposure.see(groups, [winning(group) for group in groups])
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
         if self.config.update == "none" and self.evolver is not None:
             self._count_uses(groups, step)
@@ -200,7 +204,7 @@ class RunBank:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of the bank, JSON-able."""
         evolving = {} if self.evolver is None else {"evolve": self.evolver.state_dict()}
-        return {"bank_version": self.version, **evolving}
+        return {"bank_version": self.version, "exposure": self.exposure.state_dict(), **evolving}
 
     def close(self) -> None:
         """Close the bank and its index."""

@@ -16,9 +16,10 @@ from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.usage import USAGE, read_usage, usage_report
 from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
+from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_jsonl, read_run, whole_lines
-from skill_ttrl.runs.report import ASKED, learned_by, summary_rows, usage_lines
+from skill_ttrl.runs.report import ASKED, learned_by, skill_lines, summary_rows, usage_lines
 from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.runs.trajectory_file import beside
 from skill_ttrl.runs.trajectory_file import read_identity as read_made_with
@@ -27,6 +28,8 @@ from skill_ttrl.skills.formats import holds_records
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.types import Skill, Trajectory, first_problem, from_json
 
+COVERAGE = "coverage.json"
+"""Of a cold start from episodes: what its demonstrations show."""
 MAX_CELL = 80
 """Longest text of a cell in characters."""
 COLUMNS = (
@@ -134,12 +137,29 @@ def _run(path: Path) -> Inspection:
         others = {label: after for label, _, after in summary_rows(other.summary)}
         columns = (*columns, f"after, {learned_by(other.summary)}")
         rows = [(*row, _short(others.get(row[0]))) for row in rows]
-    told = [*([summary.stopped] if summary.stopped else []), *beside_lines(path), *summary.warnings] if summary else []
+    told = (
+        [*([summary.stopped] if summary.stopped else []), *skill_lines(summary), *beside_lines(path), *summary.warnings]
+        if summary
+        else []
+    )
     if asked := _asked(path):
         facts["models behind addresses"] = asked
     if bank := run_bank(path):
         facts["skill bank"] = bank
+    if shown := _demonstrated(path / COVERAGE):
+        facts["skills in demonstrations"] = shown
     return Inspection("run", str(path), facts, columns, rows, [*found.notes, *told])
+
+
+def _demonstrated(file: Path) -> str:
+    """Which skill the demonstrations show most; empty where there are none, or none with skills."""
+    if not file.is_file():
+        return ""
+    try:
+        found = json.loads(file.read_bytes())
+        return most_shown(found["skills_shown"], found["examples"]) if found["skills_shown"] else ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
 
 
 def _asked(folder: Path) -> str:

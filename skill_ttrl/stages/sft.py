@@ -19,6 +19,7 @@ from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
+from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.read import read_jsonl
@@ -215,7 +216,7 @@ def said_of(found: Coverage) -> str:
     bare = f" {found.without_skills:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
     return (
         f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"
-        + (bare if found.skills_shown else "")
+        + (f"{bare} Most shown: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
     )
 
 

@@ -18,6 +18,7 @@ from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spend
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
+from skill_ttrl.runs.exposure import Exposure, exposure_warning
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.identity import config_differences, read_run_json, some
 from skill_ttrl.runs.interrupt import StopSignal
@@ -32,6 +33,7 @@ from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
+from skill_ttrl.stages.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.evolve import make_evolver
@@ -118,6 +120,7 @@ def run(
                 )
                 stack.callback(bench.close)
                 if bank is not None and "rl" in config.phases:
+                    bank.exposure = Exposure(state.get("exposure"))
                     bank.evolver = make_evolver(bench, state)
                 learn = []
                 for name in learning:
@@ -294,6 +297,10 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     rows = _rows(path / "metrics.jsonl")
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
+    intervals = _intervals(config, before, after, bank_off)
+    control = bank_votes(after, bank_off) if votes else {}
+    exposure = run.bench.bank.exposure if run.bench.bank else Exposure()
+    signs = bank_warning(control, intervals.get("bank_majority")), exposure_warning(exposure.rollouts, exposure.given)
     return Summary(
         name=config.name,
         seed=config.seed,
@@ -314,6 +321,10 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         accuracy_bank_off=bank_off.accuracy if bank_off else None,
         bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
         bank_version=run.bench.bank.version if run.bench.bank else None,
+        bank_votes=control,
+        skill_rollouts=exposure.rollouts,
+        skill_exposure=exposure.given,
+        skills_never_given=exposure.never([skill.id for skill in run.bench.bank.bank]) if run.bench.bank else 0,
         skill_use_before=before.skill_use if before else {},
         skill_use_after=after.skill_use if after else {},
         pass_at_k_before=before.pass_at_k if before else {},
@@ -322,7 +333,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         by_type_after={kind: found.accuracy for kind, found in after.by_type.items()} if after else {},
         accuracy_by_temperature_before=before.by_temperature if before else {},
         accuracy_by_temperature_after=after.by_temperature if after else {},
-        intervals=_intervals(config, before, after, bank_off),
+        intervals=intervals,
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
         agreement=last.get("majority_ratio") if votes else None,
@@ -334,7 +345,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         flip_rate=_mean(voted, "flip_rate"),
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
-        warnings=run.warnings,
+        warnings=[*run.warnings, *(each for each in signs if each is not None)],
         stopped=failed or (stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None),
         versions=summary_versions(read_run_json(path)),
         usage=current_ledger().report(),
@@ -351,7 +362,8 @@ def _intervals(
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
     pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
-    for name, (figure, one, other) in (pairs | {"bank_worth": ("accuracy", bank_off, after)}).items():
+    pairs |= {"bank_worth": ("accuracy", bank_off, after), "bank_majority": ("majority", bank_off, after)}
+    for name, (figure, one, other) in pairs.items():
         if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
             of = HEADLINES[figure]
             _, low, high = paired_difference(

@@ -16,6 +16,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.runs.progress import SilentProgress
 from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import read_summary
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
 from skill_ttrl.stages.bank import skill_figures
@@ -42,6 +43,16 @@ def trained(tiny_skills_yaml: Path, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("runs") / "trained"
     train.run(load_config(tiny_skills_yaml), folder)
     return folder
+
+
+def test_the_run_s_end_says_how_many_rollouts_were_given_each_skill(
+    trained: Path,
+) -> None:
+    summary = read_summary(trained)
+    counts = [count for count, _ in summary.skill_exposure.values()]
+    assert sum(counts) > 0 and max(counts) <= summary.skill_rollouts and summary.skills_never_given
+    notes = inspect(trained).notes
+    assert any(text.startswith("Skills given to") for text in notes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""How often each skill was given to the rollouts of a training, and how often these won: who fills the prompts, and who is never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from skill_ttrl.runs.statistics import wilson_interval
+from skill_ttrl.types import Group
+
+Given = Mapping[str, tuple[int, int]]
+"""By skill id: rollouts that it was given to, and those of them that won."""
+MOST = 0.5
+"""Share of the rollouts from which on a skill fills most prompts."""
+SELDOM = 0.1
+"""Share below which one goes unseen."""
+LEAST_ROLLOUTS = 5
+"""Rollouts that it takes to say of a skill that it serves better."""
+SHOWN = 5
+
+
+class Exposure:
+    """Counts over a run, a skill at most once a rollout.
+
+    Args:
+        state: what `state_dict` gave, to go on; None to begin.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self.rollouts = int(state.get("rollouts", 0))
+        """All rollouts, those without a skill included."""
+        self.given: dict[str, tuple[int, int]] = {name: (n, won) for name, (n, won) in state.get("given", {}).items()}
+
+    def see(self, groups: Sequence[Group], won: Sequence[Sequence[bool]]) -> None:
+        """Count a step's rollouts; `won` says of each whether it won."""
+        for group, row in zip(groups, won, strict=True):
+            for trajectory, has_won in zip(group.trajectories, row, strict=True):
+                self.rollouts += 1
+                for name in dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)):
+                    count, wins = self.given.get(name, (0, 0))
+                    self.given[name] = (count + 1, wins + has_won)
+
+    def never(self, bank: Collection[str]) -> int:
+        """Skills of the bank that no rollout was given."""
+        return sum(name not in self.given for name in bank)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint."""
+        return {"rollouts": self.rollouts, "given": {name: list(count) for name, count in self.given.items()}}
+
+
+def exposure_line(rollouts: int, given: Given, never: int = 0) -> str | None:
+    """Which skills the rollouts were given most, with the share of these that won; None where none was given."""
+    if not given or not rollouts:
+        return None
+    ordered = sorted(given, key=lambda name: (-given[name][0], name))
+    found = ", ".join(f"{name} {_said(given[name])}" for name in ordered[:SHOWN])
+    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
+    unseen = f"; {never} of the bank never" if never else ""
+    return f"Skills given to {rollouts:,} rollouts: {found}{more}{unseen}."
+
+
+def most_shown(shown: Mapping[str, int], examples: int) -> str:
+    """Which skill stands in the most prompts of demonstrations, and how many skills stand in none; `shown` holds all of the bank."""
+    top = max(shown, key=lambda name: (shown[name], name))
+    unseen = sum(not count for count in shown.values())
+    none = f"; {unseen} of {len(shown)} skills in none" if unseen else ""
+    return f"{top} in {shown[top]:,} of {examples:,} prompts{none}"
+
+
+def exposure_warning(rollouts: int, given: Given) -> str | None:
+    """A warning where one skill is in most rollouts while another that nearly none sees wins more, surely; else None."""
+    if not given or not rollouts:
+        return None
+    top = max(given, key=lambda name: (given[name][0], name))
+    count, wins = given[top]
+    if count < MOST * rollouts:
+        return None
+    better = {
+        name: won / n
+        for name, (n, won) in given.items()
+        if LEAST_ROLLOUTS <= n < SELDOM * rollouts and wilson_interval(won, n)[0] > wins / count
+    }
+    if not better:
+        return None
+    best = max(better, key=lambda name: (better[name], name))
+    return (
+        f"One skill fills most prompts: {top} was given to {count:,} of {rollouts:,} rollouts, of which {wins / count:.2f} won; {best} to "
+        f"{given[best][0]:,}, of which {better[best]:.2f} won. The embedder hash matches words, not meaning: try "
+        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by records; see docs/retrieval.md."
+    )
+
+
+def _said(count: tuple[int, int]) -> str:
+    return f"{count[0]:,} (won {count[1] / count[0]:.2f})"

@@ -1,0 +1,80 @@
+"""Which skills fill the prompts, and what the votes are without the bank: the lines and warnings of a run's end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from skill_ttrl.runs.exposure import Exposure, exposure_line, exposure_warning, most_shown
+from skill_ttrl.runs.report import skill_lines
+from skill_ttrl.stages.bank_signs import bank_votes, bank_warning
+from skill_ttrl.stages.measure import Evaluation, ProblemResult
+from skill_ttrl.types import Group, Task, Trajectory
+from tests.unit.test_run_report import SUMMARY
+
+
+def rollout(shown: tuple[str, ...], asked: tuple[str, ...] = ()) -> Trajectory:
+    return Trajectory(Task("t", "e"), (), None, "terminated", skills_in_prompt=shown, retrieved=asked)
+
+
+def test_each_rollout_counts_a_skill_once_and_a_resumed_run_goes_on_counting() -> None:
+    first, second = Exposure(), Exposure()
+    step = [Group(Task("t", "e"), (rollout(("a", "b"), ("a",)), rollout(("a",)), rollout(())))]
+    first.see(step, [[True, False, True]])
+    assert first.given == {"a": (2, 1), "b": (1, 1)} and first.rollouts == 3 and first.never(["a", "b", "c"]) == 1
+    second = Exposure(first.state_dict())
+    second.see(step, [[True, False, True]])
+    assert second.given == {"a": (4, 2), "b": (2, 2)} and second.rollouts == 6
+
+
+def test_a_skill_that_fills_the_prompts_while_a_better_one_goes_unseen_is_warned_of() -> None:
+    found = exposure_warning(400, {"g1": (299, 60), "g7": (6, 6), "g2": (95, 40)})
+    assert found is not None and "g1 was given to 299 of 400" in found and "g7 to 6, of which 1.00 won" in found
+    assert exposure_warning(400, {"g1": (299, 60), "g7": (6, 1)}) is None, "it serves no better"
+    assert exposure_warning(400, {"g1": (299, 60), "g7": (3, 3)}) is None, "three say little"
+    assert exposure_warning(400, {"g1": (150, 30), "g7": (6, 6)}) is None, "it does not fill the prompts"
+    assert exposure_warning(0, {}) is None
+
+
+def test_the_lines_say_who_was_given_and_who_never() -> None:
+    assert exposure_line(4, {}) is None
+    assert exposure_line(400, {"a": (6, 3), "b": (299, 60)}, 3) == (
+        "Skills given to 400 rollouts: b 299 (won 0.20), a 6 (won 0.50); 3 of the bank never."
+    )
+    assert most_shown({"a": 299, "b": 6, "c": 0}, 400) == "a in 299 of 400 prompts; 1 of 3 skills in none"
+
+
+def evaluation(answers: str, agreement: float, right: str | None) -> Evaluation:
+    """One problem for each answer; `right` are the true ones."""
+    results = tuple(
+        ProblemResult(str(place), None, 4, answer, agreement, None if right is None else answer == right[place], None)
+        for place, answer in enumerate(answers)
+    )
+    majority = None if right is None else sum(a == b for a, b in zip(answers, right, strict=True)) / len(answers)
+    return Evaluation("after", "test", len(answers), 4, 1.0, None, None, {}, majority, None, None, None, {}, agreement, 0.0, results)  # fmt: skip
+
+
+def test_a_bank_that_makes_votes_agree_on_wrong_answers_is_warned_of() -> None:
+    votes = bank_votes(evaluation("9999", 1.0, "1239"), evaluation("1234", 0.5, "1239"))
+    assert votes == {"agreement": 1.0, "agreement_bank_off": 0.5, "other_winners": 1.0, "majority": 0.25, "majority_bank_off": 0.75}  # fmt: skip
+    found = bank_warning(votes, (-0.9, -0.1))
+    assert found is not None and "agree on wrong answers: agreement is 1.00 with it and 0.50 without" in found
+    assert bank_warning(votes, (-0.9, 0.1)) is None, "it may be chance"
+    lines = skill_lines(replace(SUMMARY, bank_votes=votes))
+    assert lines == [
+        "Votes with the skill bank (without it): agreement 1.000 (0.500), maj@32 0.250 (0.750); another winner in 100% of the problems."
+    ]
+
+
+@pytest.mark.parametrize(("without", "agreement", "warned"), [("1234", 0.5, True), ("9993", 0.5, False), ("1234", 0.95, False)])  # fmt: skip
+def test_without_labels_a_bank_that_decides_the_votes_is_warned_of(
+    without: str, agreement: float, warned: bool
+) -> None:
+    votes = bank_votes(evaluation("9999", 1.0, None), evaluation(without, agreement, None))
+    assert ("The skill bank decides the votes" in (bank_warning(votes, None) or "")) is warned
+
+
+def test_where_nothing_is_voted_on_nothing_is_said() -> None:
+    silent = replace(evaluation("1", 0.0, None), results=(ProblemResult("0", 1, 1, None, 0.0, None, None),))
+    assert bank_votes(silent, silent) == {} == bank_votes(silent, None) and bank_warning({}, None) is None
