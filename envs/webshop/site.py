@@ -12,11 +12,15 @@ one machine, and nothing has to be installed.
 from __future__ import annotations
 
 import errno
+import io
 import random
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +42,11 @@ LONGEST_FORM = 65_536
 """Bytes of what a form may send."""
 IDLE_SECONDS = 60.0
 """After which a connection that asks nothing is closed."""
+REQUEST_SECONDS = 20.0
+"""In which a request must be here whole, and its answer be taken: a visitor who sends a byte now and then holds no thread for ever."""
+MOST_VISITORS = 1000
+"""Connections at once; more are answered with 503."""
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 _FILES = {STYLE: ("site.css", "text/css; charset=utf-8"), SCRIPT: ("site.js", "text/javascript; charset=utf-8")}
 _NOTHING_ELSE = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src {images}; form-action 'self'; base-uri 'none'; "
@@ -159,6 +168,7 @@ class SiteServer(ThreadingHTTPServer):
 
     def __init__(self, site: Site, host: str = "127.0.0.1", port: int = 3000) -> None:
         self.site = site
+        self._places = threading.BoundedSemaphore(MOST_VISITORS)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -176,18 +186,78 @@ class SiteServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}" if self.address_family == socket.AF_INET6 else f"http://{host!s}:{port}"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a visitor in a thread of its own, where one is left."""
+        if not self._places.acquire(blocking=False):
+            with suppress(OSError):  # the visitor has gone
+                request.settimeout(1.0)
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Give the thread's place back at the end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A visitor who leaves in the middle of an answer is no error."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
+class _Incoming(io.RawIOBase):
+    """What a visitor sends: the first byte of a request may be long in coming, the whole of it may not."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline: float | None = None
+
+    def next_request(self) -> None:
+        """From here on the next request is awaited."""
+        self._deadline = None
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        left = IDLE_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request was not sent in time")
+        self._connection.settimeout(left)
+        count = self._connection.recv_into(buffer)
+        self._deadline = self._deadline or time.monotonic() + REQUEST_SECONDS
+        return count
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: SiteServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "skillttrl", ""
-    timeout = IDLE_SECONDS
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._incoming = _Incoming(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        self._incoming.next_request()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._send(self.server.site.answer(self.path))
@@ -221,6 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer) -> None:
         body = answer.body.encode("utf-8", "replace")
+        self.connection.settimeout(REQUEST_SECONDS)
         self.send_response(answer.status)
         if answer.location:
             self.send_header("Location", answer.location)

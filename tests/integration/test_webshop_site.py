@@ -8,7 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -23,7 +26,7 @@ from skill_ttrl.envs.webshop.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.live_pages import read_page
 from skill_ttrl.envs.webshop.nouns import find_nouns
 from skill_ttrl.envs.webshop.shop import Shop, State
-from skill_ttrl.envs.webshop.site import LONGEST_FORM, Site
+from skill_ttrl.envs.webshop.site import LONGEST_FORM, Site, SiteServer
 from tests.web_shop_server import started_shop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
@@ -182,6 +185,59 @@ def test_odd_requests_are_refused_in_time_and_the_server_stays(address: str) -> 
 def serve(*options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "skill_ttrl.cli.main", "envs", "serve", "webshop", "--data", str(GOLDEN), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def open_site(site: Site) -> Iterator[SiteServer]:
+    with SiteServer(site, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"POST /a HTTP/1.1\r\nContent-Length: 60000\r\n\r\n", b""])
+def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
+    start: bytes, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 30.0)
+    with open_site(site) as server, socket.create_connection(server.server_address[:2]) as visitor:
+        visitor.sendall(start)
+        visitor.settimeout(0.02)
+        for _ in range(1000):  # many times as long as a request may take
+            try:
+                visitor.sendall(b"X")
+                if visitor.recv(1) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+        pytest.fail("the visitor holds a thread still")
+
+
+def test_a_visitor_who_asks_nothing_is_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 0.05)
+    with open_site(site) as server, socket.create_connection(server.server_address[:2], timeout=20) as visitor:
+        assert visitor.recv(1) == b""
+
+
+def test_there_is_a_bound_on_visitors_and_a_place_is_free_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.MOST_VISITORS", 1)
+    with open_site(site) as server:
+        with httpx.Client(base_url=server.address, trust_env=False) as first:
+            assert first.get("/").status_code == 200  # and its connection stays open
+            assert ask(server.address, "/").status_code == 503
+            assert first.get("/").status_code == 200
+        for _ in range(1000):  # its thread ends soon after
+            if (status := ask(server.address, "/").status_code) != 503:
+                break
+            time.sleep(0.01)
+        assert status == 200
 
 
 def test_the_command_says_where_and_ends_cleanly() -> None:
