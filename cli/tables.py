@@ -71,6 +71,7 @@ def _scores(found: Evaluation) -> list[tuple[str, str]]:
 def reply_view(reply: Reply) -> RenderableType:
     """The answers as plain text without control characters, and the vote where there is more than one."""
     lines: list[RenderableType] = [Text(visible(text)) for text in reply.texts]
+    lines += [Text(warning, "yellow") for warning in reply.warnings]
     told = sorted({skill_id for found in reply.retrieved for skill_id in found})
     if told:
         lines.append(Text(f"Told by the skill bank: {', '.join(told)}", "dim"))

@@ -33,6 +33,17 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def template_warning(backend: Any) -> str:
+    """A warning that a policy's prompts follow no chat template; empty where they do, or where its server renders them."""
+    tokenizer = getattr(backend, "tokenizer", None)
+    if tokenizer is None or getattr(tokenizer, "chat_template", None):
+        return ""
+    return (
+        "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
+        "A model that was tuned for conversations was trained on another format; see docs/models.md."
+    )
+
+
 def encode_plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text as text: what spells a control token does not become one."""
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))

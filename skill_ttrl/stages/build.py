@@ -25,6 +25,7 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, r
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError, SplitError
 from skill_ttrl.llm.base import Backend
+from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.engine import BackendContext, make_backend
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.skills.access import TIERS
@@ -236,6 +237,8 @@ def build_to_measure(
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
     parts = make_parts(config, weights=weights, notice=progress.notice)
+    if unformatted := template_warning(parts.backend):
+        progress.notice(unformatted, warning=True)
     try:
         _check_context(config, parts)
         kept = {

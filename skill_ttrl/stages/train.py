@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
+from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
@@ -146,6 +147,8 @@ def run(
             evaluations={found.label: found for found in read_evaluations(folder.path)},
             warnings=list(state.get("warnings", [])),
         )
+        if unformatted := template_warning(bench.backend):
+            run.warn(unformatted)
         for gathered, seconds in spent.items():
             run.log.time(gathered, 0, {"seconds": seconds})
         try:

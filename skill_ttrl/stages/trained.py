@@ -15,6 +15,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
+from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.usage import accounting, spending
 from skill_ttrl.rollout import refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
@@ -75,6 +76,8 @@ class Reply:
     vote: VoteResult
     retrieved: tuple[tuple[str, ...], ...] = ()
     """For each text, the ids of the skills that it asked for and was told."""
+    warnings: tuple[str, ...] = ()
+    """What to know of the answers."""
 
 
 def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
@@ -134,7 +137,7 @@ def ask(
         ledger.phase("ask"),
         spending("Raise it, or ask for fewer answers."),
     ):
-        group = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
+        group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     return Reply(
@@ -143,12 +146,13 @@ def ask(
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
+        (unformatted,) if unformatted else (),
     )
 
 
 def _asked(
     trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
-) -> Group:
+) -> tuple[Group, str]:
     config = trained.config
     with awake(trained, use_bank) as parts:
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
@@ -166,7 +170,7 @@ def _asked(
             )
         )
         refuse_failure([group])
-    return group
+        return group, template_warning(parts.backend)
 
 
 @contextmanager

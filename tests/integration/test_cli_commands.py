@@ -422,6 +422,22 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_without_a_chat_template_is_said_and_recorded(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+    said = "tokenizer has no chat template"
+    assert skillttrl("export", trained, "-o", tmp_path / "bare").code == 0
+    (tmp_path / "bare" / "chat_template.jinja").unlink()
+    settings = [f"model.path={tmp_path / 'bare'}", "phases=[rl]", "rl.steps=1"]
+    more = [word for setting in settings for word in ("--set", setting)]
+    done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *more)
+    assert done.code == 0 and said in " ".join(done.out.split())
+    assert any(said in warning for warning in read_run(tmp_path / "run").summary.warnings)
+    assert said in " ".join(skillttrl("evaluate", tmp_path / "run").err.split())
+    assert any(
+        said in warning for warning in skillttrl("ask", tmp_path / "run", "Compute 1+1.", "--json").json["warnings"]
+    )
+    assert skillttrl("ask", trained, "Compute 1+1.", "--json").json["warnings"] == []
+
+
 def test_a_run_of_another_user_runs_no_code_and_sends_nothing_before_it_is_trusted(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
