@@ -430,7 +430,8 @@ def test_a_model_without_a_chat_template_is_said_and_recorded(trained: Path, tin
     more = [word for setting in settings for word in ("--set", setting)]
     done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *more)
     assert done.code == 0 and said in " ".join(done.out.split())
-    assert any(said in warning for warning in read_run(tmp_path / "run").summary.warnings)
+    summary = read_run(tmp_path / "run").summary
+    assert summary is not None and any(said in warning for warning in summary.warnings)
     assert said in " ".join(skillttrl("evaluate", tmp_path / "run").err.split())
     assert any(
         said in warning for warning in skillttrl("ask", tmp_path / "run", "Compute 1+1.", "--json").json["warnings"]

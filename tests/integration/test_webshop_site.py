@@ -205,7 +205,7 @@ def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
 ) -> None:
     monkeypatch.setattr("skill_ttrl.envs.webshop.site.REQUEST_SECONDS", 0.2)
     monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 30.0)
-    with open_site(site) as server, socket.create_connection(server.server_address[:2]) as visitor:
+    with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port)) as visitor:
         visitor.sendall(start)
         visitor.settimeout(0.02)
         for _ in range(1000):  # many times as long as a request may take
@@ -222,7 +222,7 @@ def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
 
 def test_a_visitor_who_asks_nothing_is_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 0.05)
-    with open_site(site) as server, socket.create_connection(server.server_address[:2], timeout=20) as visitor:
+    with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as visitor:
         assert visitor.recv(1) == b""
 
 
