@@ -46,6 +46,8 @@ _END = re.compile(r"^---[ \t]*$", re.MULTILINE)
 MAX_NAMED = 5
 MAX_DEPTH = 20
 """Most lists and maps inside each other in front matter."""
+MAX_VALUES = 10_000
+"""Most keys and values in front matter: reading YAML takes long for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +113,24 @@ def parts_of(text: str, where: str) -> Parts:
     if not text.startswith("---\n") or end is None:
         raise SkillBankError(f"{where} is no skill: it begins with YAML between two lines `---`. Nothing was imported.")
     source = text[4 : end.start()]
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's is ten times as fast; wheels have it
     try:
         # BaseLoader makes texts, lists and maps, nothing else: the standard knows texts only, and 1.10 stays 1.10.
         # An alias could name a list a billion times over, and deep nesting takes forever to read.
-        depth = 0
-        for event in yaml.parse(source, Loader=yaml.BaseLoader):
+        depth = values = 0
+        for event in yaml.parse(source, Loader=loader):
             if isinstance(event, yaml.AliasEvent):
                 raise SkillBankError(f"{where}: YAML with aliases (*name) is not read. Nothing was imported.")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            values += isinstance(event, yaml.ScalarEvent)
             if depth > MAX_DEPTH:
                 raise SkillBankError(f"{where} is nested too deeply to be read. Nothing was imported.")
-        front = yaml.load(source, Loader=yaml.BaseLoader)
+            if values > MAX_VALUES:
+                raise SkillBankError(
+                    f"{where} has more than {MAX_VALUES:,} keys and values in its front matter, which is too many for a skill. "
+                    "Nothing was imported."
+                )
+        front = yaml.load(source, Loader=loader)
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         reason = getattr(error, "problem", None) or "characters that YAML does not allow"

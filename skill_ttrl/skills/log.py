@@ -10,7 +10,7 @@
 
 An update counts once its whole line is on the disk (`append` has returned). A last line that is torn was never
 acknowledged: it is left out, and cut off before the next write. Anything else that does not fit is an error, and opening
-changes nothing.
+changes nothing. Each line has a checksum over the log up to it (`log_line`), so that a changed byte is noticed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.files import release_lock, write_all, write_atomic
 from skill_ttrl.skills.folder import LOG_FILE, is_bank, read_settings, refusal, take, write_settings
+from skill_ttrl.skills.log_line import is_sealed, lost_only_its_end, opened, sealed
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Skill, from_json, to_json
 
@@ -174,7 +175,7 @@ class FileLog:
             raise SkillBankError(
                 f"The bank at {self.path} is closed or was opened for reading only: nothing was changed."
             )
-        line = to_json(update).encode() + b"\n"
+        line = sealed(update, self._digest)
         try:
             if self._torn:
                 self._cut_torn_tail(self._stream)
@@ -235,31 +236,38 @@ class FileLog:
         """Everything from the newest usable snapshot on; sets where the log ends."""
         self._last, start, self._last_size = self._start()
         self._length, self._digest, self._torn = self._last.length, self._hash(self._last.length), False
-        updates, path = [], self.path / LOG_FILE
+        updates, path, unsealed = [], self.path / LOG_FILE, 0
         with path.open("rb") as stream:
-            stream.seek(self._length)
+            stream.seek(max(0, self._length - 64))
+            must = is_sealed(stream.read(min(64, self._length)))
             for number, line in enumerate(stream, start=start.version + 1):
                 try:
-                    if not line.endswith(b"\n"):
-                        raise ValueError("it does not end")
-                    updates.append(from_json(BankUpdate, line))
+                    updates.append(opened(line, self._digest, must=must))
                 except ValueError as error:
-                    # A line without its end is the last one; a writer may be adding to it at this moment.
-                    if line.endswith(b"\n") and stream.read(1):
+                    # Only the last line has no end; a writer may be adding to it at this moment.
+                    if line.endswith(b"\n") or lost_only_its_end(line, self._digest):
                         raise self._damaged(number, error) from None
                     self._torn = True
-                    self.notices.append(
-                        f"{path}: the last line is torn (a crash while it was written) and was left out."
-                    )
+                    self._say(f"{path}: the last line is torn (a crash while it was written) and was left out.")
                     break
+                must = is_sealed(line)
+                unsealed += not must
                 self._length += len(line)
                 self._digest.update(line)
+        if unsealed:
+            self._say(
+                f"{path}: {unsealed} updates have no checksum (an earlier version wrote them): damage may go unnoticed."
+            )
         self.current = start
         for update in updates:
             try:
                 self.current = replay(self.current, [update])
             except ValueError as error:
                 raise self._damaged(self.current.version + 1, error) from None
+
+    def _say(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
 
     def _start(self, version: int | None = None) -> tuple[_Mark, Snapshot, int]:
         """The newest snapshot (at most of `version`) that belongs to the log, its place and its size; else the beginning."""

@@ -223,9 +223,13 @@ def _rewritten(entry: Mapping[str, Any], left: dict[str, Skill]) -> dict[str, An
 
 
 def _set_pattern(memory: dict[str, Any], was: Skill, skill: Skill | None) -> None:
-    guidelines = memory["content"]["strategic_guidelines"]
+    content = memory["content"]
     if skill is None or skill.text != was.text:
-        guidelines["planning_pattern"] = None if skill is None else skill.text
+        text = None if skill is None else skill.text
+        if isinstance(content["strategic_guidelines"], dict):
+            content["strategic_guidelines"]["planning_pattern"] = text
+        else:  # a memory whose guidelines are one text
+            content["strategic_guidelines"] = text
     if skill is not None and skill.title != was.title:
         memory["content"]["task_meta"] = {**(memory["content"].get("task_meta") or {}), "original_goal": skill.title}
     if skill is not None and skill.when_to_apply != was.when_to_apply:

@@ -190,6 +190,7 @@ BOMB = "---\na: &a [x]\n" + "".join(f"k{n}: &k{n} [*a, *a]\n" for n in range(3))
         ("---\nname: \x00\n---\n", "is no YAML: characters that YAML does not allow"),
         (BOMB, "YAML with aliases"),
         ("---\nx: " + "[" * 100_000 + "\n---\n", "nested too deeply"),
+        ("---\n" + "".join(f"k{n}: v\n" for n in range(100_000)) + "---\n", "more than 10,000 keys and values"),
         (
             "---\nname: x\nmetadata: {skill-ttrl-id: x, skill-ttrl-uses: many}\n---\nt",
             "skill-ttrl-uses is written as JSON",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,14 +53,14 @@ def test_a_bank_is_there_again(path: Path) -> None:
     assert len((path / "log.jsonl").read_bytes().split(b"\n")) == 21
 
 
-@pytest.mark.parametrize("tail", ["cut", "text", "zeros", "line"])
+@pytest.mark.parametrize("tail", ["cut", "text", "zeros"])
 def test_a_torn_last_line_was_never_acknowledged(path: Path, tail: str) -> None:
     expected = fill(path, 7)
     log = path / "log.jsonl"
     whole = log.read_bytes()
     more = fill(path, 1)
     last = log.read_bytes()[len(whole) :]
-    torn = {"cut": last[:-1], "text": last[: len(last) // 2], "zeros": b"\0" * 40, "line": last[:20] + b"\n"}[tail]
+    torn = {"cut": last[:-1], "text": last[: len(last) // 2], "zeros": b"\0" * 40}[tail]
     log.write_bytes(whole + torn)
     before = content(path)
     with SkillBank(path, read_only=True) as bank:
@@ -89,31 +91,86 @@ def damage_twice(log: list[bytes]) -> None:
     log.append(log[-1])
 
 
+def damage_last(log: list[bytes]) -> None:
+    log[-1] = log[-1][:20] + b"\n"
+
+
+def without_checksums(log: list[bytes]) -> None:
+    """The log as an earlier version wrote it."""
+    log[:] = [re.sub(rb',"check":"[0-9a-f]{16}"', b"", line) for line in log]
+
+
 @pytest.mark.parametrize("snapshots", [True, False])
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "line", "old_reason"),
     [
-        (damage_middle, "line 4 is damaged"),
-        (damage_gap, "line 4 is damaged: it holds version 5, expected 4"),
-        (damage_words, "line 5 is damaged: it changes the skill 's003', which was not so before"),
-        (damage_twice, "line 10 is damaged: it holds version 9, expected 10"),
+        (damage_middle, 4, ""),
+        (damage_gap, 4, "it holds version 5, expected 4"),
+        (damage_words, 5, "it changes the skill 's003', which was not so before"),
+        (damage_twice, 10, "it holds version 9, expected 10"),
+        (damage_last, 9, ""),
     ],
 )
 def test_other_damage_is_an_error_that_changes_nothing(
-    path: Path, damage: object, message: str, snapshots: bool
+    path: Path, damage: Callable[[list[bytes]], None], line: int, old_reason: str, snapshots: bool
 ) -> None:
     fill(path, 9, snapshot_every=2 if snapshots else 50)
     log = path / "log.jsonl"
+    for old in (False, True):
+        lines = log.read_bytes().splitlines(keepends=True)
+        if old:
+            without_checksums(lines)
+        else:
+            whole = list(lines)
+        damage(lines)
+        log.write_bytes(b"".join(lines))
+        before = content(path)
+        for read_only in (True, False):
+            with pytest.raises(SkillBankError, match=f"line {line} is damaged: {old_reason if old else ''}") as caught:
+                SkillBank(path, read_only=read_only)
+            assert "log.jsonl" in str(caught.value) and f"head -n {line - 1}" in str(caught.value)
+        after = content(path)
+        assert {**after, ".lock": b""} == {**before, ".lock": b""}
+        log.write_bytes(b"".join(whole))
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_no_flipped_bit_in_the_log_goes_unnoticed(path: Path, snapshots: bool) -> None:
+    fill(path, 4, snapshot_every=2 if snapshots else 50)
+    log = path / "log.jsonl"
+    whole = log.read_bytes()
+    for place in range(0, len(whole), 7):  # 7 and 8 share no factor: every bit has its turn
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << (place % 8)
+        log.write_bytes(spoiled)
+        with pytest.raises(SkillBankError, match=r"log\.jsonl, line \d is damaged: .* head -n \d"):
+            SkillBank(path, read_only=True)
+    for place in (place for place, byte in enumerate(whole) if byte == 0x0A):
+        log.write_bytes(whole[:place] + b"\x0b" + whole[place + 1 :])
+        with pytest.raises(SkillBankError, match="is damaged"):  # the last one too: that line was whole
+            SkillBank(path, read_only=True)
+
+
+def test_a_log_without_checksums_still_opens_and_what_follows_has_them(path: Path) -> None:
+    expected = fill(path, 3)
+    log = path / "log.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
-    damage(lines)  # type: ignore[operator]
+    without_checksums(lines)
     log.write_bytes(b"".join(lines))
-    before = content(path)
-    for read_only in (True, False):
-        with pytest.raises(SkillBankError, match=message) as caught:
-            SkillBank(path, read_only=read_only)
-        assert "log.jsonl" in str(caught.value) and "head -n" in str(caught.value)
-    after = content(path)
-    assert {**after, ".lock": b""} == {**before, ".lock": b""}
+    with SkillBank(path, read_only=True) as bank:
+        assert bank.snapshot() == expected and "3 updates have no checksum" in bank.notices[0]
+    fill(path, 2)
+    more = log.read_bytes()
+    assert more.startswith(b"".join(lines)) and more.count(b'"check":') == 2
+    log.write_bytes(more.replace(b'"title":"title"', b'"title":"other"'))
+    with pytest.raises(SkillBankError, match="line 4 is damaged: its checksum is wrong"):
+        SkillBank(path, read_only=True)
+    *first, last = more.splitlines(keepends=True)
+    cut = [last]
+    without_checksums(cut)
+    log.write_bytes(b"".join([*first, *cut]))
+    with pytest.raises(SkillBankError, match="line 5 is damaged: its checksum is gone"):
+        SkillBank(path, read_only=True)
 
 
 @pytest.mark.parametrize("spoil", ["nothing", "gone", "garbage", "other bank", "lies", "name", "a folder"])
