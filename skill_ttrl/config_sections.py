@@ -71,6 +71,8 @@ class DataConfig(Section):
     """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
     overlong: Literal["filter", "truncate", "refuse"] = "filter"
     """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
+    leak: Literal["refuse", "report"] = "refuse"
+    """What happens where held-out tasks would be learned from: the command stops, or goes on and says so in its summary."""
 
 
 class AgentConfig(Section):

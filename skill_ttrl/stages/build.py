@@ -5,7 +5,6 @@ torch and its family are imported only where weights are: a model behind an addr
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +18,11 @@ from skill_ttrl.agents.projection import projection
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.window import Window
-from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
-from skill_ttrl.errors import ConfigError, DataError, SplitError
+from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError
 from skill_ttrl.llm.base import Backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.engine import BackendContext, make_backend
@@ -32,6 +31,8 @@ from skill_ttrl.skills.access import TIERS
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.episodes import episode_corpus
+from skill_ttrl.stages.leak import leaked, run_of, seen_by_run, seen_tasks, settle
+from skill_ttrl.stages.pin import data_revision
 from skill_ttrl.templates import Templates
 from skill_ttrl.types import Skill, Task, derive_seed
 
@@ -181,6 +182,7 @@ def build(
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
+    warnings: list[str] = []
     parts = make_parts(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
     try:
         policy = _policy(config, parts)
@@ -188,7 +190,7 @@ def build(
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
             evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-            _refuse_leak(config, train, evaluated)
+            warnings = _leaks(config, train, evaluated)
         else:
             evaluated = train
     except BaseException:
@@ -208,6 +210,7 @@ def build(
         eval_tasks=evaluated,
         transductive=not held_out,
         bank=bank,
+        warnings=warnings,
     )
 
 
@@ -424,24 +427,31 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieve_k - 1)
 
 
-def task_content(task: Task) -> str:
-    """What makes two tasks the same: what they state; ids are often mere numbers that start again in each file."""
-    if not task.options and task.seed is None:
-        return task.id
-    return json.dumps([task.options, task.seed], sort_keys=True, default=str)
+def _leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
+    """What is to be reported where held-out tasks are learned from: by this run, or by the one that its weights are from.
+
+    Raises:
+        DataError: they are, and that is not to be reported but refused.
+    """
+    where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
+    found = settle(config, leaked(config, evaluated, seen_tasks(train), where))
+    began = run_of(config.model.path)
+    if began is None:
+        return found
+    try:
+        seen = seen_by_run(load_config(began / "config.yaml"), own_training_tasks)
+    except (DataError, EnvError, TrustError) as error:
+        return [*found, f"What the run of {config.model.path} was trained on cannot be read any more ({error})."]
+    return [*found, *settle(config, leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))]
 
 
-def _refuse_leak(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> None:
-    trained = {task_content(task) for task in train}
-    shared = [task.id for task in evaluated if task_content(task) in trained]
-    if not shared:
-        return
-    if config.data.train is None and config.data.eval is None:
-        raise DataError(
-            f"{len(shared)} tasks are in env.train_split ({config.env.train_split}) and in env.eval_split "
-            f"({evaluation_split(config)}), first {shared[0]!r}. Held-out tasks must be others: name another split."
-        )
-    raise DataError(
-        f"{len(shared)} tasks are in data.train and in data.eval, first {shared[0]!r}. Held-out tasks must be "
-        "others; to measure on the training tasks themselves (transductive, as TTRL does) leave data.eval out."
-    )
+def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
+    """The training tasks of a config, from the very data that it has pinned.
+
+    Raises:
+        DataError, EnvError: they cannot be read.
+    """
+    source = config.data.train
+    if source is not None:
+        source = source.model_copy(update={"revision": data_revision(source)})
+    return training_tasks(config, resolve_env(config.env.id), source)

@@ -57,6 +57,8 @@ class Workbench:
     """Whether evaluation runs on the very tasks that are trained on."""
     bank: RunBank | None = None
     """The skill bank; None where the config has no skills."""
+    warnings: list[str] = field(default_factory=list)
+    """What the summary of a run has to say of how it was made: held-out tasks that are learned from."""
     told: Callable[[Trajectory], None] = lambda trajectory: None
     """Told of every episode as it ends, where `play` is given nobody else."""
 

@@ -33,6 +33,7 @@ from skill_ttrl.skills.teacher import Draft, Lesson, fused, make_teacher, skill_
 from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.distill_cases import SOURCE, Gathered
 from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.leak import foreign_splits, settle, training_splits
 from skill_ttrl.types import Change, Skill, Trajectory
 
 UNFINISHED = ".unfinished"
@@ -93,10 +94,12 @@ def distill_into(
     skills = config.skills or SkillsConfig()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
-    gathered = Gathered(skills.type_names, {"train", config.env.train_split}, config.seed)
+    gathered = Gathered(skills.type_names, config.seed)
+    splits, leaks = training_splits(config), list[str]()
     for trajectory in trajectories:
+        leaks = leaks or settle(config, foreign_splits([trajectory], splits, "What is distilled"))
         gathered.take(trajectory)
-    notes = gathered.notes()
+    notes = [*leaks, *gathered.notes()]
     lesson = teacher.distill(gathered.cases(), config.distill)
     if not isinstance(lesson, Lesson):
         raise ConfigError(f"The teacher {name!r} gave a {type(lesson).__name__} in place of a Lesson (skills.teacher).")

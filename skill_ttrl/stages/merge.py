@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data import column, read_records, record_ids
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
 from skill_ttrl.llm.usage import accounting
@@ -29,6 +29,7 @@ from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.merged import group_digest, merged_samples
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.bank import models_of, winning
+from skill_ttrl.stages.leak import foreign_splits, settle, training_splits
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
 from skill_ttrl.voting import majority_vote
 
@@ -131,6 +132,9 @@ def run(
     extractor = make_extractor(skills.extractor, models=models) if extract else None
     notes: list[str] = []
     samples = _read(Path(source), notes)
+    splits = training_splits(config) | (training_splits(_config_of(Path(source))) if Path(source).is_dir() else set())
+    tries = (each for part in samples for group in part.groups for each in group.trajectories)
+    notes += settle(config, foreign_splits(tries, splits, str(source)))
     if by == "all":
         samples = [_joined(samples)]
     with _open(Path(bank), dry_run) as kept, _unmerged(), accounting(None, config.endpoints) as ledger:
@@ -248,6 +252,11 @@ def _read(path: Path, notes: list[str]) -> list[_Samples]:
             raise DataError(f"{path} holds votes, but the samples that were voted on are not beside it: no {beside}.")
         return _from_trajectories(beside, path, notes)
     return _from_records(path)
+
+
+def _config_of(run: Path) -> SkillTTRLConfig:
+    """What a run trains on is its own to say."""
+    return load_config(run / "config.yaml")
 
 
 def _from_records(path: Path) -> list[_Samples]:

@@ -28,6 +28,15 @@ from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.leak import (
+    Seen,
+    foreign_splits,
+    leaked,
+    seen_prompts,
+    seen_tasks,
+    settle,
+    training_splits,
+)
 from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
 from skill_ttrl.stages.thoughts import with_thoughts
 from skill_ttrl.types import Message, Skill, derive_seed
@@ -122,6 +131,8 @@ def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progres
     demonstrations = load_demonstrations(config.data, seed=seed)
     if not demonstrations:
         raise DataError(f"{config.data.path} holds no demonstrations.")
+    prompts = seen_prompts(shown.prompt for shown in demonstrations)
+    _look_for_leaks(bench, prompts, f"sft.data ({config.data.path})", begun)
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
     noisy = _encode(bench, demonstrations)
@@ -154,6 +165,10 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
         )
     episodes, agent = list(read_episodes(config.trajectories, progress)), bench.acting()
     tagged = bench.config.agent.projection != "none"
+    what = f"demonstrations.trajectories ({config.trajectories})"
+    foreign = foreign_splits(episodes, training_splits(bench.config), what)
+    bench.warnings += settle(bench.config, foreign)
+    _look_for_leaks(bench, seen_tasks(episode.task for episode in episodes), what, False)
     shown = list(demonstrate(episodes, agent, config, bench.config.seed))
     if config.thought == OPENAI:
         shown = with_thoughts(shown, models_of(bench.config).asking("teacher"), progress)
@@ -166,6 +181,21 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
     return encoded
+
+
+def _look_for_leaks(bench: Workbench, seen: Seen, what: str, begun: bool) -> None:
+    """Held-out tasks must not be imitated. Where a run is measured on its training tasks, that they are imitated is only said.
+
+    Raises:
+        DataError: held-out tasks are imitated, and that is not to be reported but refused.
+    """
+    if begun:
+        return
+    found = leaked(bench.config, bench.eval_tasks, seen, what)
+    if found is not None and bench.transductive:
+        bench.warnings.append(f"{found} They are training tasks, but not without labels: their answers are learned.")
+    else:
+        bench.warnings += settle(bench.config, found)
 
 
 def encode_kept(bench: Workbench, path: Path) -> list[EncodedDemonstration]:

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
-from skill_ttrl.envs import resolve_env
-from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
-from skill_ttrl.stages.build import REMOTE, evaluation_split, task_content, training_tasks
+from skill_ttrl.stages.build import REMOTE, evaluation_split, own_training_tasks
+from skill_ttrl.stages.leak import Seen, seen_by_run
 from skill_ttrl.stages.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
 from skill_ttrl.stages.stored import is_stored
 from skill_ttrl.stages.trained import Answering, Trained, find_trained
-from skill_ttrl.types import Task, derive_seed
 
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
@@ -100,15 +98,15 @@ class Subject:
             return Problems("", _pinned(data.train), "train")
         return Problems("", None, evaluation_split(self.config), self.config.env.eval_tasks)
 
-    def trained_on(self) -> tuple[frozenset[str] | None, str]:
-        """Contents of all that the run was trained on, the prompts of its demonstrations included, and why they are not known.
+    def trained_on(self) -> tuple[Seen | None, str]:
+        """All that the run was trained on, the prompts of its demonstrations included, and why it is not known.
 
-        They are None, with a reason, for a plain model and where the run's data can no longer be read.
+        It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
         if self.trained is None or self.remote:
             return None, "what a plain model was trained on is not known here"
         try:
-            return frozenset(_contents(load_config(self.trained.run / "config.yaml"))), ""
+            return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
         except (DataError, EnvError, TrustError) as error:
             return None, f"what the run was trained on cannot be read any more ({error})"
 
@@ -230,21 +228,6 @@ def _remote(
 def _measured_on(*path: str) -> list[str]:
     """The override that puts a whole source in place of the config's: split and revision are not those of other data."""
     return [f"data.eval={json.dumps({'path': each})}" for each in path]
-
-
-def _contents(config: SkillTTRLConfig) -> set[str]:
-    """Contents of what a run was trained on, and of what the checkpoint that it began with was."""
-    tasks = training_tasks(config, resolve_env(config.env.id), _pinned(config.data.train))
-    found = {task_content(task) for task in tasks}
-    shown = _pinned(config.sft.data) if "sft" in config.phases else None
-    if shown is not None:
-        for demonstration in load_demonstrations(shown, seed=derive_seed(config.seed, "demonstrations")):
-            found.add(task_content(Task("", MATH_ENV_ID, {"question": demonstration.prompt})))
-    began = Path(config.model.path)
-    run = began.resolve().parent.parent
-    if (began / MANIFEST).is_file() and RunFolder.exists(run):
-        found |= _contents(load_config(run / "config.yaml"))
-    return found
 
 
 def _is_meant_as_path(path: Path) -> bool:

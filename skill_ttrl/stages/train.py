@@ -101,6 +101,7 @@ def run(
             progress.notice(f"The run is lengthened: rl.steps {folder.config.rl.steps} before, {config.rl.steps} now.")
             folder.take_config(config, source)
         bank: RunBank | None = None
+        warnings: list[str] = []
         try:
             version = bank_version(state) if checkpoint else None
             bank = open_run_bank(with_endpoint(config), folder, version, models_of(config))
@@ -111,7 +112,9 @@ def run(
             kept = f"What was collected is kept in {folder.path}. " if "collect" in config.phases else ""
             with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
                 with spending(f"{kept}{GO_ON}"):
-                    informed, spent = gather(config, folder, bank, ledger, progress, begun=checkpoint is not None)
+                    informed, spent = gather(
+                        config, folder, bank, ledger, progress, warnings, begun=checkpoint is not None
+                    )
                 bench = build(
                     informed,
                     progress,
@@ -149,6 +152,8 @@ def run(
         )
         if unformatted := template_warning(bench.backend):
             run.warn(unformatted)
+        for text in [*warnings, *bench.warnings]:
+            run.warn(text)
         for gathered, seconds in spent.items():
             run.log.time(gathered, 0, {"seconds": seconds})
         try:
