@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gymnasium
 
 from skill_ttrl.errors import EnvError, SkillTTRLError
+from skill_ttrl.runs.interrupt import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
 T = TypeVar("T")
@@ -52,13 +54,24 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     _check_info(info, f"{name}.step")
 
 
+def close_env(env: gymnasium.Env[Any, Any]) -> None:
+    """Close an environment; where it cannot be closed, warn: what was played in it is not lost for that."""
+    try:
+        env.close()
+    except FAILURES as error:
+        pass_signals(error)
+        name = type(env.unwrapped).__name__
+        warnings.warn(f"{name} could not be closed: {type(error).__name__}: {error}.", stacklevel=2)
+
+
 def _call(function: Callable[[], T], what: str) -> T:
     """Errors of the user's own code become one typed error that names the call; ours pass."""
     try:
         return function()
     except SkillTTRLError:
         raise
-    except Exception as error:
+    except FAILURES as error:
+        pass_signals(error)
         raise EnvError(
             f"{what} raised {type(error).__name__}: {error}. An environment must take any text as an action and the "
             "options of its own tasks."

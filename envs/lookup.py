@@ -15,8 +15,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
+from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.registry import import_user_module
+from skill_ttrl.runs.interrupt import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
 SHORT_NAMES: dict[str, str] = {
@@ -188,8 +190,13 @@ def env_tasks(
     try:
         find = getattr(env.unwrapped, "tasks", None)
         own = find(split) if callable(find) else None
+    except SkillTTRLError:
+        raise
+    except FAILURES as error:
+        pass_signals(error)
+        raise EnvError(f"{env_id}.tasks({split!r}) raised {type(error).__name__}: {error}.") from error
     finally:
-        env.close()
+        close_env(env)
     if own is None:
         return _seed_tasks(resolve_env(env_id), split, DEFAULT_SEED_TASKS if count is None else count)
     tasks = [replace(task, env_id=resolve_env(env_id)) for task in spread(own, count)]
@@ -271,7 +278,8 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         yield
     except SkillTTRLError:
         raise
-    except Exception as error:
+    except FAILURES as error:
+        pass_signals(error)
         said = str(error).partition(_GYMNASIUM_ADDS)[0]
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
 

@@ -11,7 +11,8 @@ from typing import Any
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.projection import Projection
 from skill_ttrl.env_pool import EnvPool, OutOfTime, TextEnvironment
-from skill_ttrl.episode import FAILURES, failure, finite, goal_of, listed_actions, observed, plain, source_of
+from skill_ttrl.episode import failure, finite, goal_of, listed_actions, observed, plain, source_of
+from skill_ttrl.runs.interrupt import FAILURES
 from skill_ttrl.skills.merger import titles
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory

@@ -18,6 +18,8 @@ from typing import Any, TypeVar, cast
 
 import gymnasium
 
+from skill_ttrl.envs.contract import close_env
+
 T = TypeVar("T")
 TextEnvironment = gymnasium.Env[str, str]
 
@@ -52,9 +54,9 @@ class EnvPool:
         self._envs = [each for each in self._envs if each is not env]
 
     def close(self) -> None:
-        """Close them all."""
+        """Close them all; see `envs.contract.close_env`."""
         for env in self._envs:
-            env.close()
+            close_env(env)
         self._envs.clear()
 
 

@@ -11,12 +11,10 @@ import gymnasium
 from skill_ttrl.agents.player import Player, any_action, overrule
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rewards import as_reward
-from skill_ttrl.runs.interrupt import raised_by_signal
+from skill_ttrl.runs.interrupt import FAILURES, pass_signals
 from skill_ttrl.skills.changes import storable
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
-FAILURES = (Exception, SystemExit, KeyboardInterrupt)
-"""What foreign code, an environment or a player, may raise: the outcome of its episode (`failure`), and not the end of all others."""
 ADVICE = "advice"
 """Key of a step's `info`: what an exploring player would have done there."""
 
@@ -106,8 +104,7 @@ def failure(raised: BaseException) -> str:
     Raises:
         KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.
     """
-    if isinstance(raised, KeyboardInterrupt) and raised_by_signal(raised):
-        raise raised
+    pass_signals(raised)
     return storable(f"{type(raised).__name__}: {raised}")
 
 

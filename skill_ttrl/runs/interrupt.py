@@ -11,6 +11,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What foreign code, such as an environment or a player, may raise of its own; see `pass_signals`."""
 
 
 class Interrupted(BaseException):
@@ -76,7 +78,17 @@ class StopSignal:
             raise Interrupted(self._leave_at_once, signum)
 
 
-def raised_by_signal(error: KeyboardInterrupt) -> bool:
+def pass_signals(raised: BaseException) -> None:
+    """For those who take what foreign code raises (`FAILURES`) for its failure: a Ctrl-C of the user is none.
+
+    Raises:
+        KeyboardInterrupt: `raised` itself, where a signal raised it.
+    """
+    if isinstance(raised, KeyboardInterrupt) and _raised_by_signal(raised):
+        raise raised
+
+
+def _raised_by_signal(error: KeyboardInterrupt) -> bool:
     """Whether the user's Ctrl-C raised it, and not code that is called here: foreign code may raise what it likes.
 
     Handlers run in the main thread only, and one that is written in Python is the innermost frame of what it raises. Python's own

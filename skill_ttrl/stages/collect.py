@@ -20,6 +20,7 @@ import gymnasium
 from skill_ttrl.agents.player import Player, WalkthroughPlayer, make_player
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env, resolve_env
+from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError
@@ -166,7 +167,7 @@ class _Playing:
             play_episode(env, task, player, seed=self._seed, attempt=attempt, explore=self._explore)
         )
         if outcome.error is not None:
-            env.close()
+            close_env(env)
             self._made = None
         return line, outcome
 

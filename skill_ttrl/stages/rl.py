@@ -15,7 +15,8 @@ import numpy as np
 
 from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
+from skill_ttrl.episode import failure
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, SkillTTRLError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.llm.usage import current_ledger
 from skill_ttrl.rewards import Reward, build_reward
@@ -26,6 +27,7 @@ from skill_ttrl.rl.gauge import Gauge
 from skill_ttrl.rl.update import Learner
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
+from skill_ttrl.runs.interrupt import FAILURES
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
 from skill_ttrl.stages.ballots import Poll, shaped
@@ -274,8 +276,12 @@ def refuse_ungraded(bench: Workbench, asked: str, instead: str) -> None:
     """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
     task = bench.train_tasks[0]
     env = bench.envs.take(1)[0]
-    env.reset(seed=task.seed, options=dict(task.options))
-    if env.step("")[4].get("graded") is False:
+    try:
+        env.reset(seed=task.seed, options=dict(task.options))
+        graded = env.step("")[4].get("graded")
+    except FAILURES as raised:
+        raise EnvError(f"{task.env_id} failed at task {task.id!r}: {failure(raised)}") from raised
+    if graded is False:
         raise ConfigError(
             f"{asked}, but {task.env_id} cannot grade without true answers, which training tasks do not carry. {instead}"
         )

@@ -17,6 +17,7 @@ from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.report import read_summary
 from skill_ttrl.stages import train
+from skill_ttrl.types import Trajectory, from_json
 
 OWN = """
 import torch
@@ -39,9 +40,45 @@ def reward(group):
 """
 
 
+ENV = '''
+import sys
+import gymnasium
+from skill_ttrl.envs import TextEnv
+from skill_ttrl.types import Task
+
+
+class Bad(TextEnv):
+    """Fails at some of its tasks, each in another way."""
+
+    def tasks(self, split=None):
+        numbers = range(6) if split == "train" else range(10, 13)
+        return [Task(str(number), "Bad-v0", {"number": number}, split=split) for number in numbers]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number = (options or {"number": 0})["number"]
+        if self.number == 3:
+            sys.exit()
+        return "half \\ud800", {"word": "\\udfff"}
+
+    def step(self, action):
+        if self.number == 4:
+            raise KeyboardInterrupt
+        reward = {2: "1.0", 5: 1e300}.get(self.number, float(len(action)))
+        return "\\ud800", reward, True, False, {"answer": "\\ud800", "graded": True}
+
+    def close(self):
+        sys.exit("no way out")
+
+
+gymnasium.register("Bad-v0", Bad)
+'''
+
+
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "own_bad_values.py").write_text(OWN)
+    (tmp_path / "own_bad_env.py").write_text(ENV)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "own_bad_values"
 
@@ -102,6 +139,27 @@ def test_a_function_of_the_users_that_raises_is_one_line_and_an_exit_code(
         main()
     said = capsys.readouterr()
     assert left.value.code == 2 and words.format(own=own) in said.err and "Traceback" not in said.err + said.out
+
+
+def test_what_an_environment_gets_wrong_is_on_its_trajectories_and_the_run_goes_on(
+    base: Path, own: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    env = ["env={id: 'own_bad_env:Bad-v0', eval_split: test}", "data.train=null", "data.eval=null"]
+    config = load_config(tiny_yaml, settings(base, *env, "rl.reward=env", "rl.steps=2", "eval.greedy=false"))
+    with pytest.warns(UserWarning, match="Bad could not be closed: SystemExit: no way out"):
+        train.run(config, tmp_path / "run")
+        again = train.run(config, tmp_path / "run", resume="auto")
+    assert again.accuracy_after is not None
+    lines = [from_json(Trajectory, line) for line in (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()]
+    assert {line.task.id: line.error for line in lines} == {
+        "0": None,
+        "1": None,
+        "2": "ValueError: the environment's reward is '1.0', a text",
+        "3": "SystemExit: ",
+        "4": "KeyboardInterrupt: ",
+        "5": "ValueError: the environment's reward is 1e+300",
+    }
+    assert {step.observation for line in lines for step in line.steps} == {"half \ufffd"}
 
 
 def flip(place: int) -> Callable[[bytes], bytes]:

@@ -251,7 +251,7 @@ class Scoring(Recording):
 def test_a_log_prob_that_is_none_is_the_failure_of_its_try(logprob: float) -> None:
     (group,) = play(Guess, [guess(1)], 2, Scoring(logprob))
     failed, fine = group.trajectories
-    assert failed.stop_reason == "error" and failed.answer is None and failed.steps == ()
+    assert failed.stop_reason == "no_answer" and failed.answer is None and failed.steps == ()
     assert failed.error == f"The backend gave token 0 the log-prob {logprob:g}: a log-prob is finite and at most 0."
     assert fine.error is None and from_json(Trajectory, to_json(failed)) == failed
 
