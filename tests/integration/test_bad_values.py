@@ -146,8 +146,10 @@ def test_what_an_environment_gets_wrong_is_on_its_trajectories_and_the_run_goes_
 ) -> None:
     env = ["env={id: 'own_bad_env:Bad-v0', eval_split: test}", "data.train=null", "data.eval=null"]
     config = load_config(tiny_yaml, settings(base, *env, "rl.reward=env", "rl.steps=2", "eval.greedy=false"))
-    with pytest.warns(UserWarning, match="Bad could not be closed: SystemExit: no way out"):
+    said = "Bad could not be closed: SystemExit: no way out"
+    with pytest.warns(UserWarning, match=said):
         train.run(config, tmp_path / "run")
+    with pytest.warns(UserWarning, match=said):
         again = train.run(config, tmp_path / "run", resume="auto")
     assert again.accuracy_after is not None
     lines = [from_json(Trajectory, line) for line in (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()]
