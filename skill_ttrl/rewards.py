@@ -25,6 +25,8 @@ LARGEST_REWARD = 1e15
 """Largest magnitude of a reward: the squares that a group's deviation sums must stay within float32 (3.4e38)."""
 
 REWARDS: Registry[Reward] = Registry("reward")
+MODEL_REWARD = "model:"
+"""Begins the name of a reward that is a Hugging Face model."""
 
 
 @REWARDS.register("majority")

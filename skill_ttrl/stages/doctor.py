@@ -15,7 +15,6 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.stages import version_sets
 from skill_ttrl.stages.doctor_backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.machine import Check, Status, check_machine, installed_version, tried
-from skill_ttrl.stages.pin import MODEL_REWARD
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.memory import MemoryEstimate
@@ -137,7 +136,7 @@ def _names(config: SkillTTRLConfig) -> list[Check]:
         return f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}"
 
     def reward() -> str:
-        from skill_ttrl.rewards import build_reward
+        from skill_ttrl.rewards import MODEL_REWARD, build_reward
 
         name = config.rl.reward
         if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them

@@ -8,11 +8,11 @@ from pathlib import Path
 from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data import read_records
 from skill_ttrl.errors import DataError, ModelError
+from skill_ttrl.rewards import MODEL_REWARD
 from skill_ttrl.skills.embed import hub_commit
 
 FILE_HASH = "sha256:"
 FOLDER_DIGEST = "blocks:"
-MODEL_REWARD = "model:"
 _BLOCKS, _BLOCK = 64, 1 << 20
 """A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
 

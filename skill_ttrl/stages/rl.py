@@ -19,7 +19,7 @@ from skill_ttrl.episode import failure
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, SkillTTRLError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.llm.usage import current_ledger
-from skill_ttrl.rewards import Reward, build_reward
+from skill_ttrl.rewards import MODEL_REWARD, Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import Correction
@@ -35,7 +35,7 @@ from skill_ttrl.stages.bank import skill_figures
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.evolve import evolve, warn_if_never
-from skill_ttrl.stages.pin import FOLDER_DIGEST, MODEL_REWARD
+from skill_ttrl.stages.pin import FOLDER_DIGEST
 from skill_ttrl.stages.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
