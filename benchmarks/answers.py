@@ -28,7 +28,7 @@ from answers_misses import DIFFERENCES, NEAR_MISSES
 from answers_reference import Reference
 from answers_rewrites import REWRITES
 
-from skill_ttrl.answers import equivalent
+from skill_ttrl.answers import correct, equivalent
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data" / "math" / "math.json"
 TESTS = Path(__file__).parents[1] / "tests"

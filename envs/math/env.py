@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.answers import equivalent
+from skill_ttrl.answers import correct
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.text_env import TextEnv
@@ -99,8 +99,8 @@ class MathEnv(TextEnv):
         if self._then:
             self._question = self._then.pop(0)
             return self._question, 0.0, False, False, info
-        correct = self._answer is not None and self._reference is not None and equivalent(self._answer, self._reference)
-        return "", float(correct), True, False, info
+        right = correct([(self._answer, self._reference)])[0]
+        return "", float(right), True, False, info
 
     def render(self) -> str | None:
         """The problem and the last answer, when `render_mode` is "ansi"."""

@@ -1,30 +1,43 @@
 """Answers: how they are found in a text, when two of them are the same, and what an answer earns against a reference.
 
 Every reward and every vote passes through here. Two answers are the same exactly when their `canonical` keys are, so
-equality is reflexive, symmetric and transitive and a vote does not depend on the order of the samples.
+equality is reflexive, symmetric and transitive and a vote does not depend on the order of the samples. Grading against a
+reference accepts more.
 
-    extract.py      a text → its answer
+    extract.py      a text → its answer (spans.py: boxes and formulas)
     normalise.py    an answer → cleaned text
+    units.py        cleaned text → the same without its unit, and the unit
     numbers.py      cleaned text → an exact fraction
-    grammar.py      cleaned text → a tree (tokens.py: its words; shapes.py: names and symbols in it)
-    keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
+    grammar.py      cleaned text → a tree (tokens.py: its words; cursor.py: a place in them; shapes.py: names and symbols in it)
+    keys.py         a tree → the key of its class (linear.py: inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
     verdicts.py     all of it in order, remembered and journalled; pool.py holds the worker
-    grade.py        an answer against a reference
+    grade.py        an answer against a reference; lenient.py: what is accepted there and is no equivalence
 """
 
 from skill_ttrl.answers.equivalence import equivalent
 from skill_ttrl.answers.extract import Extraction, extract, find_answer
-from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, grade_answer
-from skill_ttrl.answers.verdicts import Verdict, canonical, canonicals, counters, journal, verdict
+from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
+from skill_ttrl.answers.verdicts import (
+    Verdict,
+    bare_key,
+    canonical,
+    canonicals,
+    counters,
+    journal,
+    verdict,
+    without_units,
+)
 
 __all__ = [
     "Extraction",
     "Grade",
     "GradedText",
     "Verdict",
+    "bare_key",
     "canonical",
     "canonicals",
     "compute_reward",
+    "correct",
     "counters",
     "equivalent",
     "extract",
@@ -32,4 +45,5 @@ __all__ = [
     "grade_answer",
     "journal",
     "verdict",
+    "without_units",
 ]

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "last_number"]
+from skill_ttrl.answers.spans import unbox
+
+ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "whole", "formula", "conclusion", "last_number"]
 
 _SENTENCE = re.compile(
     r"(?P<said>answers? (?:is|are))(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
-    r"|(?:^|\n) *(?:#+ *|\*\*)(?:final )?answer *(?:\*\*)? *\n\s*|(?:^|\n)#### *",
+    r"|(?:^|\n) *+(?:#++ *+|\*\*)(?:final )?answer *+(?:\*\* *+)?\n\s*|(?:^|\n)#### *"
+    r"|(?<=[.!?:] )final answer *[*_]*[:：][*_]*\s*",
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
@@ -37,8 +40,18 @@ _CHOICE = re.compile(
     r"\b(?:[Oo]ption|[Cc]hoice)(?: is)?:? *\(?([A-E])\b\)?|(?:^|\n)[ *]*\(([A-E])\)[ .*]*(?=\n|$)"
     r"|(?:^|\n) *\*\*\(?([A-E])\)?\.?\*\*\.?\s*\Z"
 )
-_LAST_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*|-?\.\d+")
-_UNBRACED = re.compile(r"\\f?box(?:ed)?[ ]*([^\s{}$\\][^\s{}$\\]*)")
+_LAST_NUMBER = re.compile(r"-?(?:\d[\d,]*+(?:\.\d+)?|\.\d+)(?:/\d++(?![.,]\d))?(?:\s?\\?%)?")
+_NUMBER = r"(?:\\?\$|€|£)?-?(?:\d[\d,]*+(?:\.\d+)?|\.\d+)(?:/\d++(?![.,]\d))?(?:\s?\\?%|\s?[€£])?"
+_CONCLUSION = re.compile(
+    rf"\b(?:therefore|thus|hence|so|finally)\b[^.!?\n$]{{1,150}}?\b(?:is|are|equals|by)\s+({_NUMBER})(?!\w)"
+    rf"|\b(?:is|are|it's|equals)\s+({_NUMBER})(?:[^\W\d_]{{1,3}}[²³23]?)?[.!]?\s*\Z",
+    re.IGNORECASE,
+)
+_STATED = re.compile(
+    r"(?:the|there|so|thus|hence|therefore|then|it|this|that|we|[A-Z][a-z]+)\b.*\b(?:is|are|equals)\s+(?=[-+$\d(\[{\\])",
+    re.IGNORECASE,
+)
+"""In an announced sentence ("Answer: The largest one is 34") what stands before the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,12 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
     return None
 
 
+def find_conclusion(text: str) -> tuple[int, str] | None:
+    """The last number that unmarked prose concludes with ("Therefore, there are 12 of them"; "it is 5." at the end), and its place."""
+    found = list(_CONCLUSION.finditer(text))
+    return (found[-1].start(), found[-1][1] or found[-1][2]) if found else None
+
+
 def _is_remark(text: str, match: re.Match[str]) -> bool:
     """Whether something is said of the answer ("The answer is correct") and none announced ("Answer: correct")."""
     return match["said"] is not None and ":" not in match[0] and _NO_ANSWER.match(text, match.end()) is not None
@@ -102,6 +121,8 @@ def _said(rest: str) -> str:
     if closed:
         return closed[1] or closed[2]
     said = _CLAUSE.split(line, maxsplit=1)[0].strip('*`" ')
+    stated = _STATED.match(said)
+    said = said[stated.end() :] if stated else said
     said = _FULL_STOP.sub("", said).strip('*`" ')
     # Marks around it, or one of a pair that was cut; in `$3$ and $4$` they stay.
     return said.strip("$ ") if said.count("$") % 2 or re.fullmatch(r"\$[^$]*\$", said) else said
@@ -121,26 +142,6 @@ def last_tagged(text: str, name: str) -> str | None:
 @cache
 def _tags(name: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(f"<{re.escape(name)}>", re.IGNORECASE), re.compile(f"</{re.escape(name)}>", re.IGNORECASE)
-
-
-def unbox(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}`; of `\boxed 5` the word. None where there is none or its braces never close."""
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if start < 0:
-        return None
-    begin = re.compile(r"\\f?box(?:ed)?\s*\{").match(text, start)
-    if begin is None:
-        bare = _UNBRACED.match(text, start)
-        return bare[1].rstrip(".,;") if bare else None
-    depth = 1
-    for position in range(begin.end(), len(text)):
-        if text[position] == "{":
-            depth += 1
-        elif text[position] == "}":
-            depth -= 1
-            if depth == 0:
-                return text[begin.end() : position]
-    return None
 
 
 def _found(answer: str, rule: ExtractionRule) -> Extraction | None:

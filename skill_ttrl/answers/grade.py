@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from skill_ttrl.answers.extract import ExtractionRule, find_answer
+from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
+from skill_ttrl.answers.lenient import accepts
 from skill_ttrl.answers.normalise import clean, plain
-from skill_ttrl.answers.verdicts import verdict
+from skill_ttrl.answers.spans import last_formula
+from skill_ttrl.answers.verdicts import canonicals, verdict
 
-MatchType = Literal["exact", "string", "numeric", "symbolic", "none"]
+MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
+
+
+_LONGEST_WHOLE = 200
+"""A response without any mark is read as one answer up to this length."""
 
 
 class Grade(TypedDict):
@@ -18,7 +25,7 @@ class Grade(TypedDict):
     """1.0 for the same answer, else 0.0."""
     match_type: MatchType
     """What made them the same, the first that did: identical text, equal normalised text, equal number (or several), equal
-    expression; or none."""
+    expression, another way to write the reference that votes keep apart; or none."""
     predicted_answer: str | None
     """The answer that was graded."""
 
@@ -31,22 +38,67 @@ class GradedText(Grade):
 
 
 def grade_answer(answer: str | None, reference: str) -> Grade:
-    """Compare one answer with the reference. A missing or empty answer scores 0, whatever the reference."""
-    found, true = verdict(answer), verdict(reference)
-    if answer is None or found is None or true is None or found.key != true.key:
+    """Compare one answer with the reference. A missing or empty answer scores 0, whatever the reference.
+
+    More is accepted than `equivalent` holds together: see `lenient` and docs/answers.md.
+    """
+    if not correct([(answer, reference)])[0]:
         return {"score": 0.0, "match_type": "none", "predicted_answer": answer}
-    match: MatchType = "symbolic"
+    return {"score": 1.0, "match_type": _match_type(str(answer), reference), "predicted_answer": answer}
+
+
+def correct(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
+    """Whether each (answer, reference) scores 1; all distinct answers are looked at in one go."""
+    keys = canonicals([text for pair in pairs for text in pair])
+    ours, theirs = keys[::2], keys[1::2]
+    right = [one is not None and one == other for one, other in zip(ours, theirs, strict=True)]
+    open_pairs = list(
+        dict.fromkeys(
+            (answer, reference)
+            for (answer, reference), one, other, same in zip(pairs, ours, theirs, right, strict=True)
+            if reference is not None and one is not None and other is not None and not same
+        )
+    )
+    accepted = {pair for pair, taken in zip(open_pairs, accepts(open_pairs), strict=True) if taken}
+    return [same or pair in accepted for same, pair in zip(right, pairs, strict=True)]
+
+
+def _match_type(answer: str, reference: str) -> MatchType:
+    found, true = verdict(answer), verdict(reference)
+    assert found is not None and true is not None
     if answer.strip() == reference.strip():
-        match = "exact"
-    elif found.rule == "text" or plain(clean(answer)) == plain(clean(reference)):
-        match = "string"
-    elif "symbolic" not in (found.rule, true.rule):
-        match = "numeric"
-    return {"score": 1.0, "match_type": match, "predicted_answer": answer}
+        return "exact"
+    if found.key != true.key:
+        return "lenient"
+    if found.rule == "text" or plain(clean(answer)) == plain(clean(reference)):
+        return "string"
+    return "symbolic" if "symbolic" in (found.rule, true.rule) else "numeric"
 
 
 def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -> GradedText:
-    """Extract the answer of a whole text and grade it; `last_number` as in `extract`."""
-    found = find_answer(text, last_number=last_number)
-    grade = grade_answer(found.answer if found else None, ground_truth)
+    r"""Extract the answer of a whole text and grade it.
+
+    Where no mark of `extract` stands, the answer is the text itself if it is nothing but mathematics (`whole`), else its last
+    formula (`formula`) or, if that comes later, the number of a concluding sentence (`conclusion`). A ground truth may be a whole solution: then its marked answer is the reference.
+
+    Args:
+        text: a response.
+        ground_truth: the true answer, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
+        last_number: as in `extract`, where there is no formula either.
+    """
+    found = find_answer(text) or _unmarked(text) or (find_answer(text, last_number=True) if last_number else None)
+    true = find_answer(ground_truth)
+    grade = grade_answer(found.answer if found else None, true.answer if true else ground_truth)
     return {**grade, "extraction": found.rule if found else None}
+
+
+def _unmarked(text: str) -> Extraction | None:
+    whole = text.strip()
+    if 0 < len(whole) <= _LONGEST_WHOLE and "\n" not in whole:
+        alone = verdict(whole)
+        if alone is not None and alone.rule != "text":
+            return Extraction(whole, "whole")
+    formula, concluded = last_formula(text), find_conclusion(text)
+    if concluded and (not formula or concluded[0] > formula[0]):
+        return Extraction(concluded[1], "conclusion")
+    return Extraction(formula[1], "formula") if formula else None

@@ -12,17 +12,12 @@ and `MAX_CHAIN`, so that no tree depends on the stack that is left.
 
 from __future__ import annotations
 
-from typing import NoReturn
-
+from skill_ttrl.answers.cursor import MAX_CHAIN, MAX_DEPTH, Cursor
 from skill_ttrl.answers.shapes import Tree, is_called
 from skill_ttrl.answers.tokens import Refused, tokens
 
 __all__ = ["MAX_CHAIN", "MAX_DEPTH", "Tree", "parse"]
 
-MAX_DEPTH = 40
-"""Most brackets, functions and exponents inside of one another."""
-MAX_CHAIN = 40
-"""Most signs, slashes, powers and postfixes of an answer that put what stands before them one level deeper."""
 _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
 _INVERSES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
@@ -44,36 +39,8 @@ def parse(text: str) -> Tree:
     return tree
 
 
-class _Parser:
+class _Parser(Cursor):
     """Recursive descent over tokens; one method a level of precedence."""
-
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self._tokens = tokens
-        self._place = 0
-        self._depth = 0
-        self._chain = 0
-        self._bars = 0
-
-    def at(self, *kinds: str) -> bool:
-        return self._tokens[self._place][0] in kinds
-
-    def take(self) -> tuple[str, str]:
-        token = self._tokens[self._place]
-        if token[0] == "end of text":
-            raise Refused("it ends too early")
-        self._place += 1
-        return token
-
-    def skip(self, kind: str) -> bool:
-        if self.at(kind):
-            self._place += 1
-            return True
-        return False
-
-    def expect(self, *kinds: str) -> str:
-        if not self.at(*kinds):
-            raise Refused(f"expected {' or '.join(kinds)}")
-        return self.take()[0]
 
     # The whole answer: alternatives, unions, relations.
 
@@ -302,41 +269,26 @@ class _Parser:
         self._depth -= 1
         return tree
 
-    def _decimal(self, digits: str) -> Tree:
-        """A literal; with a line over its last digits it repeats them for ever."""
-        if "." in digits and self.at("overline", "bar"):
-            self.take()
-            braced = self.skip("{")
-            kind, period = self.take()
-            whole, _, fixed = digits.partition(".")
-            if kind != "num" or not (whole + fixed + period).isdigit() or (braced and not self.skip("}")):
-                raise Refused("a line over something else than digits")
-            if not braced and len(period) > 1:
-                raise Refused("digits of which it is not clear how many the line is over")
-            nines = (10 ** len(period) - 1) * 10 ** len(fixed)
-            return ("num", f"{int(whole + fixed + period) - int(whole + fixed or '0')}/{nines}")
-        if digits == ".":
-            raise Refused("a full stop")
-        return ("num", digits)
-
     def _symbol(self, name: str) -> Tree:
         if name in ("e", "i"):
             return ("const", name)
         if self.at("_"):
             self.take()
-            braced = self.skip("{")
-            kind, index = self.take()
-            if kind not in ("num", "sym") or (braced and not self.skip("}")):
-                raise Refused("a subscript that is no single index")
-            return ("sym", f"{name}_{index}")
+            return ("sym", f"{name}_{self._index()}")
         return ("sym", name)
 
-    def _based(self, digits: str) -> Tree:
-        braced = self.skip("{")
-        kind, base = self.take()
-        if kind != "num" or not (base + digits).isdigit() or (braced and not self.skip("}")):
-            raise Refused("a subscript that is no base")
-        return ("based", digits, base)
+    def _sum(self, name: str) -> Tree:
+        r"""`\sum_{k=0}^{n} …`: what is added is what stands beside it, up to the next sign."""
+        self.expect("_")
+        self.expect("{")
+        kind, index = self.take()
+        if kind != "sym":
+            raise Refused("a sum over something else than a letter")
+        self.expect("=")
+        low = self.sum()
+        self.expect("}")
+        self.expect("^")
+        return ("fn", name, ("sym", index), low, self.exponent(), self.product())
 
     def _function(self, name: str) -> Tree:
         self._enter()
@@ -345,6 +297,8 @@ class _Parser:
         return tree
 
     def _applied(self, name: str) -> Tree:
+        if name in ("sum", "prod"):
+            return self._sum(name)
         if name == "binom":
             return self._called(name) if self.at("(") else ("fn", name, self.argument(), self.argument())
         if name == "sqrt":
@@ -468,18 +422,4 @@ class _Parser:
     def _begins_factor(self) -> bool:
         if self.at("|"):
             return self._bars == 0
-        return self.at("num", "sym", "const", "fn", "frac", "(", "[", "{", "\\{", "floor(", "ceil(")
-
-    def _link(self) -> None:
-        self._chain += 1
-        if self._chain > MAX_CHAIN:
-            _too_deep()
-
-    def _enter(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            _too_deep()
-
-
-def _too_deep() -> NoReturn:
-    raise Refused("nested too deep")
+        return self.at("num", "sym", "const", "fn", "frac", "begin", "(", "[", "{", "\\{", "floor(", "ceil(")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
+from skill_ttrl.answers.linear import multiplied_out, solved
 from skill_ttrl.answers.shapes import Tree, has_symbols, is_called, is_name
 
 MAX_BITS = 4000
@@ -62,6 +63,7 @@ def key_of(tree: Tree, algebra: Algebra) -> str:
     Raises:
         Hard, Undecided: the algebra's.
     """
+    tree = multiplied_out(tree)
     kind = tree[0]
     if kind == "list":
         return _list(tree[1:], algebra)
@@ -251,11 +253,12 @@ def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> st
     """One symbol between bounds is an interval; anything else is kept as `left - right < 0`."""
     if signs[0].startswith(">"):
         signs, sides = [sign.replace(">", "<") for sign in reversed(signs)], list(reversed(sides))
-    if len(sides) == 2 and sides[0][0] == "sym" and not has_symbols(sides[1]):
+    signs, sides = solved(signs, sides)
+    if len(sides) == 2 and is_name(sides[0]) and not has_symbols(sides[1]):
         sides, signs = [("neg", INFINITY), *sides], ["<", *signs]
-    elif len(sides) == 2 and sides[1][0] == "sym" and not has_symbols(sides[0]):
+    elif len(sides) == 2 and is_name(sides[1]) and not has_symbols(sides[0]):
         sides, signs = [*sides, INFINITY], [*signs, "<"]
-    if len(sides) == 3 and sides[1][0] == "sym" and not has_symbols(sides[0]) and not has_symbols(sides[2]):
+    if len(sides) == 3 and is_name(sides[1]) and not has_symbols(sides[0]) and not has_symbols(sides[2]):
         if _is_empty(signs, sides[0], sides[2]):
             return _set(())
         opened, closed = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"

@@ -24,9 +24,14 @@ _SYMBOLS = str.maketrans(
 _SUPERSCRIPTS = re.compile(r"(⁻?)([⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
 _DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _NOTHING = re.compile(r"\\!|\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lrm]?)(?![a-zA-Z])")
-_SPACE = re.compile(r"(?<!\\)\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|\\?\$|~")
+_SPACE = re.compile(r"(?<!\\)\\[,;: ()\[\]]|\\q?quad|\\?\$|~")
 _SAME = re.compile(r"\\[dtc](frac|binom)(?![a-zA-Z])")
-_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\\!\s*|\\,)(?=\d{3}(?!\d))", re.ASCII)
+_ESCAPED = re.compile(
+    r"(?<!\\)\\\\(?=(?:left|right|[dt]?frac|pi|sqrt|text|boxed|leq?|geq?|infty|cup|pm|cdot|times|in)(?![a-zA-Z]))"
+)
+"""A command of LaTeX that was escaped once more on its way (JSON): no row of a matrix begins with these letters."""
+_ARRAY = re.compile(r"\\(begin|end)\s?\{array\}(?:\s?\{[lcr| ]*\})?")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\s?\{,\s?\}\s*|,\\!\s*|\\,)(?=\d{3}(?!\d))", re.ASCII)
 _BOXED = re.compile(r"\\f?box(?:ed)?\{(.*)\}", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|mathrm|mbox|mathbf|mathit|operatorname|hbox|rm)\s*\{([^{}]*)\}")
 _BRACED = re.compile(r"([_^])\{(\w)\}")
@@ -39,7 +44,7 @@ def clean(answer: str) -> str:
     """The answer without LaTeX's spacing, sizes and math marks, currency signs and a final full stop; case is kept."""
     text = answer if answer.isascii() else _SUPERSCRIPTS.sub(_raised, answer).translate(_SYMBOLS)
     if "\\" in text or "$" in text or "{" in text or "~" in text:
-        text = _THOUSANDS.sub("", text)
+        text = _THOUSANDS.sub("", _ARRAY.sub(r"\\\1{matrix}", _ESCAPED.sub(r"\\", text)))
         text = _SPACE.sub(" ", _NOTHING.sub("", text))
         text = _SAME.sub(r"\\\1", text)
     text = _without_stop(" ".join(text.split()))

@@ -284,6 +284,10 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _function(name: str, arguments: Sequence[Tree]) -> Any:
+    if name in ("sum", "prod"):  # not worked out: the same if all its parts are
+        return sympy.Symbol(
+            f"{name}[{arguments[0][1]}; {'; '.join(_value_key(_build(part)) for part in arguments[1:])}]"
+        )
     values = [_angle(part) if name in _OF_ANGLES else _build(part) for part in arguments]
     if name in _FUNCTIONS and len(values) == 1:
         if name in ("sinh", "cosh", "tanh", "exp") and values[0].is_Rational and abs(values[0]) > _LARGEST_FACTORIAL:

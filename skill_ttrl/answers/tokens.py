@@ -9,7 +9,7 @@ MAX_LETTERS = 3
 """Longer runs of letters are words."""
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh arcsinh arccosh arctanh exp ln log sqrt root "
-    "abs floor ceil factorial binom".split()
+    "abs floor ceil factorial binom sum prod".split()
 )
 _NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "binomial": "binom", "cosec": "csc"}
 _CONSTANTS = {"pi": "pi", "infty": "oo", "inf": "oo", "infinity": "oo", "oo": "oo"}

@@ -22,9 +22,10 @@ from typing import Literal
 from skill_ttrl.answers.grammar import Tree, parse
 from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
 from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
-from skill_ttrl.answers.numbers import read_number, without_unit
+from skill_ttrl.answers.numbers import read_number
 from skill_ttrl.answers.pool import Judged, Pool
 from skill_ttrl.answers.tokens import Refused
+from skill_ttrl.answers.units import unit_with_currency, without_unit
 from skill_ttrl.errors import RunFolderError
 
 Rule = Literal["text", "number", "symbolic"]
@@ -32,6 +33,8 @@ MAX_REMEMBERED = 500_000
 """Answers that are remembered; then all are forgotten but those of the journal."""
 
 LONGEST_KEY = 500
+UNIT = " in the unit "
+"""Between the key of a value and its unit."""
 _lock = threading.Lock()
 
 
@@ -131,20 +134,47 @@ def decide(answer: str) -> Verdict | Tree:
         return Verdict(f"text {letter[1]}", "text")
     if _LETTERS.fullmatch(text) and text not in _NAMED:
         return Verdict(f"text {text}", "text")
-    bare, scale = without_unit(cleaned)
+    bare, scale, unit = without_unit(cleaned)
+    unit = unit_with_currency(unit, answer)
     number = read_number(bare)
     if number is not None:
-        return Verdict(number_key(number * scale), "number")
+        return Verdict(with_unit(number_key(number * scale), unit), "number")
     try:
         tree = _scaled(parse(bare), scale)
         try:
-            return Verdict(key_of(tree, Rationals()), "number")
+            return Verdict(with_unit(key_of(tree, Rationals()), unit), "number")
         except Hard:
             return tree
     except Refused:
         return Verdict(f"text {text}", "text")
     except Undecided:
         return Verdict(f"text {text}", "text", "undecided")
+
+
+def with_unit(key: str, unit: str) -> str:
+    """The key of a value with a unit."""
+    return f"{key}{UNIT}{unit}" if unit else key
+
+
+def bare_key(key: str | None) -> str | None:
+    """A key without its unit, to compare answers of different votes on one question."""
+    return key if key is None or key.startswith("text ") else key.rpartition(UNIT)[0] or key
+
+
+def without_units(keys: Sequence[str | None]) -> list[str | None]:
+    """The keys of answers to one question, where a missing unit is the one that others state.
+
+    Of a value that is given with one unit, or none, the unit is dropped; of one that is given with several units all are
+    kept, and the answer without one is a class of its own. So it is an equivalence on the answers of one question, whatever
+    their order.
+    """
+    stated: dict[str, set[str]] = {}
+    for key in keys:
+        bare = bare_key(key)
+        if key is not None and bare is not None and bare != key:
+            stated.setdefault(bare, set()).add(key)
+    clear = {bare for bare, units in stated.items() if len(units) == 1}
+    return [bare if (bare := bare_key(key)) in clear else key for key in keys]
 
 
 def _scaled(tree: Tree, scale: Fraction) -> Tree:
@@ -204,7 +234,9 @@ def journal(path: Path) -> Iterator[None]:
 
 def _verdict(answer: str, judged: Judged) -> Verdict:
     if "key" in judged:
-        return Verdict(_shortened(judged["key"]), "symbolic")
+        return Verdict(
+            with_unit(_shortened(judged["key"]), unit_with_currency(without_unit(clean(answer))[2], answer)), "symbolic"
+        )
     return Verdict(f"text {plain(clean(answer))}", "text", judged["gave_up"])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from skill_ttrl.answers import canonical, canonicals
+from skill_ttrl.answers import canonicals, correct
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.base import Sampling
@@ -124,8 +124,7 @@ def verdicts(row: Drawn) -> list[bool | None]:
     """For each sample whether it is right: by the true answer, else by what the environment said; None where neither is known."""
     if row.task.reference is None:
         return [sample.right for sample in row.samples]
-    truth = canonical(row.task.reference)
-    return [key is not None and key == truth for key in canonicals(row.answers)]
+    return list(correct([(answer, row.task.reference) for answer in row.answers]))
 
 
 def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[Draw]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.answers import canonical, canonicals
+from skill_ttrl.answers import bare_key, canonical, canonicals, correct
 from skill_ttrl.runs.statistics import mean_interval, paired_difference, wilson_interval
 from skill_ttrl.stages.samples import Drawn
 from skill_ttrl.types import VoteResult, derive_seed
@@ -228,7 +228,7 @@ def half_flips(
         )
         for row, first, second in zip(rows, one, other, strict=True):
             if first.answer is not None and second.answer is not None:
-                flips[_problem(row)].append(canonical(first.answer) != canonical(second.answer))
+                flips[_problem(row)].append(bare_key(canonical(first.answer)) != bare_key(canonical(second.answer)))
     return {problem: sum(changed) / len(changed) for problem, changed in flips.items()}
 
 
@@ -265,14 +265,11 @@ def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[B
 
 
 def _judged(row: Drawn, step: int, vote: VoteResult) -> Held:
-    correct, reward_accuracy = None, None
+    won, reward_accuracy = None, None
     if row.task.reference is not None:
-        truth = canonical(row.task.reference)
-        right = [key is not None and key == truth for key in canonicals(row.answers)]
-        winner = canonical(vote.answer)
-        correct = winner is not None and winner == truth
+        won, *right = correct([(answer, row.task.reference) for answer in (vote.answer, *row.answers)])
         reward_accuracy = float(np.mean([one == other for one, other in zip(vote.matches, right, strict=True)]))
-    return Held(_problem(row), row.task.task_type, step, vote, correct, reward_accuracy, canonical(vote.answer))
+    return Held(_problem(row), row.task.task_type, step, vote, won, reward_accuracy, bare_key(canonical(vote.answer)))
 
 
 def _halves(ballot: Ballot, seed: int) -> tuple[list[int], list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from skill_ttrl.answers import bare_key
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting.ballot import Ballot, in_range, strategy
 from skill_ttrl.voting.history import KEPT_RATIOS, STABLE, PromptHistory
@@ -102,6 +103,6 @@ def guard(
 def _bonus(counted: Tally, now: PromptHistory, beta: float) -> tuple[float, ...]:
     """What each sample's advantage is raised by, in units of the prompt's mean |A|; empty where there is no minority."""
     enough = max(1, len(counted.keys) // 4)
-    minorities = {key: count for key, count in counted.votes.items() if count >= enough and key != now.winner}
+    minorities = {key: count for key, count in counted.votes.items() if count >= enough and bare_key(key) != now.winner}
     total = sum(minorities.values())
     return tuple(beta * minorities.get(key or "", 0) / total for key in counted.keys) if total else ()

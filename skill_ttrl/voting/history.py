@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from skill_ttrl.answers import canonical
+from skill_ttrl.answers import bare_key, canonical
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.metrics import mean
 
@@ -53,7 +53,7 @@ class PromptHistory:
 
     def after(self, vote: VoteResult) -> PromptHistory:
         """The history with one vote more. An empty vote leaves the winner as it was."""
-        winner = canonical(vote.answer)
+        winner = bare_key(canonical(vote.answer))
         flipped = self.flipped_by(winner)
         return PromptHistory(
             votes=self.votes + 1,
@@ -75,7 +75,7 @@ class VoteHistory:
     """
 
     winners: dict[str, str] = field(default_factory=dict)
-    """Canonical winner of each prompt at its last vote."""
+    """Canonical winner of each prompt at its last vote, without its unit: the next vote's winner may leave it out."""
     first_agreements: list[float] = field(default_factory=list)
     """Mean agreement of the first steps."""
     latest_flips: list[float] = field(default_factory=list)
@@ -96,7 +96,7 @@ class VoteHistory:
         returns in the whole run. The last two are absent where no prompt was seen before. `collapse_warning`: 1 where
         `warnings` has something to say after this step, else 0.
         """
-        keys = {prompt: canonical(vote.answer) for prompt, vote in votes.items()}
+        keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
         won = {prompt: key for prompt, key in keys.items() if key is not None}
         seen = [prompt for prompt in won if prompt in self.winners]
         figures = {

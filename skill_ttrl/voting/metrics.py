@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from skill_ttrl.answers import canonicals
+from skill_ttrl.answers import correct
 from skill_ttrl.types import VoteResult
+from skill_ttrl.voting.tally import tally
 
 
 def label_metrics(
@@ -15,21 +17,24 @@ def label_metrics(
 
     `label_accuracy`: 1 where the winner is true. `reward_accuracy`: share of samples that belong to the winner's class exactly
     if they are true; for rewards of 0 and 1 that is TTRL's 1[r_i = r_i^true]. `ground_truth_ratio`: mean true reward.
-    `majority_voting_reward`: mean vote reward. `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt.
+    `ground_truth_split_ratio`: share of samples that grading accepts and the vote counts outside of the largest class of such
+    samples: true answers in other words (`answers.correct`), whose votes are lost. `majority_voting_reward`: mean vote reward.
+    `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt.
 
     Args:
         votes: One for each prompt.
         references: Their true answers.
         groups: The answers that were voted on.
     """
-    winners, correct = _graded(votes, references, groups)
+    winners, right = _graded(votes, references, groups)
     samples = max((len(answers) for answers in groups), default=0)
     return {
-        "label_accuracy": mean([float(right) for right in winners]),
-        "reward_accuracy": _reward_accuracy(votes, correct),
-        "ground_truth_ratio": mean([mean([float(right) for right in row]) for row in correct]),
+        "label_accuracy": mean([float(won) for won in winners]),
+        "reward_accuracy": _reward_accuracy(votes, right),
+        "ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
+        "ground_truth_split_ratio": mean([_split(answers, row) for answers, row in zip(groups, right, strict=True)]),
         "majority_voting_reward": mean([mean(vote.earned) for vote in votes]),
-        f"pass@{samples}": mean([float(any(row)) for row in correct]),
+        f"pass@{samples}": mean([float(any(row)) for row in right]),
     }
 
 
@@ -48,11 +53,11 @@ def trained_metrics(
     """
     if not groups:
         return {}
-    _, correct = _graded(votes, references, groups)
+    _, right = _graded(votes, references, groups)
     return {
-        "post_reward_accuracy": _reward_accuracy(votes, correct),
-        "post_ground_truth_ratio": mean([mean([float(right) for right in row]) for row in correct]),
-        f"post_pass@{samples}": mean([float(any(row)) for row in correct]),
+        "post_reward_accuracy": _reward_accuracy(votes, right),
+        "post_ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
+        f"post_pass@{samples}": mean([float(any(row)) for row in right]),
     }
 
 
@@ -90,20 +95,29 @@ def _graded(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
 ) -> tuple[list[bool], list[list[bool]]]:
     """Whether each winner and each sample is true; all distinct answers are compared in one go."""
-    keys = iter(
-        canonicals([*(vote.answer for vote in votes), *references, *(a for answers in groups for a in answers)])
+    judged = iter(
+        correct(
+            [
+                (answer, reference)
+                for vote, reference, answers in zip(votes, references, groups, strict=True)
+                for answer in (vote.answer, *answers)
+            ]
+        )
     )
-    winners = [next(keys) for _ in votes]
-    truths = [next(keys) for _ in references]
-    rows = [[next(keys) for _ in answers] for answers in groups]
-    right = [key is not None and key == truth for key, truth in zip(winners, truths, strict=True)]
-    return right, [[key is not None and key == truth for key in row] for row, truth in zip(rows, truths, strict=True)]
+    rows = [(next(judged), [next(judged) for _ in answers]) for answers in groups]
+    return [won for won, _ in rows], [row for _, row in rows]
 
 
-def _reward_accuracy(votes: Sequence[VoteResult], correct: Sequence[Sequence[bool]]) -> float:
+def _split(answers: Sequence[str | None], right: Sequence[bool]) -> float:
+    """Share of the samples that are true and stand outside of the largest class of true ones."""
+    classes = Counter(key for key, true in zip(tally(answers).keys, right, strict=True) if true)
+    return (classes.total() - max(classes.values(), default=0)) / max(1, len(answers))
+
+
+def _reward_accuracy(votes: Sequence[VoteResult], correctness: Sequence[Sequence[bool]]) -> float:
     return mean(
         [
             mean([float(match == right) for match, right in zip(vote.matches, row, strict=True)])
-            for vote, row in zip(votes, correct, strict=True)
+            for vote, row in zip(votes, correctness, strict=True)
         ]
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from skill_ttrl.answers import canonicals
+from skill_ttrl.answers import canonicals, without_units
 from skill_ttrl.types import VoteResult
 
 Score = float | Fraction
@@ -65,13 +65,13 @@ class Tally:
 
 
 def tally(answers: Sequence[str | None], keys: Sequence[str | None] | None = None) -> Tally:
-    """Count the answers of one group.
+    """Count the answers of one group; an answer without a unit belongs to the one unit that others state (`answers.without_units`).
 
     Args:
         answers: One for each sample; None or an empty text for none.
         keys: Their classes where they are known already (`answers.canonicals`).
     """
-    keys = canonicals(answers) if keys is None else keys
+    keys = without_units(canonicals(answers) if keys is None else keys)
     votes: dict[str, int] = {}
     words: dict[str, str] = {}
     for key, answer in zip(keys, answers, strict=True):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import canonical, compute_reward, equivalent, extract, grade_answer
-from skill_ttrl.answers.extract import unbox
 from skill_ttrl.answers.numbers import read_number as parse_number
+from skill_ttrl.answers.spans import unbox
 
 PIECES = [
     "0",
@@ -97,7 +97,6 @@ def test_a_number_is_the_same_in_every_dress(value: object, dress: str) -> None:
         (r"\text{cat}", "Cat"),
         (r"\text{ (A)}", "(a)"),
         ("$5$", "5"),
-        (r"\$5", "5"),
         (r"\left( 1, 2 \right)", "( 1, 2 )"),
         ("yes.", "Yes"),
         ("STRASSE", "straße"),
@@ -109,15 +108,6 @@ def test_a_number_is_the_same_in_every_dress(value: object, dress: str) -> None:
         ("5 apples", "5"),
         (r"5 \text{ square units}", "5"),
         (r"3\text{ people}", "3"),
-        (r"9\mbox{ m}^2", "9"),
-        (r"7 \text{ m/s}", "7"),
-        ("5 km/h", "5"),
-        ("5 miles per hour", "5"),
-        ("18 USD", "18"),
-        ("£5", "5"),
-        ("18€", "18"),
-        (r"-\$5", "-5"),
-        (r"3 \text{ million } \text{ dollars}", "3000000"),
         # Letters: products beside something, names before an equals sign.
         ("2xy", "2yx"),
         ("ab + 1", "1 + ba"),

@@ -122,6 +122,7 @@ def test_label_metrics_by_hand() -> None:
         "label_accuracy": 0.5,  # 4 is true, 1 is not
         "reward_accuracy": 0.5,  # all four rewards right, then none
         "ground_truth_ratio": 0.5,
+        "ground_truth_split_ratio": 0.0,
         "majority_voting_reward": 0.5,
         "pass@4": 1.0,
     }
@@ -130,6 +131,7 @@ def test_label_metrics_by_hand() -> None:
         "label_accuracy": 0.0,
         "reward_accuracy": 1.0,
         "ground_truth_ratio": 0.0,
+        "ground_truth_split_ratio": 0.0,
         "majority_voting_reward": 0.0,
         "pass@2": 0.0,
     }

@@ -1,0 +1,144 @@
+r"""Units and scales at the right of an answer: `5 \text{ cm}` is 5 with the unit cm, `3 \text{ million}` is 3,000,000.
+
+A unit of measurement is part of an answer's class, so 5 cm is not 5 km; what is counted (`5 \text{ apples}`) is dropped: it is
+the question's. A percent sign is no unit: `50\%` is 1/2 and never 50.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_SCALES = {
+    "percent": Fraction(1, 100), "percentage": Fraction(1, 100), "pct": Fraction(1, 100), "hundred": Fraction(10**2),
+    "thousand": Fraction(10**3), "million": Fraction(10**6), "billion": Fraction(10**9), "trillion": Fraction(10**12),
+    "dozen": Fraction(12),
+}  # fmt: skip
+_MEASURES = {
+    "mm": "millimeter millimeters millimetre millimetres", "cm": "centimeter centimeters centimetre centimetres", "dm": "",
+    "m": "meter meters metre metres", "km": "kilometer kilometers kilometre kilometres", "inch": "inches", "ft": "foot feet",
+    "yd": "yard yards", "mi": "mile miles", "mg": "milligram milligrams", "g": "gram grams", "kg": "kilogram kilograms",
+    "oz": "ounce ounces", "ton": "tons tonne tonnes", "pound": "pounds lb lbs gbp", "ml": "milliliter milliliters millilitre millilitres",
+    "l": "liter liters litre litres", "gal": "gallon gallons", "s": "sec secs second seconds", "min": "mins minute minutes",
+    "h": "hr hrs hour hours", "day": "days", "week": "weeks", "month": "months", "year": "years", "decade": "decades",
+    "dollar": "dollars usd", "cent": "cents", "euro": "euros eur", "deg": "degree degrees", "rad": "radian radians", "rpm": "",
+    "hz": "", "kwh": "", "newton": "newtons", "joule": "joules", "watt": "watts", "volt": "volts", "mole": "moles",
+    "km/h": "kph", "mi/h": "mph",
+}  # fmt: skip
+_NAMES = {name: unit for unit, names in _MEASURES.items() for name in (unit, *names.split()) if len(name) > 1}
+_NO_MEASURES = frozenset("unit units people men women children person".split())
+_POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+_SHORT_UNITS = frozenset("smhglk")
+"""Units of one letter, beside a slash (`km/h`, `m/s`); by itself a letter is a symbol (`2\\text{x}` is 2x)."""
+_SPACED = frozenset([" m", " s", " g", " h"])
+"""But one with a space before it inside of `\\text{ m}` is nothing else than a unit."""
+_COUNTED = re.compile(r"[a-z]{3,}s")
+"""What is counted: a plural (`\text{apples}`), but none of these, which say how many, of which sign, or compare."""
+_NOT_COUNTED = re.compile(
+    r".*(?:ths|ss|us|is|wards)|thirds|halves|quarters|times|dozens|scores|couples|pairs|grosses|hundreds|thousands|(?:m|b|tr|quadr)illions|"
+    r"percents|factorials|negatives|positives|inverses|reciprocals|opposites|squares|cubes|roots|powers|logs|sins|always|sometimes|perhaps|"
+    r"equals|does|zeros|ones|twos|threes|fours|fives|sixes|sevens|eights|nines|tens|elevens|twelves|\w*(?:teens|ties)|lakhs|crores|googols|"
+    r"besides|yes|bases|odds|evens|infinities|noons|whereas|remainders|lots"
+)
+_WRAPPED = r"\\(?:text(?:rm|bf|it|normal)?|mathrm|mbox|hbox|rm)\s?\{([^{}]*)\}"
+_SUFFIX = re.compile(
+    rf"^(.*[\d}})!a-zA-Z|.])\s?(?:{_WRAPPED}|(?<![a-zA-Z\\/])([a-zA-Z]{{2,}}\.?(?:/[a-zA-Z]+)?))\s?(?:\^\s?\{{?\s?([23])\s?\}}?)?$",
+    re.DOTALL,
+)
+_WORD = re.compile(r"([a-z/]+)\.?(?:\^?([23]))?")
+_DEGREES = re.compile(
+    r"^(.*\S)\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})\s?(?:([CF])|\\(?:text|mathrm)\s?\{\s?([CF])\s?\})?$", re.DOTALL
+)
+_TRIGONOMETRIC = re.compile(r"sin|cos|tan|sec|csc|cot")
+_MATHEMATICAL = re.compile(r"\d|\\pi|\\sqrt", re.ASCII)
+_CURRENCY = re.compile(
+    r"(?:\s|\\f?box(?:ed)?|\{|\\[(\[]|\$(?=[^$]*\$))*+-?\s*(?:(\\\$|€|£)\s*-?[\d.]|(\$)\s*-?[\d.][^$]*$)"
+    r"|.*[\d.}]\s*(\\\$|€|£)(?:\s|\}|\\[)\]]|\$)*+$",
+    re.DOTALL,
+)
+_CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound"}
+
+
+def without_unit(text: str) -> tuple[str, Fraction, str]:
+    r"""A cleaned answer without what stands at its right: the rest, what its words multiply it by (`million`, `\%`), its unit.
+
+    Units are those of a list, in one spelling (`kilometers per hour` is `km/h`); what is counted, a plural (`\text{apples}`), is no
+    unit and is dropped. Any other word ("squared", "tenths", "noon", "x") says something about the value, which is then left to the
+    grammar. What is left has a digit, a root or π in it: `\text{cats}` alone, or `x \text{ is even}`, keeps its words.
+    """
+    scale = Fraction(1)
+    words: list[str] = []
+    for _ in range(4):  # `3 \text{ million } \text{ dollars}`
+        rest, factor, found = _one_unit(text)
+        if rest == text or not _MATHEMATICAL.search(rest):
+            break
+        text, scale, words = rest, scale * factor, found + words
+    return text, scale, _normal(words)
+
+
+def unit_with_currency(unit: str, answer: str) -> str:
+    r"""The unit of an answer, or that of its sign of money: `\$5`, `5€`, `$5` without a second mark; `\$5 \text{ per hour}` has both."""
+    if unit and not unit.startswith("/"):
+        return unit
+    found = _CURRENCY.match(answer)
+    return (_CURRENCIES[found[1] or found[2] or found[3]] if found else "") + unit
+
+
+def _one_unit(text: str) -> tuple[str, Fraction, list[str]]:
+    if text.endswith("%"):
+        return text[:-1].rstrip("\\").rstrip(), Fraction(1, 100), []
+    found = _DEGREES.match(text)
+    if found and not _TRIGONOMETRIC.search(text):  # of an angle the grammar knows what degrees are
+        return found[1], Fraction(1), [f"deg{found[2] or found[3] or ''}"]
+    found = _SUFFIX.match(text)
+    if not found:
+        return text, Fraction(1), []
+    words = re.split(r"[\s-]+", (found[2] if found[2] is not None else found[3]).strip().casefold())
+    power = [f"^{found[4]}"] if found[4] else []
+    # Outside of `\text{}` a plural is a unit behind a number only: `5 apples`.
+    counted = found[2] is not None or (found[1][-1:] == " " or text[len(found[1]) : len(found[1]) + 1] == " ")
+    if found[2] in _SPACED:
+        return found[1].rstrip(), Fraction(1), [*words, *power]
+    if not all(_is_unit(word, counted=counted) for word in words if word):
+        return text, Fraction(1), []
+    scale = Fraction(1)
+    for word in words:
+        scale *= _SCALES.get(word, 1)
+    return found[1].rstrip(), scale, [*words, *power]
+
+
+def _is_unit(word: str, *, counted: bool) -> bool:
+    if word in _SCALES:
+        return True
+    found = _WORD.fullmatch(word)
+    if not found:
+        return False
+    parts = found[1].split("/")
+    if len(parts) > 1:
+        return all(part in _NAMES or part in _SHORT_UNITS for part in parts)
+    if parts[0] in _NAMES or parts[0] in _NO_MEASURES or parts[0] in _POWERS or parts[0] == "per":
+        return True
+    return counted and _COUNTED.fullmatch(parts[0]) is not None and not _NOT_COUNTED.fullmatch(parts[0])
+
+
+def _normal(words: list[str]) -> str:
+    """The one spelling of a unit; empty where the words name none."""
+    unit, power, over = "", "", ""
+    for word in words:
+        if word in _POWERS:
+            power = _POWERS[word]
+        elif word == "per":
+            over = "/"
+        elif word.startswith("^"):
+            unit += word if unit else ""
+        elif found := _WORD.fullmatch(word.removesuffix("C").removesuffix("F")):
+            parts = [_NAMES.get(part, part) for part in found[1].split("/")]
+            if len(parts) > 1 or found[1] in _NAMES or word in _SHORT_UNITS:
+                unit += (
+                    over
+                    + "/".join(parts)
+                    + (power or (f"^{found[2]}" if found[2] else ""))
+                    + word[len(word.rstrip("CF")) :]
+                )
+            power, over = "", ""
+    return unit
