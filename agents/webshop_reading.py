@@ -20,7 +20,7 @@ BUTTONS = frozenset({BACK, NEXT, PREVIOUS, BUY, FEATURES, DESCRIPTION, "reviews"
 """What can be clicked on a page and is neither a product nor an option."""
 
 _PRICE = re.compile(
-    r"(?:,|,? and)? *(?:the )?price (?:is )?(?:lower|less|under|below)(?: than)? \$?(\d[\d,]*(?:\.\d+)?) ?(?:dollars)?"
+    r"(?:,|,? and|(?<! )) *+(?:the )?price (?:is )?(?:lower|less|under|below)(?: than)? \$?(\d[\d,]*(?:\.\d+)?) ?(?:dollars)?"
 )
 _NO_QUERY = re.compile(r"[\[\]<>\s]+")
 _PAIRS = re.compile(r", and (?=[^:]{1,60}: )")

@@ -47,10 +47,13 @@ class Kind:
     """Pairs of one kind and what both said of them."""
 
     name: str
+    graded: bool = True
+    """Whether our side grades, as math-verify does; else it says which answers are one in a vote."""
     said: Counter[Said] = field(default_factory=Counter)
 
     def add(self, answer: str, other: str, reference: Reference) -> None:
-        self.said[answer, other, equivalent(answer, other), reference.verify(answer, other)] += 1
+        same = correct([(other, answer)])[0] if self.graded else equivalent(answer, other)
+        self.said[answer, other, same, reference.verify(answer, other)] += 1
 
     @property
     def pairs(self) -> int:
@@ -110,7 +113,7 @@ def agree(data: Path, seed: int, *, everything: bool) -> list[str]:
     answers = [row["answer"] for row in json.loads(data.read_text(encoding="utf-8"))]
     positive = [Kind("itself"), *(Kind(name) for name in REWRITES)]
     negative = [*(Kind(name) for name in NEAR_MISSES), Kind(ANOTHER)]
-    named = [Kind(name) for name in DIFFERENCES]
+    named = [Kind(name, graded=name == "units in words") for name in DIFFERENCES]
     by_name = {kind.name: kind for kind in [*positive, *negative, *named]}
     reference = Reference()
     draw = random.Random(seed)
@@ -121,7 +124,7 @@ def agree(data: Path, seed: int, *, everything: bool) -> list[str]:
             by_name[name].add(gold, other, reference)
     print(file=sys.stderr)
     reference.close()
-    total = Kind("**all of both tables**", sum((kind.said for kind in positive + negative), Counter()))
+    total = Kind("**all of both tables**", said=sum((kind.said for kind in positive + negative), Counter()))
     lines = [f"{len(answers)} answers of `{data.name}`, {len(set(answers))} of them distinct.", ""]
     for title, kinds in (("another way to write it", positive), ("another answer", [*negative, total])):
         lines += [f"| {title} | pairs | agreement | the same for us alone | the same for math-verify alone |"]

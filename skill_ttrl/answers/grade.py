@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
@@ -16,6 +17,7 @@ MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 
 _LONGEST_WHOLE = 200
 """A response without any mark is read as one answer up to this length."""
+_DENIED = re.compile(r"\b(?:not?|never|none|neither|nor|except|but|other|unlike|instead|wrong)\b|n't\b", re.IGNORECASE)
 
 
 class Grade(TypedDict):
@@ -81,6 +83,8 @@ def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -
     Where no mark of `extract` stands, the answer is the text itself if it is nothing but mathematics (`whole`), else its last
     formula (`formula`) or, if that comes later, the number of a concluding sentence (`conclusion`). A ground truth may be a whole solution: then its marked answer is the reference.
 
+    An answer of words that is not the reference is its formula ("the number $9$"), unless the words may deny it.
+
     Args:
         text: a response.
         ground_truth: the true answer, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
@@ -88,8 +92,22 @@ def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -
     """
     found = find_answer(text) or _unmarked(text) or (find_answer(text, last_number=True) if last_number else None)
     true = find_answer(ground_truth)
-    grade = grade_answer(found.answer if found else None, true.answer if true else ground_truth)
+    reference = true.answer if true else ground_truth
+    grade = grade_answer(found.answer if found else None, reference)
+    if found and not grade["score"]:
+        formula = _formula_of(found.answer)
+        again = grade_answer(formula, reference)
+        grade = again if again["score"] else grade
     return {**grade, "extraction": found.rule if found else None}
+
+
+def _formula_of(answer: str) -> str | None:
+    """The formula in an answer of words ("the number $9$"), unless the words may deny it."""
+    said = verdict(answer)
+    if said is None or said.rule != "text" or len(answer) > _LONGEST_WHOLE or _DENIED.search(answer):
+        return None
+    formula = last_formula(answer)
+    return formula[1] if formula else None
 
 
 def _unmarked(text: str) -> Extraction | None:

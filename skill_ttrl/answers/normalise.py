@@ -36,8 +36,8 @@ _BOXED = re.compile(r"\\f?box(?:ed)?\{(.*)\}", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|mathrm|mbox|mathbf|mathit|operatorname|hbox|rm)\s*\{([^{}]*)\}")
 _BRACED = re.compile(r"([_^])\{(\w)\}")
 _AROUND = re.compile(r"\s*([^\w\s.])\s*")
-_FULL_STOP = re.compile(r"(?<!\.)\.$")
-"""One that ends a sentence; of `0.333...` nothing is cut off."""
+_FULL_STOP = re.compile(r"(?<![.,])[.,]$")
+"""One that ends a sentence, or a comma that goes on with it; of `0.333...` nothing is cut off."""
 
 
 def clean(answer: str) -> str:

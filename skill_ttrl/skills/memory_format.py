@@ -32,7 +32,8 @@ from skill_ttrl.types import Skill, Trajectory
 
 NAME = "skillrl-memory"
 _NOT_IN_IDS = re.compile(r"[\s<>\"'&#]|[^\x21-\x7e]")
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_THOUGHT = re.compile(r"<think>(.*?)(?:</think>|(\Z))", re.DOTALL)
+"""A thought, or one that is never closed: without the second way each opening would look for its end through the whole text."""
 
 
 def is_memories(content: object) -> bool:
@@ -101,7 +102,7 @@ def memory_of(trajectory: Trajectory, memory_id: str) -> dict[str, Any]:
             "step_index": number,
             "action": step.action,
             "critical_observation": step.observation,
-            "reasoning": " ".join(part.strip() for part in _THOUGHT.findall(step.written)),
+            "reasoning": " ".join(found[1].strip() for found in _THOUGHT.finditer(step.written) if found[2] is None),
         }
         for number, step in enumerate(trajectory.steps, start=1)
     ]

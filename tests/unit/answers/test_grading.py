@@ -102,6 +102,7 @@ ACCEPTED = {
         ("Let $k$ be 2. Hence, there are 14 of them.", "14"),
         ("We add. Final Answer: The largest $n$ is 34.", "34"),
         ("7", "so 3 + 4 = 7\n#### 7"),
+        ("The answer is the number $14$ as before.", "14"),
     ],
 }
 REFUSED = [
@@ -137,6 +138,7 @@ REFUSED = [
     (r"\boxed{5€}", r"£5"),
     (r"\boxed{5 \text{ km/h}}", "5 mph"),
     ("no idea, 42", "42"),
+    ("The answer is any number but $42$.", "42"),
     ("Answer $ \n 9 \n $", "9"),
 ]
 
