@@ -198,7 +198,7 @@ def test_a_missing_unit_is_the_one_that_the_others_state(answers: list[str], siz
 
 
 def test_votes_that_grading_would_have_held_together_are_a_figure() -> None:
-    groups = [["4, 5", "a = 4, b = 5", "4, 5", "6"], ["1", "2", "2", None]]
+    groups: list[list[str | None]] = [["4, 5", "a = 4, b = 5", "4, 5", "6"], ["1", "2", "2", None]]
     votes = [majority_vote(answers) for answers in groups]
     figures = label_metrics(votes, ["AB=4, CD=5", "1"], groups)
     assert figures["ground_truth_ratio"] == (3 / 4 + 1 / 4) / 2
