@@ -70,7 +70,7 @@ def read_memories(text: str, content: object, where: str) -> SkillFile:
 
 def dump_memories(snapshot: Snapshot) -> str:
     """A version's skills as memories."""
-    origin = origin_of(snapshot, NAME)
+    origin = origin_of(snapshot, NAME, list)
     left = dict(snapshot.skills)
     written = []
     for entry in origin.get("content", []):
@@ -232,7 +232,8 @@ def _set_pattern(memory: dict[str, Any], was: Skill, skill: Skill | None) -> Non
         else:  # a memory whose guidelines are one text
             content["strategic_guidelines"] = text
     if skill is not None and skill.title != was.title:
-        memory["content"]["task_meta"] = {**(memory["content"].get("task_meta") or {}), "original_goal": skill.title}
+        meta = content.get("task_meta")
+        content["task_meta"] = {**(meta if isinstance(meta, dict) else {}), "original_goal": skill.title}
     if skill is not None and skill.when_to_apply != was.when_to_apply:
         memory["contextual_description"] = skill.when_to_apply
 

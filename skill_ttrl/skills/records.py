@@ -146,14 +146,26 @@ class SkillFile:
     """What was not taken over, in sentences."""
 
 
-def origin_of(snapshot: Snapshot, format: str) -> dict[str, Any]:
+def origin_of(snapshot: Snapshot, format: str, kind: type) -> dict[str, Any]:
     """What `snapshot.origin` holds, where it is a file of this format; empty where it is none or of another one.
+
+    Args:
+        snapshot: a bank's version.
+        format: name of the format.
+        kind: type of the content of such a file.
 
     Raises:
         SkillBankError: it is damaged.
     """
     found = checked_origin(snapshot.origin, "The bank's origin")
-    return found if found.get("format") == format else {}
+    if found.get("format") != format:
+        return {}
+    if not isinstance(found["content"], kind):
+        raise SkillBankError(
+            f"The bank's origin is damaged: of {format} its content is a {kind.__name__}, found {shown(found['content'])}. "
+            "Export the bank as json, remove 'origin' from that file, and import it into a new bank."
+        )
+    return found
 
 
 def checked_origin(text: str, where: str) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def read_skillrl(text: str, content: Mapping[str, Any], where: str) -> SkillFile
 
 def dump_skillrl(snapshot: Snapshot) -> str:
     """A version's skills as such a file."""
-    origin = origin_of(snapshot, NAME)
+    origin = origin_of(snapshot, NAME, dict)
     fresh = {GENERAL: [], BY_TYPE: {}, MISTAKES: [], "metadata": _metadata(snapshot)}
     content: dict[str, Any] = dict(origin["content"]) if origin else fresh
     left = dict(snapshot.skills)

@@ -112,6 +112,23 @@ def test_words_tiers_and_types_of_any_bank_survive(skills: list[Skill]) -> None:
     assert said(again) == said(bank)
 
 
+@pytest.mark.parametrize("meta", [{"original_goal": "cool it"}, {"original_goal": None}, "cool it", None, [1]])
+@pytest.mark.parametrize("one_text", [True, False])
+def test_memories_of_odd_forms_are_written_with_new_words(meta: object, one_text: bool, tmp_path: Path) -> None:
+    odd = memory("m1", "Find, cool, place.", [])
+    odd["content"]["task_meta"] = meta
+    if one_text:
+        odd["content"]["strategic_guidelines"] = "Find, cool, place."
+    (tmp_path / "m.json").write_text(json.dumps([odd]))
+    bank = SkillBank()
+    bank.load(tmp_path / "m.json")
+    assert json.loads(dump_skills(bank.snapshot(), "skillrl-memory")) == [odd]
+    bank.edit("m1", title="Cool", text="Cool first.", when_to_apply="hot")
+    (tmp_path / "again.json").write_text(dump_skills(bank.snapshot(), "skillrl-memory"))
+    (again,) = read_file(tmp_path / "again.json").skills
+    assert (again.title, again.text, again.when_to_apply) == ("Cool", "Cool first.", "hot")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

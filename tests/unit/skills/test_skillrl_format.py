@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.formats import dump_skills, read_file, read_skills, write_skills
+from skill_ttrl.skills.formats import Format, dump_skills, read_file, read_skills, write_skills
 from skill_ttrl.skills.records import SPELLINGS
 from skill_ttrl.types import Change, Skill, from_json, to_json
 
@@ -250,6 +250,25 @@ def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
     bank.load(path)
     with pytest.raises(SkillBankError, match="origin: 'general_skills' is a list"):
         dump_skills(bank.snapshot(), "skillrl")
+
+
+@pytest.mark.parametrize("form", ["skillrl", "skillrl-memory"])
+@pytest.mark.parametrize("content", [[None], ["ab"], [{"a": 1, "b": 2}], {"a": 1}])
+def test_an_origin_of_another_kind_is_named_and_the_other_formats_are_written(
+    form: Format, content: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.json"
+    skills = [{"id": "a", "text": "Look."}]
+    origin = {"format": form, "content": content, "layout": {}}
+    path.write_text(json.dumps({"schema": 1, "skills": skills, "origin": origin}))
+    bank = SkillBank()
+    bank.load(path)
+    for other in get_args(Format):
+        if other == form and not (form == "skillrl" and isinstance(content, dict)):
+            with pytest.raises(SkillBankError, match="origin is damaged: "):
+                dump_skills(bank.snapshot(), other)
+        elif other != "agentskills":
+            assert "Look." in dump_skills(bank.snapshot(), other)
 
 
 def test_a_bank_from_before_these_fields_opens(tmp_path: Path) -> None:
