@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.agents.order import by_words, verb_of
+from skill_ttrl.config import AgentConfig
 from skill_ttrl.types import Skill
 
 PLACE = re.compile(r"<[^<>]+>")
@@ -28,6 +29,13 @@ class Listing:
     by_words: bool = False
     unlisted: frozenset[str] = frozenset()
     filled: bool = False
+
+    @classmethod
+    def of(cls, config: AgentConfig | None) -> Listing:
+        """The listing that a config asks for (`agent.order`, `unlisted`, `actions`); None: as the environment lists them."""
+        if config is None:
+            return AS_LISTED
+        return cls(config.order == "words", frozenset(config.unlisted), config.actions == "numbered")
 
     def __call__(
         self, admissible: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()

@@ -1,14 +1,18 @@
-"""Agents that need no model: experts, rules, a random one, one that replays a known solution; and the names they go by."""
+"""Scripted agents, which need no model: experts, rules, controls (`random`, `first`, `constant:TEXT`), a replayed solution."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from skill_ttrl.agents.listing import AS_LISTED, Listing, filled_in, has_place
+from skill_ttrl.agents.projection import Project, projection, whole
 from skill_ttrl.agents.webshop_reading import SEARCH_SLOT, read_task, search
+from skill_ttrl.config import AgentConfig
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
+from skill_ttrl.types import Skill
 
 
 class Player(Protocol):
@@ -38,24 +42,36 @@ ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
     "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.webshop_rule:WebShopCareful"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
+FIRST, CONSTANT = "first", "constant"
+"""Controls that act on the list of actions as a policy's prompt shows it, where a config says how."""
 
 
 def player_names() -> tuple[str, ...]:
     """The names of all players that come along."""
-    return (*ENV_PLAYERS, *PLAYERS)
+    return (*ENV_PLAYERS, *PLAYERS, FIRST, CONSTANT)
 
 
-def make_player(name: str, env_id: str) -> Player:
+def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Player:
     """The player called `name` for an environment.
 
     Args:
-        name: `random`, `walkthrough`, `expert`, `rule`, `careful`, or `module:attribute` of your own.
+        name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, or `module:attribute` of your own.
         env_id: the environment's Gymnasium id.
+        agent: how a policy's prompts list the actions and how its text is read, for `first` and `constant:TEXT`; None: actions
+            as the environment lists them, and all of the text is the action.
 
     Raises:
         ConfigError: nothing has this name, or it is no player.
         EnvError: this environment has no player of this name.
     """
+    kind, _, text = name.partition(":")
+    if kind == CONSTANT:
+        if not text:
+            raise ConfigError("The agent constant always writes the same text: constant:TEXT, such as constant:look.")
+        read = whole if agent is None else projection(agent.projection, env_id, numbered=agent.actions == "numbered")
+        return ConstantPlayer(text, read, Listing.of(agent))
+    if name == FIRST:
+        return FirstPlayer(Listing.of(agent))
     if name not in player_names() and ":" not in name:
         raise ConfigError(
             f"Unknown agent {name!r}.{did_you_mean(name, player_names())} One of your own is written 'module:attribute'."
@@ -110,6 +126,78 @@ def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
     """
     action = str(rng.choice(_listed(info, "admissible_commands")))
     return search(read_task(info)) if action == SEARCH_SLOT else action
+
+
+class ListedPlayer:
+    """Base of the players that act on the actions as a prompt lists them.
+
+    Args:
+        listing: of the possible actions.
+        skills: the skills in a prompt, found by the task's words or, where there are none, by the first observation: the order of
+            the actions may depend on them. None: prompts have no skills.
+    """
+
+    def __init__(
+        self, listing: Listing = AS_LISTED, skills: Callable[[str], Sequence[Skill]] = lambda said: ()
+    ) -> None:
+        self._listing, self._find = listing, skills
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        task = info.get("task")
+        self._task = task if isinstance(task, str) else ""
+        self._skills = self._find(self._task or observation)
+        self._done: list[str] = []
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`."""
+        admissible = [str(action) for action in info.get("admissible_commands") or ()]
+        listed = self._listing(admissible, self._task, self._skills, self._done)
+        self._done.append(self.choose((*listed, *filter(has_place, admissible))))
+        return self._done[-1]
+
+    def overruled(self, action: str) -> None:
+        """See `Player`."""
+        self._done[-1] = action
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """One of the actions, or any other text."""
+        raise NotImplementedError
+
+
+class FirstPlayer(ListedPlayer):
+    """Takes the first listed action: what a policy gets that answers `[1]` whatever it reads, where actions are numbered.
+
+    Where that is a search whose words are the agent's own, it searches for the words of the task.
+    """
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """See `ListedPlayer.choose`.
+
+        Raises:
+            EnvError: there are no admissible actions.
+        """
+        if not actions:
+            raise EnvError(f"The agent {FIRST} needs info['admissible_commands'], which the environment does not give.")
+        return filled_in(actions[0], self._task)
+
+
+class ConstantPlayer(ListedPlayer):
+    """Writes the same text at every step, which is read as a policy's would be.
+
+    Args:
+        text: what is written.
+        read: from the text to an action.
+        listing: of the possible actions.
+    """
+
+    def __init__(self, text: str, read: Project = whole, listing: Listing = AS_LISTED) -> None:
+        super().__init__(listing)
+        self._text, self._read = text, read
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """See `ListedPlayer.choose`."""
+        return self._read(self._text, actions).action
 
 
 def overrule(player: Player, action: str) -> None:

@@ -26,8 +26,8 @@ Agent = Annotated[
     str,
     typer.Option(
         metavar="WHO",
-        help="A player: `expert`, `random`, `walkthrough`, another of the environment's own (`rule` and `careful` of `webshop`), or "
-        "`module:attribute`. Or a policy: a run, a checkpoint, a model's folder, a model of the hub, or `openai:MODEL`.",
+        help="A player: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, another of the environment's own (`rule` and "
+        "`careful` of `webshop`), or `module:attribute`. Or a policy: a run, a checkpoint, a model's folder, a model of the hub, or `openai:MODEL`.",
     ),
 ]
 Types = Annotated[

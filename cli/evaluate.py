@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from skill_ttrl.errors import ConfigError, SplitError
 
 if TYPE_CHECKING:
     from skill_ttrl.cli.views import RunView
+    from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.measure import Evaluation
 
 SPLIT = "test"
@@ -52,8 +54,8 @@ Agent = Annotated[
     str | None,
     typer.Option(
         metavar="WHO",
-        help="With --env and no SOURCE: `expert` (the default), `random`, `walkthrough`, another of the environment's own "
-        "(`rule` of `webshop`), or `module:attribute`.",
+        help="With --env or --config and no SOURCE: `expert` (the default), `random`, `first` (the first listed action), "
+        "`constant:TEXT`, `walkthrough`, another of the environment's own (`rule` of `webshop`), or `module:attribute`.",
     ),
 ]
 Limit = Annotated[
@@ -62,7 +64,13 @@ Limit = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of a player's choices. Default: 0.")]
 Recipe = Annotated[
-    str | None, typer.Option("--config", metavar="RECIPE", help="Template and lengths for a plain model.")
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="RECIPE",
+        help="Template and lengths for a plain model. With --agent: the tasks that this recipe is measured on, and for `first` the "
+        "order in which its prompts list the actions.",
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -113,25 +121,26 @@ def evaluate(
     from skill_ttrl.cli.views import RunView
 
     who = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}
-    how = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
-    _refuse_idle(path, env, data or (), {"--split": split, "--limit": limit}, who, how)
-    title = f"evaluate {path or agent or 'expert'}" + (f" in {env}" if env is not None else "")
+    how = {"--chunk": chunk, "--no-bank": no_bank or None}
+    where = env or (config if path is None else None)  # a player plays the tasks of an environment, or of a config's
+    _refuse_idle(path, where, data or (), {"--split": split, "--limit": limit}, who, how)
+    title = f"evaluate {path or agent or 'expert'}" + (f" in {where}" if where is not None else "")
     place = (env, split or SPLIT, limit) if env is not None else None
     with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, _naming_the_option(split):
         if path is None:
             from skill_ttrl.stages import collect
 
-            played = collect.run(
-                str(env),
-                agent=agent or "expert",
-                split=split or SPLIT,
-                kwargs=environment_arguments(overrides or (), data[0] if data else None),
-                episodes=limit,
-                seed=seed or 0,
-                jobs=jobs,
-                output=output,
-                progress=view,
-            )
+            who_plays: Any = {"agent": agent or "expert", "seed": seed or 0, "jobs": jobs}
+            if config is not None:
+                configured = _configured(config, overrides or (), env, data)
+                played = collect.run_as_configured(
+                    configured, split=split, limit=limit, output=output, progress=view, **who_plays
+                )
+            else:
+                arguments = environment_arguments(overrides or (), data[0] if data else None)
+                played = collect.run(
+                    str(env), split=split or SPLIT, kwargs=arguments, episodes=limit, output=output, progress=view, **who_plays
+                )  # fmt: skip
         else:
             found = _measure(path, overrides or (), data or (), config, output, chunk, not no_bank, view, place=place)
     if path is None:
@@ -145,6 +154,18 @@ def evaluate(
         return
     for each in found:
         Console().print(evaluation_table(each))
+
+
+def _configured(config: str, overrides: Sequence[str], env: str | None, data: Sequence[str] | None) -> SkillTTRLConfig:
+    """The config whose evaluation tasks a player plays; another environment than its own brings its own arguments."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.envs import resolve_env
+
+    own = load_config(config).env.id
+    asked = [] if env is None else [f"env.id={env}"]
+    if env is not None and resolve_env(own) != resolve_env(env):
+        asked.append("env.kwargs={}")
+    return load_config(config, [*asked, *overrides, *([f"env.kwargs.data={json.dumps(data[0])}"] if data else [])])
 
 
 @contextmanager
@@ -228,7 +249,7 @@ def _refuse_idle(
         if path is None:
             raise ConfigError(
                 "Name what is to be measured: a run, a checkpoint or a model; or an environment in which a player is measured, "
-                "with --env."
+                "with --env, or a recipe whose tasks it plays, with --config."
             )
         return
     if len(data) > 1:

@@ -120,11 +120,11 @@ def play(
         if player is None:
             from skill_ttrl.stages.play_policy import find_policy, play_policy
 
-            policy = find_policy(name or "", settings, config=config, use_bank=not no_bank)
+            policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
             _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
         own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
-        kwargs = {**stage.env_kwargs(given, env_id, policy.config if policy is not None else None), **own}
+        kwargs = {**(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id)), **own}
         drawn = secrets.randbelow(2**31) if seed is None else seed
         with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
             opened = stage.open_env(env_id, kwargs, split, view, name=task)

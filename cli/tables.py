@@ -11,7 +11,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.skill_list import skill_list
 from skill_ttrl.cli.views import interval, number, rows_table
-from skill_ttrl.runs.report import SKILL_USE
+from skill_ttrl.runs.report import CONTROL, SKILL_USE
 from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
@@ -32,17 +32,31 @@ def evaluation_table(found: Evaluation) -> Table:
     rows = [
         *_scores(found),
         (f"avg@{shown}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
-        (f"maj@{shown}", number(found.majority) + interval(found.majority_interval)),
+        *(
+            [(f"maj@{shown}", number(found.majority) + interval(found.majority_interval))]
+            if found.agreement is not None
+            else []
+        ),
         ("greedy", number(found.greedy) + interval(found.greedy_interval)),
         *(
             (f"pass@{k}", number(value) + interval(found.pass_at_k_intervals.get(k)))
             for k, value in found.pass_at_k.items()
         ),
         *((f"avg@{shown}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
-        ("agreement", number(found.agreement)),
-        ("entropy of the answers (nats)", number(found.entropy)),
+        *([("agreement", number(found.agreement))] if found.agreement is not None else []),
+        *([("entropy of the answers (nats)", number(found.entropy))] if found.entropy is not None else []),
         *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
         *([("tries that sought a way around the task", number(found.exploit_rate))] if found.exploit_rate else []),
+        *(
+            (CONTROL.format(name), number(each.accuracy) + interval(each.interval))
+            for name, each in found.controls.items()
+        ),
+        *(
+            (f"score, {CONTROL.format(name)}", number(each.score) + interval(each.score_interval))
+            for name, each in found.controls.items()
+            if each.score is not None
+        ),
+        *([("controls", found.no_controls)] if found.no_controls else []),
         *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
         *(
             (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))

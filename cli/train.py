@@ -77,7 +77,15 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
-    _run(source, changes(overrides, env, seed, tracker, None), output, resume, as_json, dry_run)
+    _run(
+        source,
+        changes(source, overrides, env, seed, tracker, None),
+        output,
+        resume,
+        as_json,
+        dry_run,
+        another_env=env is not None,
+    )
 
 
 def sft(
@@ -115,7 +123,15 @@ def sft(
         raise ConfigError(
             "Say which recipe (skillttrl configs list), or which skills and episodes: --bank, --trajectories."
         )
-    _run(source, changes(given, env, seed, tracker, "sft"), output, resume, as_json, dry_run)
+    _run(
+        source,
+        changes(source, given, env, seed, tracker, "sft"),
+        output,
+        resume,
+        as_json,
+        dry_run,
+        another_env=env is not None,
+    )
 
 
 def rl(
@@ -161,7 +177,15 @@ def rl(
         weights = find_trained(model).weights if RunFolder.exists(model) else model
         given.append(_setting("model.path", weights.resolve()))
         given += _bank_that_comes_with(model, source, given)
-    _run(source, changes(given, env, seed, tracker, "rl"), output, resume, as_json, dry_run)
+    _run(
+        source,
+        changes(source, given, env, seed, tracker, "rl"),
+        output,
+        resume,
+        as_json,
+        dry_run,
+        another_env=env is not None,
+    )
 
 
 def _bank_that_comes_with(model: Path, source: str, given: list[str]) -> list[str]:
@@ -188,11 +212,19 @@ def _bank_that_comes_with(model: Path, source: str, given: list[str]) -> list[st
 
 
 def changes(
-    overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
+    source: str, overrides: list[str] | None, env: str | None, seed: int | None, tracker: str | None, phase: str | None
 ) -> list[str]:
-    """Options that stand for a key, after those of `--set`, as overrides."""
-    # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
-    own = ["data.train=null", "data.eval=null"] if env is not None else []
+    """Options that stand for a key, after those of `--set`, as overrides.
+
+    Raises:
+        ConfigError, EnvError: with `--env`, see `env_defaults.refuse_foreign`.
+    """
+    own: list[str] = []
+    if env is not None:
+        from skill_ttrl.stages.env_defaults import in_another_env
+
+        # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
+        own = ["data.train=null", "data.eval=null", *in_another_env(source, env)]
     keys = {"env.id": env, "seed": seed, "run.tracker": tracker, "phases": f"[{phase}]" if phase else None}
     return [*own, *(overrides or []), *(f"{key}={value}" for key, value in keys.items() if value is not None)]
 
@@ -284,12 +316,23 @@ def _sft_beside(bank: Path) -> Path:
 
 
 def _run(
-    source: str, overrides: list[str], output: Path | None, resume: str | None, as_json: bool, dry_run: bool
+    source: str,
+    overrides: list[str],
+    output: Path | None,
+    resume: str | None,
+    as_json: bool,
+    dry_run: bool,
+    *,
+    another_env: bool,
 ) -> None:
     from skill_ttrl.cli.views import RunView
     from skill_ttrl.config import load_config, read_config_text, verified_note
 
     config = load_config(source, overrides)
+    if another_env:
+        from skill_ttrl.stages.env_defaults import refuse_foreign
+
+        refuse_foreign(source, config)
     text, where = read_config_text(source)
     if resume not in (None, "auto", "last-good"):
         raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")

@@ -159,7 +159,7 @@ class RunView:
 
 def summary_table(summary: Summary) -> Table:
     """Before and after, with intervals where they were measured."""
-    from skill_ttrl.runs.report import learned_by, summary_rows
+    from skill_ttrl.runs.report import CONTROL, learned_by, summary_rows
 
     held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
     table = Table(title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}")
@@ -171,6 +171,7 @@ def summary_table(summary: Summary) -> Table:
         f"maj@{summary.samples}": "majority",
         "greedy": "greedy",
         "score": "score",
+        **{CONTROL.format(name): f"control_{name}" for name in {**summary.controls_before, **summary.controls_after}},
     }
     for label, before, after in summary_rows(summary):
         key = names.get(label)
@@ -193,6 +194,7 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
         lines.append(f"What the skill bank is worth: {difference:+.3f}{interval(worth)}, paired over problems.")
     lines += [text for text in (vote_line(summary),) if text is not None]
     lines += skill_lines(summary)
+    lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
     lines += [*([summary.stopped] if summary.stopped else []), *beside]
     phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
     if phases:

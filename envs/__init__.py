@@ -11,6 +11,7 @@ from skill_ttrl.envs.contract import check_text_env
 from skill_ttrl.envs.lookup import (
     SHORT_NAMES,
     EnvInfo,
+    env_defaults,
     env_tasks,
     list_envs,
     make_env,
@@ -27,6 +28,7 @@ __all__ = [
     "TextEnv",
     "TextSpace",
     "check_text_env",
+    "env_defaults",
     "env_tasks",
     "list_envs",
     "make_env",

@@ -166,6 +166,18 @@ def refuse_split(kwargs: Mapping[str, Any]) -> None:
         )
 
 
+def env_defaults(name: str) -> Mapping[str, Any]:
+    """What a config that is silent gets in an environment: `TextEnv.config_defaults` of its class; empty where it has none.
+
+    Raises:
+        EnvError: see `resolve_env`.
+    """
+    found = getattr(_creator(name), "config_defaults", {})
+    if not isinstance(found, Mapping):
+        raise EnvError(f"config_defaults of {name} must be a dict of config keys, found {type(found).__name__}.")
+    return found
+
+
 def env_tasks(
     env_id: str,
     kwargs: Mapping[str, Any],

@@ -19,8 +19,8 @@ A plain `gymnasium.Env` that does this needs nothing from here: its tasks are se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -81,6 +81,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     splits: tuple[str, ...] = ()
     """Names of the parts that `tasks` knows, for an environment whose ids do not begin with them."""
+    config_defaults: ClassVar[Mapping[str, Any]] = {}
+    """What a config that is silent gets in this environment, by key: `{"agent.template": "episode", "agent.memory": "window",
+    "agent.projection": "action", "agent.max_turns": 20}`. Read of the class, before one is made."""
+    expensive: bool = False
+    """Whether steps take long or go to a server, so that nothing but what was asked is played: no controls (`eval.controls`)."""
 
     def __init__(self) -> None:
         self.observation_space = TextSpace()

@@ -430,6 +430,9 @@ class EvalConfig(Section):
     extra_temperatures: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
     """Further temperatures at which avg@k is measured."""
     greedy: bool = True
+    controls: list[str] = Field(default_factory=lambda: ["random", "first"])
+    """Scripted agents that play the same tasks for comparison, in environments that judge and list actions: `random`, `first` (the
+    first action that a prompt lists), `constant:TEXT`, or another player. `[]`: none."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Level of the intervals."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
@@ -50,6 +50,14 @@ class ALFWorldEnv(TextEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+    config_defaults: ClassVar[Mapping[str, Any]] = {
+        "agent.template": "alfworld",
+        "agent.memory": "window",
+        "agent.projection": "action",
+        "agent.max_turns": MAX_STEPS,
+        "data.max_prompt_tokens": 4096,
+        "rl.reward": "env",
+    }
 
     def __init__(
         self,
@@ -63,20 +71,12 @@ class ALFWorldEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        if engine not in ENGINES:
-            raise EnvError(f"There is no engine {engine!r}.{did_you_mean(str(engine), ENGINES)}")
-        if not isinstance(max_steps, int) or max_steps < 1:
-            raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r}.")
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise EnvError(f"reward must be a finite number, found {reward!r}.")
-        if not isinstance(strict, bool):
-            raise EnvError(f"strict must be True or False, found {strict!r}.")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
+        _check(engine, max_steps, reward, strict, render_mode)
         if engine == "official":
             load_packages()  # where they are missing this is said now, and not once for every game
         self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
         self.engine = engine
+        self.expensive = engine == "official"
         self.max_steps = max_steps
         self.reward = float(reward)
         self.render_mode = render_mode
@@ -94,11 +94,13 @@ class ALFWorldEnv(TextEnv):
             progress: told of (games, games in all).
             data: as for the environment.
             split: whose games.
-            others: what else the environment is made with.
+            others: what else the environment is made with; checked first.
 
         Raises:
             EnvError: see the environment.
         """
+        checked = ("engine", "max_steps", "reward", "strict", "render_mode")
+        _check(**{name: value for name, value in others.items() if name in checked})
         engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
         open_games(data, split, strict=others.get("strict") is True, engine=engine, progress=progress)
 
@@ -151,7 +153,8 @@ class ALFWorldEnv(TextEnv):
         return self._frame.feedback, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One command; any text. White space around it means nothing, and what is not admissible changes nothing.
+        """One command; any text. White space around it means nothing, and what is not admissible changes nothing. Once the episode
+        is over, nothing changes and nothing is paid.
 
         Raises:
             EnvError: `action` is no `str`, or there was no `reset` before.
@@ -162,6 +165,9 @@ class ALFWorldEnv(TextEnv):
             )
         if self._engine is None:
             raise EnvError("step was called before reset.")
+        assert self._frame is not None
+        if self._frame.won or len(self._commands) >= self.max_steps:  # it is over: nothing is won or paid any more
+            return self._frame.feedback, 0.0, self._frame.won, not self._frame.won, self._info()
         self._commands.append(action)
         self._frame = self._engine.step(action)
         won = self._frame.won
@@ -207,3 +213,22 @@ class ALFWorldEnv(TextEnv):
             self._engine.reset()
             for command in self._commands:
                 self._engine.step(command)
+
+
+def _check(
+    engine: object = "fast",
+    max_steps: object = MAX_STEPS,
+    reward: object = 1.0,
+    strict: object = False,
+    render_mode: object = None,
+) -> None:
+    if engine not in ENGINES:
+        raise EnvError(f"There is no engine {engine!r}.{did_you_mean(str(engine), ENGINES)}")
+    if not isinstance(max_steps, int) or max_steps < 1:
+        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r}.")
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise EnvError(f"reward must be a finite number, found {reward!r}.")
+    if not isinstance(strict, bool):
+        raise EnvError(f"strict must be True or False, found {strict!r}.")
+    if render_mode not in (None, *ALFWorldEnv.metadata["render_modes"]):
+        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")

@@ -21,7 +21,7 @@ from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList
 from skill_ttrl.envs.webshop.product import Product, read_product
 from skill_ttrl.envs.webshop.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.errors import EnvError, did_you_mean
-from skill_ttrl.runs.cache import digest_of
+from skill_ttrl.runs.cache import cache_folder, digest_of
 
 Progress = Callable[[int, int], None]
 """Told of (things done, things in all)."""
@@ -51,7 +51,8 @@ DAYS_UNUSED = 30
 """A store that was not opened for so long is removed when another is made."""
 
 _opened: dict[str, Catalogue] = {}
-_lock = threading.RLock()
+_lock = threading.Lock()
+_locks: dict[str, threading.RLock] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +153,8 @@ def _asked(data: Any) -> Any:
 
 def _opening(key: str, files: Files | None, states: list[list[Any]], progress: Progress | None) -> Catalogue:
     with _lock:
+        own = _locks.setdefault(key, threading.RLock())
+    with own:  # of this catalogue: to make one takes minutes, in which others can be opened
         if key not in _opened:
             about = {"files": states}
             store = open_store(key, lambda folder: _make(folder, files, about, progress))
@@ -170,7 +173,7 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Pr
         )
     for name, array in goals.arrays().items():
         np.save(folder / f"{name}.npy", array)
-    forget_stores(folder.parent, _is_replaced, DAYS_UNUSED, but=folder)
+    forget_stores(cache_folder("webshop"), _is_replaced, DAYS_UNUSED)
 
 
 def _made(progress: Progress) -> Iterator[Product]:

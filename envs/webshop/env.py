@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from skill_ttrl.types import Task
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
+_EPISODE = ("observation_mode", "max_steps", "reward", "render_mode")
+_SHOP = ("nouns", "partial", "query_codes", "show_attributes")
 _OPTIONS = ("task", "goal", "walkthrough", "reference")
 
 
@@ -55,7 +57,7 @@ class WebShopEnv(TextEnv):
         query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
         nouns: which words of titles are nouns: `auto`, `rule`, `spacy` or `module:attr`; see `nouns.find_nouns`.
-        server_goals: how many goals a running server has, which it does not tell; without, the split `train` is not known.
+        server_goals: how many goals a running server has; None: they are counted where the split `train` is played.
         render_mode: `ansi`: `render()` gives the last page as text.
 
     Raises:
@@ -63,6 +65,14 @@ class WebShopEnv(TextEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+    config_defaults: ClassVar[Mapping[str, Any]] = {
+        "agent.template": "webshop",
+        "agent.memory": "window",
+        "agent.projection": "action",
+        "agent.max_turns": MAX_STEPS,
+        "data.max_prompt_tokens": 6000,
+        "rl.reward": "env",
+    }
     splits = SPLITS
 
     def __init__(
@@ -98,6 +108,7 @@ class WebShopEnv(TextEnv):
                     "A running server has its own goals, nouns and attributes: give it them when it is started."
                 )
             self._visit = LiveVisit(self._data, observation_mode, query_codes=query_codes)
+            self.expensive = True
             self.source = f"server {data}"
         else:
             if server_goals is not None:
@@ -144,14 +155,18 @@ class WebShopEnv(TextEnv):
     def prepare(cls, progress: Progress, data: str | os.PathLike[str] | None = None, **others: Any) -> None:
         """Read or make the catalogue, which takes seconds to minutes the first time; see `skill_ttrl.envs.prepare_env`.
 
-        A running server is asked for a page: one that is not there is told now, and not by every episode.
+        A running server is asked for a page, and for the last of `server_goals`: what is not there is said now, and not by every
+        episode.
 
         Raises:
             EnvError: see the environment.
         """
+        _check_episode(**{name: others[name] for name in _EPISODE if name in others})
+        _check_shop(**{name: others[name] for name in _SHOP if name in others})
         if is_server(data):
             with closing(LiveVisit(str(data))) as visit:
                 visit.start(0)
+            ServerGoals(str(data), others.get("server_goals")).check()
         else:
             open_catalogue(data, progress)
 
@@ -208,7 +223,7 @@ class WebShopEnv(TextEnv):
         return self._view.observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One search or click; any text.
+        """One search or click; any text. Once the episode is over, nothing changes and nothing is paid.
 
         Raises:
             EnvError: `action` is no `str`, there was no `reset` before, or a running server does not answer.
@@ -219,12 +234,16 @@ class WebShopEnv(TextEnv):
             )
         if self._view is None:
             raise EnvError("step was called before reset.")
-        over = self._view.score is not None
+        if (
+            self._view.score is not None or self._steps >= self.max_steps
+        ):  # it is over: nothing is bought or paid any more
+            bought = self._view.score is not None
+            return self._view.observation, 0.0, bought, not bought, self._info()
         self._view = self._visit.act(action)
         self._last, self._steps = action, self._steps + 1
         self._coded += is_coded(action)
         bought = self._view.score is not None
-        earned = 0.0 if over or self._view.score is None else self._paid(self._view.score)
+        earned = 0.0 if self._view.score is None else self._paid(self._view.score)
         return self._view.observation, earned, bought, not bought and self._steps >= self.max_steps, self._info()
 
     def render(self) -> str | None:
@@ -283,7 +302,12 @@ class WebShopEnv(TextEnv):
         }
 
 
-def _check_episode(observation_mode: object, max_steps: object, reward: object, render_mode: object) -> None:
+def _check_episode(
+    observation_mode: object = "text",
+    max_steps: object = MAX_STEPS,
+    reward: object = 1.0,
+    render_mode: object = None,
+) -> None:
     if observation_mode not in MODES:
         raise EnvError(
             f"There is no observation mode {observation_mode!r:.60}.{did_you_mean(str(observation_mode)[:50], MODES)}"
@@ -296,7 +320,7 @@ def _check_episode(observation_mode: object, max_steps: object, reward: object, 
         raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
 
 
-def _check_shop(nouns: object, **flags: object) -> None:
+def _check_shop(nouns: object = "auto", **flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise EnvError(f"{name} must be True or False, found {value!r:.60}.")

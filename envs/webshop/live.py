@@ -8,7 +8,7 @@ observed is read from its pages and is what the shop of this process shows. The 
 
 Different, because the official server cannot do otherwise:
 
-- It tells its goals only by number, and not how many it has: `server_goals` says that.
+- It tells its goals only by number, and not how many it has: that is found by asking for some (`count_goals`).
 - A word with "/" is sent as two words: its addresses cannot hold one. The search takes both for the same.
 - An option named like the page "Attributes", where that page is not shown, is chosen; the simulator shows the page.
 - What the page after a purchase tells of the goal is not in the observation, as in the simulator, but for the mode `html`.
@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, SPLITS, TEST_GOALS
+from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, MOST_GOALS, SPLITS, TEST_GOALS
 from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
 from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, follow, page_url, parse_action
 from skill_ttrl.envs.webshop.visit import View
@@ -56,7 +58,8 @@ class ServerGoals:
 
     Args:
         address: of the server, for messages.
-        count: how many it has; None: not known, and the splits test and dev are taken to be there.
+        count: how many it has; None: the splits test and dev are taken to be there, and goals behind them are counted where
+            they are asked for.
 
     Raises:
         EnvError: `count` is no number of goals.
@@ -74,6 +77,29 @@ class ServerGoals:
     def __len__(self) -> int:
         return TEST_GOALS + DEV_GOALS if self.count is None else self.count
 
+    def counted(self) -> int:
+        """How many there are; the server is asked where nobody has said."""
+        if self.count is None:
+            self.count = count_goals(self.address)
+        return self.count
+
+    def check(self) -> None:
+        """Look whether the last goal is there, where somebody has said how many there are.
+
+        Raises:
+            EnvError: it is not; the message says how many there are.
+        """
+        from skill_ttrl.envs.webshop.live_client import LiveClient
+
+        if self.count is None:
+            return
+        with closing(LiveClient(self.address, TIMEOUT, 1, FIRST_PAUSE)) as client:
+            if not client.has(f"/fixed_{uuid.uuid4().hex}_{self.count - 1}", f"goal {self.count - 1}"):
+                found = count_goals(self.address)
+                raise EnvError(
+                    f"{self.address} has {found:,} goals, not server_goals={self.count}. Leave server_goals out, and they are counted."
+                )
+
     def __getitem__(self, number: int) -> Goal:
         return Goal(f"server-{number}", "", "", "", "", "", "", (), (), NO_CEILING)
 
@@ -83,9 +109,8 @@ class ServerGoals:
         if match is None:
             raise EnvError(f"Goals of a running server are named server-0, server-1, …, found {goal_id[:60]!r}.")
         number = int(match[1])
-        if number >= len(self):
-            more = "" if self.count is not None else " If it has more, say how many: server_goals."
-            raise EnvError(f"{self.address} has no goal {number}: they are numbered from 0 to {len(self) - 1:,}.{more}")
+        if number >= len(self) and number >= self.counted():
+            raise EnvError(f"{self.address} has no goal {number}: they are numbered from 0 to {len(self) - 1:,}.")
         return number
 
     def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
@@ -99,12 +124,8 @@ class ServerGoals:
                 "A running server does not tell which product a goal is of, so its goals are split by goal alone."
             )
         first = TEST_GOALS + DEV_GOALS
-        if name == "train" and self.count is None:
-            raise SplitError(
-                f"The split train is goal {first:,} and all after it, and a running server does not tell how many it has. Say it: "
-                "server_goals=6910 of the 1,000 products (--set env.kwargs.server_goals=6910), or play the split test or dev "
-                "(--split test)."
-            )
+        if name == "train":
+            self.counted()
         ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
         found = np.arange(ends[0], min(ends[1], len(self)))
         if not len(found):
@@ -115,6 +136,34 @@ class ServerGoals:
         """See `GoalList.draw`; all are equally likely, since a running server does not tell weights."""
         numbers = self.split(split, by)
         return int(numbers[int(chance * len(numbers))])
+
+
+@lru_cache(maxsize=16)
+def count_goals(address: str) -> int:
+    """How many goals a running server has, by some 30 requests for single ones; once for each server and process.
+
+    Raises:
+        EnvError: it does not answer, has no goal, or has more than can be counted so.
+    """
+    from skill_ttrl.envs.webshop.live_client import LiveClient
+
+    with closing(LiveClient(address, TIMEOUT, 1, FIRST_PAUSE)) as client:
+
+        def has(number: int) -> bool:
+            return client.has(f"/fixed_{uuid.uuid4().hex}_{number}", f"goal {number}")
+
+        if not has(0):
+            raise EnvError(f"{address} has no goal 0: is it an official WebShop server?")
+        there, missing = 0, TEST_GOALS + DEV_GOALS
+        while has(missing):
+            there, missing = missing, 2 * missing
+            if missing > MOST_GOALS:
+                raise EnvError(f"{address} has a goal {there:,}: more than {MOST_GOALS:,} goals are not counted. Say how many: "
+                               "server_goals.")  # fmt: skip
+        while missing - there > 1:
+            middle = (there + missing) // 2
+            there, missing = (middle, missing) if has(middle) else (there, middle)
+    return missing
 
 
 class LiveVisit:

@@ -100,6 +100,23 @@ class LiveClient:
             pause *= 2
         raise AssertionError("a request has at least one try")
 
+    def has(self, to: str, what: str) -> bool:
+        """Whether there is a page; a refusal (status 404, or 500 as the official server fails) is looked at twice.
+
+        Raises:
+            EnvError: nothing answers, or it answers otherwise.
+        """
+        for _ in range(2):
+            try:
+                status, _, _ = self._once("GET", self._own(to, what), None)
+            except _TryAgain as error:
+                raise EnvError(f"{self.address} was asked for {what} and gave no page: {error}.") from None
+            if status < 400:
+                return True
+            if status not in (404, 500):
+                raise EnvError(f"{self.address} was asked for {what} and refused with status {status}.")
+        return False
+
     def close(self) -> None:
         """Let go of the connections; the next request opens new ones."""
         if self._client is not None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text
 from skill_ttrl.errors import EnvError
-from skill_ttrl.runs.cache import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.runs.cache import cache_folder, if_free, made_whole, remove_unfinished, waiting_for
 from skill_ttrl.runs.files import fsync, write_atomic
 
 KEPT_PRODUCTS = 2048
@@ -142,7 +142,7 @@ def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]
 
 
 def open_store(key: str, make: Callable[[Path], None]) -> Store:
-    """The store kept under `key`; made first where there is none, by one process while others wait for it.
+    """The store kept under `key`; made first where there is none, by one process while others that want it wait.
 
     It appears whole or not at all; one of which a file has gone or has another size is made again. What a killed process left
     is removed by the next that makes one.
@@ -160,7 +160,7 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
         if not _is_whole(folder):
             try:
                 cache.mkdir(parents=True, exist_ok=True)
-                with waiting_for(cache / ".lock"):
+                with waiting_for(cache / f".{key}.lock"):
                     if not _is_whole(folder):
                         _make_whole(folder, make)
             except OSError as error:
@@ -180,18 +180,15 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
     raise EnvError(f"{folder} was removed while it was opened, {_TRIES} times. What else clears this cache?")
 
 
-def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: float, but: Path) -> None:
+def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: float) -> None:
     """Remove stores that nobody will open again. A process that has one open keeps what it has mapped.
 
     Args:
         cache: the folder of stores.
         unused: whether one is, by what was said of it when it was written.
         days: those that nobody has opened for so long are removed too.
-        but: a store that stays.
     """
     for meta in cache.glob("*/" + _META):
-        if meta.parent == but:
-            continue
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # what is no store of ours stays
             about = json.loads(meta.read_bytes())
             if time.time() - meta.stat().st_mtime > days * 86_400 or unused(about):
@@ -207,8 +204,22 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    remove_unfinished(folder.parent)
-    with made_whole(folder) as beside:
+    within = folder.with_name(f".{folder.name}.making")  # one for each store: others may be made at the same time
+    for left in folder.parent.glob(".*.making"):
+        with if_free(left.with_suffix(".lock")) as nobody_makes_it:
+            if nobody_makes_it:
+                shutil.rmtree(left, ignore_errors=True)
+    within.mkdir(exist_ok=True)
+    remove_unfinished(within)
+    try:
+        _fill(folder, within, make)
+    finally:
+        with suppress(OSError):
+            within.rmdir()
+
+
+def _fill(folder: Path, within: Path, make: Callable[[Path], None]) -> None:
+    with made_whole(folder, within) as beside:
         make(beside)
         files = [path for path in beside.rglob("*") if path.is_file()]
         for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it

@@ -23,6 +23,8 @@ SKILL_USE = {
 }
 ASKED = "asked of models behind addresses"
 """Begins the line that says what they cost."""
+CONTROL = "control: {}"
+"""Names the row of a scripted agent."""
 _UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"), ("score", "score"))
 
 
@@ -85,6 +87,12 @@ class Summary:
     by_type_before: dict[str, float] = field(default_factory=dict)
     """avg@k by type of task; empty where there is only one."""
     by_type_after: dict[str, float] = field(default_factory=dict)
+    controls_before: dict[str, float] = field(default_factory=dict)
+    """Success of scripted agents on the same tasks, by name (`eval.controls`); the order of listed actions, and so `first`, may
+    depend on the skill bank as it was then."""
+    controls_after: dict[str, float] = field(default_factory=dict)
+    no_controls: str = ""
+    """Why no scripted agent played, where the environment judges; else empty."""
     accuracy_bank_off: float | None = None
     """avg@k of the trained policy without its skill bank; None where it has none."""
     bank_skills: int | None = None
@@ -173,6 +181,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
     rows += _by_key(f"avg@{summary.samples}, {{}}", summary.by_type_before, summary.by_type_after)
     rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_bank_off))
+    rows += _by_key(CONTROL, summary.controls_before, summary.controls_after)
     before, after = summary.skill_use_before, summary.skill_use_after
     asked = [key for key in SKILL_USE if before.get(key) or after.get(key)]
     rows += [(SKILL_USE[key], before.get(key), after.get(key)) for key in asked]
@@ -247,6 +256,7 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
     lines += [
         f"- {text}" for text in (*change_lines(summary), vote_line(summary), *skill_lines(summary)) if text is not None
     ]
+    lines += [f"- controls: {summary.no_controls}"] if summary.no_controls else []
     if summary.seconds:
         lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
     lines += [f"- {text}" for text in usage_lines(summary.usage)]

@@ -18,7 +18,7 @@ def bank_votes(after: Evaluation | None, off: Evaluation | None) -> dict[str, fl
     pairs = [
         (one.majority_answer, other.majority_answer) for one, other in zip(after.results, off.results, strict=True)
     ]
-    if all(one is None for one, _ in pairs):
+    if all(one is None for one, _ in pairs) or after.agreement is None or off.agreement is None:
         return {}
     differ = [(None if one is None else canonical(one)) != (None if other is None else canonical(other)) for one, other in pairs]  # fmt: skip
     found = {

@@ -30,6 +30,8 @@ from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.skills.access import TIERS
 from skill_ttrl.stages.bank import RunBank
 from skill_ttrl.stages.context import Workbench
+from skill_ttrl.stages.controls import check_controls, lists_actions
+from skill_ttrl.stages.env_defaults import warn_unlisted
 from skill_ttrl.stages.episodes import episode_corpus
 from skill_ttrl.stages.leak import leaked, run_of, seen_by_run, seen_tasks, settle
 from skill_ttrl.stages.pin import data_revision
@@ -118,7 +120,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent |
     """The agent that a config asks for: one with skills where it has a skills section."""
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
-    listing = Listing(config.agent.order == "words", frozenset(config.agent.unlisted), numbered)
+    listing = Listing.of(config.agent)
     window = make_window(config, backend) if config.agent.memory == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     if config.skills is None:
@@ -171,6 +173,7 @@ def build(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
+    check_controls(config)
     train = training_tasks(config, env_id, config.data.train, progress)
     held_out = config.data.eval is not None or config.data.train is None
     evaluated = train
@@ -235,10 +238,12 @@ def build_to_measure(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     env_id = resolve_env(config.env.id)
+    check_controls(config)
     every = [task for tasks in problems.values() for task in tasks]
     _refuse_cut_series(config, every)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
+    warn_unlisted(config, lists_actions(envs.take(1)[0], every, config.seed), progress)
     parts = make_parts(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend):
         progress.notice(unformatted, warning=True)

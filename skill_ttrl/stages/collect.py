@@ -17,8 +17,8 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.player import Player, WalkthroughPlayer, make_player
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.agents.player import FIRST, Player, WalkthroughPlayer, make_player
+from skill_ttrl.config import AgentConfig, SkillTTRLConfig
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
@@ -32,6 +32,7 @@ from skill_ttrl.stages.outcomes import Outcome
 from skill_ttrl.stages.play import find_player
 from skill_ttrl.stages.workers import work
 
+_LISTING = {"order", "unlisted", "actions", "projection", "max_turns"}
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
 
 
@@ -39,6 +40,7 @@ def run(
     env: str,
     *,
     agent: str = "expert",
+    prompts: AgentConfig | None = None,
     split: str = "train",
     kwargs: Mapping[str, Any] | None = None,
     types: Sequence[str] = (),
@@ -57,8 +59,10 @@ def run(
 
     Args:
         env: short name, Gymnasium id, or `module:EnvId-v0`.
-        agent: `expert`, `random`, `walkthrough`, or `module:attribute`, called without arguments (`agents.player.Player`). Each
-            process has one, so `start` must forget earlier episodes.
+        agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, or `module:attribute`, called without arguments
+            (`agents.player.Player`). Each process has one, so `start` must forget earlier episodes.
+        prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
+            prompt lists first. None: as the environment lists them.
         split: part of the environment's tasks.
         kwargs: handed to the environment.
         types: only tasks of these types; empty: all.
@@ -83,12 +87,64 @@ def run(
         raise ConfigError(f"jobs must be at least 1, found {jobs}.")
     refuse_split(kwargs or {})
     place = Place(env, split, {**(kwargs or {}), **split_argument(env, split)}, tuple(types), episodes, tries)
-    return _collect(place, agent, explore, seed, jobs, output, confidence, progress or SilentProgress())
+    return _collect(place, agent, prompts, explore, seed, jobs, output, confidence, progress or SilentProgress())
+
+
+def run_as_configured(
+    config: SkillTTRLConfig,
+    *,
+    agent: str,
+    split: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Collected:
+    """Have a player play what a run of `config` is measured on, so that both can be compared: same tasks, same turns.
+
+    `first` takes the action that the config's prompts list first, `constant:TEXT` is read as the config reads a model's text.
+
+    Args:
+        config: its environment, `env.eval_split`, `env.eval_tasks` and `agent` are used.
+        agent: see `run`.
+        split: another split.
+        limit: another number of tasks.
+        seed: see `run`.
+        jobs: see `run`.
+        output: see `run`.
+        progress: see `run`.
+
+    Raises:
+        ConfigError: the order of the actions depends on the skills of a bank, which only the policy's own evaluation knows.
+        SkillTTRLError: as for `run`.
+    """
+    env = config.env
+    bank = config.skills is not None and config.skills.use and config.skills.bank is not None
+    if agent == FIRST and config.agent.order == "words" and bank:
+        raise ConfigError(
+            "With agent.order=words the skills of the bank decide which action a prompt lists first. Evaluate the policy: its table "
+            "shows the agent first under the same bank. Or measure without: --set skills.use=false."
+        )
+    return run(
+        env.id,
+        agent=agent,
+        prompts=config.agent,
+        split=env.eval_split if split is None else split,
+        kwargs=env.kwargs,
+        episodes=env.eval_tasks if limit is None else limit,
+        seed=seed,
+        jobs=jobs,
+        output=output,
+        confidence=config.eval.confidence,
+        progress=progress,
+    )
 
 
 def _collect(
     place: Place,
     agent: str,
+    prompts: AgentConfig | None,
     explore: float,
     seed: int,
     jobs: int | None,
@@ -96,17 +152,18 @@ def _collect(
     confidence: float,
     progress: Progress,
 ) -> Collected:
-    _refuse_exploring(make_player(agent, resolve_env(place.env)), explore)  # before anything is played
+    _refuse_exploring(make_player(agent, resolve_env(place.env), prompts), explore)  # before anything is played
     units = place.units(progress)
     began = time.perf_counter()
     with ExitStack() as stack:
         file = None
         if output is not None:
-            made_with = place.made_with(units, agent, seed, {"explore": explore} if explore else {})
+            more = ({"explore": explore} if explore else {}) | _made_with(prompts)
+            made_with = place.made_with(units, agent, seed, more)
             file = stack.enter_context(open_file(output, made_with))
         tally = Tally(units, file, progress)
         tally.read_kept()
-        make = partial(_Playing, place.env, place.kwargs, agent, seed, explore)
+        make = partial(_Playing, place.env, place.kwargs, agent, prompts, seed, explore)
         left = len(units) - len(tally.outcomes)
         _play(make, tally, jobs or min(cores(), max(1, left // _EPISODES_A_PROCESS)))
         return tally.found(
@@ -134,7 +191,12 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         return collect_for_run(path, config, progress)
     jobs = 1  # more need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know
     asked, place = config.collect, training_place(config)
-    return _collect(place, asked.agent, asked.explore, config.seed, jobs, path, config.eval.confidence, progress)
+    return _collect(place, asked.agent, None, asked.explore, config.seed, jobs, path, config.eval.confidence, progress)
+
+
+def _made_with(prompts: AgentConfig | None) -> dict[str, Any]:
+    """What of a policy's prompts decides an episode of a player."""
+    return {} if prompts is None else {"prompts": prompts.model_dump(mode="json", include=_LISTING)}
 
 
 def _refuse_exploring(player: Player, explore: float) -> None:
@@ -153,19 +215,27 @@ class _Playing:
     Both are made anew after an episode that failed: what comes next must not depend on what a failure left behind.
     """
 
-    def __init__(self, env: str, kwargs: Mapping[str, Any], agent: str, seed: int, explore: float) -> None:
+    def __init__(
+        self,
+        env: str,
+        kwargs: Mapping[str, Any],
+        agent: str,
+        prompts: AgentConfig | None,
+        seed: int,
+        explore: float,
+    ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
-        self._make_player = partial(make_player, agent, resolve_env(env))
-        self._seed, self._explore = seed, explore
+        self._make_player = partial(make_player, agent, resolve_env(env), prompts)
+        self._play = partial(play_episode, seed=seed, explore=explore)
+        if prompts is not None:
+            self._play = partial(self._play, max_steps=prompts.max_turns)
         self._made: tuple[gymnasium.Env[Any, Any], Player] | None = None
 
     def __call__(self, unit: Unit) -> tuple[bytes, Outcome]:
         """The line of the episode, and what is counted of it."""
         env, player = self._made = self._made or self._make()
         task, attempt = unit
-        line, outcome = written(
-            play_episode(env, task, player, seed=self._seed, attempt=attempt, explore=self._explore)
-        )
+        line, outcome = written(self._play(env, task, player, attempt=attempt))
         if outcome.error is not None:
             close_env(env)
             self._made = None

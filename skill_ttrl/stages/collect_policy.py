@@ -26,8 +26,9 @@ from skill_ttrl.stages.build import build_to_measure
 from skill_ttrl.stages.collection import PHASE, Collected, Place, Tally, Unit, open_file, training_place, written
 from skill_ttrl.stages.context import Workbench
 from skill_ttrl.stages.draw import decisive
+from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.outcomes import outcome_of
-from skill_ttrl.stages.play import env_kwargs, with_turns
+from skill_ttrl.stages.play import env_kwargs
 from skill_ttrl.stages.subject import Subject, find_subject, is_trained
 from skill_ttrl.types import Task, Trajectory, derive_seed
 
@@ -124,10 +125,10 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
 
 
 def _playing(found: Subject, place: Place, overrides: Sequence[str]) -> Subject:
-    """The policy with turns enough for a game, in the environment that is meant."""
-    settings = with_turns(found.config, overrides).model_copy(deep=True)
+    """The policy in the environment that is meant, with its defaults where the policy's config is silent."""
+    settings = found.config.model_copy(deep=True)
     settings.env.id, settings.env.kwargs = place.env, dict(place.kwargs)
-    return replace(found, config=settings)
+    return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
 def _collect(

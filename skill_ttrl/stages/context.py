@@ -27,7 +27,8 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.progress import Progress
 from skill_ttrl.runs.report import summary_versions
 from skill_ttrl.stages.bank import RunBank
-from skill_ttrl.stages.measure import Evaluation, measure
+from skill_ttrl.stages.controls import Controls, play_controls
+from skill_ttrl.stages.measure import Evaluation, control_results, measure
 from skill_ttrl.types import Group, Task, Trajectory, to_json
 
 if TYPE_CHECKING:
@@ -143,7 +144,13 @@ class Workbench:
             max_new_tokens=self.config.rollout.max_new_tokens,
             seed=self.config.seed,
         )
-        return replace(found, transductive=self.transductive)
+        played = self.play_controls(self.eval_tasks, bank_off=bank_off)
+        controls = control_results(played, self.config.eval)
+        return replace(found, transductive=self.transductive, controls=controls, no_controls=played.why_none)
+
+    def play_controls(self, tasks: Sequence[Task], *, bank_off: bool = False, source: str = "") -> Controls:
+        """Scripted agents on these tasks, under the bank as it is now; see `controls.play_controls`."""
+        return play_controls(self.config, tasks, self.envs, self.acting(bank_off=bank_off), source=source)
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:
@@ -199,6 +206,12 @@ class Run:
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")
+            for name, control in found.controls.items():
+                if found.accuracy is not None and found.accuracy <= control.accuracy:
+                    self.warn(
+                        f"In the evaluation {label!r} the policy succeeds in {found.accuracy:.3f} of the tasks, the scripted agent "
+                        f"{name} in {control.accuracy:.3f}: success is not above what needs no reading."
+                    )
             if found.failed:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]

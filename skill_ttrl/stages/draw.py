@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from skill_ttrl.stages.ballots import make_rewording, play_both
 from skill_ttrl.stages.build import REMOTE, build_to_measure, source_tasks
 from skill_ttrl.stages.collection import HOPELESS
 from skill_ttrl.stages.context import Workbench
+from skill_ttrl.stages.controls import Controls, applies, join
 from skill_ttrl.stages.leak import FirstWords
 from skill_ttrl.stages.samples import Draw, Drawn, drawn
 from skill_ttrl.stages.subject import Problems, Subject
@@ -39,6 +40,8 @@ PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
 KEPT = ("seed", "env", "agent", "skills", "runtime")
 """Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 
+CONTROLS = "controls.json"
+"""What scripted agents did with the problems of a folder."""
 DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
 """Fields of an endpoint that samples depend on."""
 
@@ -61,6 +64,8 @@ class DrawnSamples:
     known: Mapping[tuple[str, str], bool] | None
     """For (source, task id) whether the run was trained on this very problem; None where that is not known."""
     why_unknown: str = ""
+    controls: Controls = field(default_factory=Controls)
+    """Scripted agents on the same problems, where they were asked for."""
 
 
 def draw_samples(
@@ -73,6 +78,7 @@ def draw_samples(
     use_bank: bool,
     progress: Progress,
     both_wordings: bool = False,
+    controls: bool = False,
 ) -> DrawnSamples:
     """Every problem under every way of sampling; what the folder holds already is not drawn again.
 
@@ -85,6 +91,7 @@ def draw_samples(
         use_bank: False asks without the skill bank.
         progress: told of what is drawn and of what is left out.
         both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
+        controls: whether scripted agents play the problems too (`eval.controls`); the folder keeps what they did.
 
     Raises:
         SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
@@ -94,10 +101,11 @@ def draw_samples(
     env_id = resolve_env(subject.config.env.id)
     tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split, each.limit) for each in problems}
     known, why = _known(subject, tasks)
-    if folder is not None and folder.complete:
+    played = _kept_controls(folder, subject.config, tasks) if controls else Controls()
+    if folder is not None and folder.complete and played is not None:
         rows = _read(folder.path, folder.lines())
         progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
-        return DrawnSamples(tuple(rows), known, why)
+        return DrawnSamples(tuple(rows), known, why, played)
     with ExitStack() as stack:
         bank = subject.bank() if use_bank else None
         if bank is not None:
@@ -107,7 +115,27 @@ def draw_samples(
         size = chunk if chunk is not None or folder is not None else 0
         plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
         rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known))
-    return DrawnSamples(tuple(rows), known, why)
+        if played is None:
+            played = join(bench.play_controls(own, source=name) for name, own in kept.items())
+            if folder is not None:
+                folder.write_text(CONTROLS, f"{to_json(played)}\n")
+    return DrawnSamples(tuple(rows), known, why, played)
+
+
+def _kept_controls(
+    folder: SampleFolder | None, config: SkillTTRLConfig, tasks: Mapping[str, Sequence[Task]]
+) -> Controls | None:
+    """The controls of these problems where nothing is to be played for them; None: they are to be played."""
+    if not any(applies(config.eval, own) for own in tasks.values()):
+        return Controls()
+    file = None if folder is None else folder.path / CONTROLS
+    if file is None or not file.is_file():
+        return None
+    try:
+        found = from_json(Controls, file.read_bytes())
+    except ValidationError as error:
+        raise RunFolderError(f"{file} holds no controls: {first_problem(error)}. Remove the file.") from None
+    return found if list(found.asked) == config.eval.controls else None
 
 
 def chunks(

@@ -52,7 +52,11 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
 def _missing(path: Path) -> str:
     """Why a path is no file of episodes, and what to name."""
     if not path.is_dir():
-        return f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {path}"
+        file = path.with_suffix(".jsonl")  # what collect writes is called so
+        named = "" if file == path else f" Then name that file: {file}."
+        return (
+            f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {file}{named}"
+        )
     there = [path / name for name in ("trajectories.jsonl", "collected.jsonl") if (path / name).is_file()]
     return f"{path} is a folder. " + (
         f"Name a file of episodes in it: {', '.join(map(str, there))}."

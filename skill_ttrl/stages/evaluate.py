@@ -105,7 +105,7 @@ def measure_subject(
         ledger = stack.enter_context(accounting(folder.path / USAGE if folder else None, settings.endpoints))
         stack.enter_context(ledger.phase("evaluate"))
         samples = draw_samples(
-            subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress
+            subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress, controls=True
         )
         found = tuple(each for asked in problems for each in _evaluations(subject, asked.name, samples))
         if folder is not None:
@@ -135,6 +135,7 @@ def _evaluations(subject: Subject, source: str, samples: DrawnSamples) -> list[E
             config=subject.config.eval,
             source=source,
             transductive=side,
+            controls=samples.controls.of(part),
         )
         for side, part in parts
         if part

@@ -16,9 +16,10 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, r
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.evaluate import measure_subject
 from skill_ttrl.stages.measure import Evaluation
-from skill_ttrl.stages.play import env_kwargs, with_turns
+from skill_ttrl.stages.play import env_kwargs
 from skill_ttrl.stages.subject import Problems, find_subject
 from skill_ttrl.types import Task
 
@@ -39,8 +40,8 @@ def measure_policy(
 ) -> tuple[Evaluation, ...]:
     """Evaluate a policy on every task of a split of `env`, whatever it was trained in.
 
-    A task counts as right where the environment says `won` in its `info`, or, where it says nothing, its return is above 0. An episode has as many turns as `agent.max_turns` says,
-    and 50 where that is left at 1.
+    A task counts as right where the environment says `won` in its `info`, or, where it says nothing, its return is above 0. What
+    the policy's config does not state, prompts, parser and turns, is as the environment has it (`with_env_defaults`).
 
     Args:
         source: run folder, checkpoint, model's folder, model on the hub, or `openai:MODEL`; see `evaluate.run_all`.
@@ -63,11 +64,12 @@ def measure_policy(
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     env_id = resolve_env(env)
     found = find_subject(source, overrides, config=config, use_bank=use_bank)
-    settings = with_turns(found.config, overrides).model_copy(deep=True)
+    settings = found.config.model_copy(deep=True)
     asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
     refuse_split(asked)
     arguments = {**env_kwargs((), env_id, found.config), **asked, **split_argument(env, split)}
     settings.env.id, settings.env.kwargs = env, arguments
+    settings = with_env_defaults(settings, playing=overrides)
     progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, prepare_unit(env, arguments)))

@@ -23,6 +23,7 @@ from skill_ttrl.runs.statistics import (
     vote_entropy,
     wilson_interval,
 )
+from skill_ttrl.stages.controls import Controls
 from skill_ttrl.stages.outcomes import interval_of_tries
 from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
 from skill_ttrl.types import Group, Trajectory, derive_seed
@@ -31,6 +32,7 @@ from skill_ttrl.voting import given_up, majority_vote
 Interval = tuple[float, float]
 Play = Callable[[int, Sampling, int], list[Group]]
 """(tries, sampling, seed) → every task tried so often; one group a task, in a fixed order."""
+NO_CONTROLS = Controls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class ProblemResult:
 
 @dataclass(frozen=True, slots=True)
 class TypeResult:
-    """The problems of one type of task."""
+    """The problems of one type of task, or the episodes of one control."""
 
     problems: int
     accuracy: float
@@ -80,15 +82,16 @@ class Evaluation:
     pass_at_k: dict[str, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
-    """maj@k: share of problems whose most frequent answer is right."""
+    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
     majority_interval: Interval | None
     greedy: float | None
     greedy_interval: Interval | None
     by_temperature: dict[str, float]
     """avg@k at the extra temperatures, keyed by temperature."""
-    agreement: float
-    """Mean share of the votes that the most frequent answer has."""
-    entropy: float
+    agreement: float | None
+    """Mean share of the votes that the most frequent answer has. None, as is all that is of votes, where nothing gives an answer:
+    no task has a true one, and neither the environment nor a text says one."""
+    entropy: float | None
     """Mean entropy (nats) of the answers' distribution."""
     results: tuple[ProblemResult, ...]
     failed: float = 0.0
@@ -113,6 +116,10 @@ class Evaluation:
     greedy_score_interval: Interval | None = None
     exploit_rate: float | None = None
     """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
+    controls: dict[str, TypeResult] = field(default_factory=dict)
+    """Scripted agents on the same problems, one episode each, by name (`eval.controls`); empty where none was played."""
+    no_controls: str = ""
+    """Why none was played in an environment that judges; else empty."""
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:
@@ -164,6 +171,7 @@ def evaluate_samples(
     config: EvalConfig,
     source: str = "",
     transductive: bool | None = None,
+    controls: Controls = NO_CONTROLS,
 ) -> Evaluation:
     """The figures of stored samples: a pure function, so the same samples give the same figures at any time.
 
@@ -173,6 +181,7 @@ def evaluate_samples(
         config: what was drawn, and the level of the intervals.
         source: written on the evaluation.
         transductive: written on the evaluation.
+        controls: what scripted agents did with the same problems.
 
     Raises:
         EnvError: every try failed in the environment.
@@ -186,7 +195,8 @@ def evaluate_samples(
     results = [_result(row, greedy[place] if greedy else None) for place, row in enumerate(main)]
     graded = bool(results) and all(result.correct is not None for result in results)
     correct_P_K = _correct_matrix(main) if graded else np.zeros((0, 0), dtype=bool)
-    majority = [bool(result.majority_correct) for result in results] if graded else []
+    votes = any(row.task.reference is not None or any(answer is not None for answer in row.answers) for row in main)
+    majority = [bool(result.majority_correct) for result in results] if graded and votes else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
     ks = _powers_of_two(config.samples) if graded else []
     score, score_interval = _score(main, config)
@@ -206,8 +216,8 @@ def evaluate_samples(
         greedy=float(np.mean(greedily)) if greedily else None,
         greedy_interval=wilson_interval(sum(greedily), len(greedily), config.confidence) if greedily else None,
         by_temperature={heat: avg_at_k(_correct_matrix(played)) for heat, played in extra.items()} if graded else {},
-        agreement=float(np.mean([result.agreement for result in results])),
-        entropy=float(np.mean([_answer_entropy(row) for row in main])),
+        agreement=float(np.mean([result.agreement for result in results])) if votes else None,
+        entropy=float(np.mean([_answer_entropy(row) for row in main])) if votes else None,
         results=tuple(results),
         failed=len(errors) / sum(len(row.samples) for row in main),
         skill_use=_skill_use(main),
@@ -220,7 +230,18 @@ def evaluate_samples(
         greedy_score=greedy_score,
         greedy_score_interval=greedy_score_interval,
         exploit_rate=_exploit_rate(main),
+        controls=control_results(controls, config),
+        no_controls=controls.why_none,
     )
+
+
+def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeResult]:
+    """Success and score of each scripted agent; see `evaluate_samples`."""
+    return {
+        name: _share_of(rows, _correct_matrix(rows), config)
+        for name, rows in controls.by_agent().items()
+        if all(None not in verdicts(row) for row in rows)
+    }
 
 
 def failures(rows: Sequence[Drawn]) -> list[str]:
@@ -241,11 +262,14 @@ def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig)
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
         mine = [row.task.task_type == kind for row in rows]
-        own_P_K = correct_P_K[mine]
-        bounds = interval_of_tries(own_P_K.tolist(), confidence=config.confidence)
-        score, score_bounds = _score([row for row, is_mine in zip(rows, mine, strict=True) if is_mine], config)
-        found[kind] = TypeResult(len(own_P_K), avg_at_k(own_P_K), bounds, score, score_bounds)
+        own = [row for row, is_mine in zip(rows, mine, strict=True) if is_mine]
+        found[kind] = _share_of(own, correct_P_K[mine], config)
     return found
+
+
+def _share_of(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
+    bounds = interval_of_tries(correct_P_K.tolist(), confidence=config.confidence)
+    return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows, config))
 
 
 def _exploit_rate(rows: Sequence[Drawn]) -> float | None:

@@ -16,6 +16,7 @@ from skill_ttrl.llm.known_models import published_config
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
+from skill_ttrl.stages.env_defaults import with_env_defaults
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
@@ -79,6 +80,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
     Raises:
         ModelError: the model's config can be had nowhere.
     """
+    config = with_env_defaults(config)
     assumptions: list[str] = []
     model_config = _model_config(config, assumptions)
     device = _device(config, assumptions)

@@ -25,8 +25,6 @@ from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, 
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.types import Step, Task, Trajectory
 
-MAX_TURNS = 50
-"""Steps of a policy in a game where neither its config nor an override gives it more than one."""
 REMOTE = "openai"
 """The policy behind `endpoints.policy` is called so."""
 PLAYER_NAMES = player_names()
@@ -173,13 +171,6 @@ def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig |
     """Arguments of the environment: those that a run was trained with, where it was in the same one, then `env.kwargs`."""
     asked = load_config({}, [each for each in overrides if each.startswith("env.kwargs")]).env.kwargs
     return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
-
-
-def with_turns(config: SkillTTRLConfig, overrides: Sequence[str]) -> SkillTTRLConfig:
-    """The config of a policy that is to play a game: `MAX_TURNS` where nobody has said otherwise."""
-    if config.agent.max_turns > 1 or any(each.startswith("agent.max_turns=") for each in overrides):
-        return config
-    return config.model_copy(update={"agent": config.agent.model_copy(update={"max_turns": MAX_TURNS})})
 
 
 def open_env(

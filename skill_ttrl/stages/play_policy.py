@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from skill_ttrl.config import EnvConfig
 from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.base import Sampling, wait_for
 from skill_ttrl.llm.usage import accounting, spending
 from skill_ttrl.rollout import rollout
-from skill_ttrl.stages.play import Stopped, TextEnvironment, Watch, WatchedEnv, ended, with_turns
+from skill_ttrl.stages.env_defaults import with_env_defaults
+from skill_ttrl.stages.play import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.subject import Subject, find_subject
 from skill_ttrl.stages.trained import Answering, awake
 from skill_ttrl.types import Task, Trajectory
 
 
 def find_policy(
-    name: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
+    name: str, env: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
 ) -> Subject:
-    """The policy that is meant, with turns enough for a game.
+    """The policy that is meant, as it plays in an environment (`with_env_defaults`).
 
     Args:
+        env: what it is to play.
         name: a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
         overrides: changes to its config.
         config: a plain model's recipe.
@@ -30,7 +34,9 @@ def find_policy(
         ConfigError, RunFolderError, ModelError: see `find_subject`.
     """
     found = find_subject(name, overrides, config=config, use_bank=use_bank)
-    return replace(found, config=with_turns(found.config, overrides))
+    settings = found.config.model_copy(deep=True)
+    settings.env = EnvConfig(id=env, kwargs=env_kwargs(overrides, resolve_env(env), found.config))
+    return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
 def play_policy(

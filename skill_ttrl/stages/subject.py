@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.bank import RunBank, bank_in_memory
 from skill_ttrl.stages.build import REMOTE, evaluation_split, own_training_tasks
+from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.leak import Seen, seen_by_run
 from skill_ttrl.stages.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
 from skill_ttrl.stages.stored import is_stored
@@ -187,7 +188,8 @@ def find_asked(
         RunFolderError: `source` is none of these.
     """
     if is_remote(source):
-        return find_subject(source, overrides, config=config, use_bank=use_bank)
+        found = find_subject(source, overrides, config=config, use_bank=use_bank)
+        return replace(found, config=with_env_defaults(found.config))
     if config is not None:
         raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")
     return find_trained(source, overrides)

@@ -37,6 +37,7 @@ from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_o
 from skill_ttrl.stages.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
+from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.evolve import make_evolver
 from skill_ttrl.stages.gather import check_enough, gather, learning_phases
 from skill_ttrl.stages.measure import Evaluation, ProblemResult
@@ -86,6 +87,7 @@ def run(
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
+    config = with_env_defaults(config)
     learning = learning_phases(config)
     if "rl" in config.phases:
         check_vote(config)
@@ -301,7 +303,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     bank_off = run.evaluations.get(BANK_OFF)
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
-    votes = config.rl.reward != "env" or any(result.majority_answer is not None for result in measured.results)
+    votes = config.rl.reward != "env" or measured.agreement is not None
     rows = _rows(path / "metrics.jsonl")
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
@@ -320,8 +322,8 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         temperature=measured.temperature,
         accuracy_before=before.accuracy if before else None,
         accuracy_after=after.accuracy if after else None,
-        majority_before=before.majority if before and votes else None,
-        majority_after=after.majority if after and votes else None,
+        majority_before=before.majority if before else None,
+        majority_after=after.majority if after else None,
         greedy_before=before.greedy if before else None,
         greedy_after=after.greedy if after else None,
         score_before=before.score if before else None,
@@ -339,6 +341,9 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         pass_at_k_after=after.pass_at_k if after else {},
         by_type_before={kind: found.accuracy for kind, found in before.by_type.items()} if before else {},
         by_type_after={kind: found.accuracy for kind, found in after.by_type.items()} if after else {},
+        controls_before=_controls(before),
+        controls_after=_controls(after),
+        no_controls=measured.no_controls,
         accuracy_by_temperature_before=before.by_temperature if before else {},
         accuracy_by_temperature_after=after.by_temperature if after else {},
         intervals=intervals,
@@ -348,8 +353,8 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         mean_label_accuracy=_mean(voted, "label_accuracy"),
         mean_agreement=_mean(voted, "majority_ratio") if votes else None,
         vote_steps=len(voted) if votes else 0,
-        entropy_before=before.entropy if before and votes else None,
-        entropy_after=after.entropy if after and votes else None,
+        entropy_before=before.entropy if before else None,
+        entropy_after=after.entropy if after else None,
         flip_rate=_mean(voted, "flip_rate"),
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
@@ -358,6 +363,10 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         versions=summary_versions(read_run_json(path)),
         usage=current_ledger().report(),
     )
+
+
+def _controls(found: Evaluation | None) -> dict[str, float]:
+    return {name: control.accuracy for name, control in found.controls.items()} if found else {}
 
 
 def _intervals(
@@ -369,6 +378,8 @@ def _intervals(
             interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
             if interval is not None:
                 found[f"{figure}_{name}"] = interval
+        for agent, control in evaluation.controls.items() if evaluation else ():
+            found[f"control_{agent}_{name}"] = control.interval
     pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
     pairs |= {"bank_worth": ("accuracy", bank_off, after), "bank_majority": ("majority", bank_off, after)}
     for name, (figure, one, other) in pairs.items():

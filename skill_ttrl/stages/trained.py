@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import gymnasium
 
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.env_pool import EnvPool
-from skill_ttrl.envs import make_env
+from skill_ttrl.envs import TextEnv, make_env, resolve_env
 from skill_ttrl.envs.math.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling, wait_for
@@ -66,6 +69,45 @@ class Answering(Protocol):
         ...
 
 
+FIRST_TURN = (
+    "In {env} episodes have several turns. This is the first one, with the question as what is seen; no possible actions were "
+    "listed and nothing was played. Watch a whole episode: skillttrl envs play {env} --agent RUN."
+)
+
+
+class Question(TextEnv):
+    """One turn that shows a question in place of what an environment would show.
+
+    Args:
+        question: what is shown.
+        grader: an environment of one turn, which finds the answer in what is written (`info["answer"]`). None: all of it, the
+            action where the agent reads one, is the answer.
+    """
+
+    def __init__(self, question: str, grader: gymnasium.Env[str, str] | None) -> None:
+        super().__init__()
+        self._question, self._grader = question, grader
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        super().reset(seed=seed)
+        if self._grader is not None:
+            self._grader.reset(seed=seed)
+        return self._question, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`; nothing is rewarded: the question is none of the grader's own."""
+        if self._grader is None:
+            return "", 0.0, True, False, {"answer": action}
+        _, _, _, _, info = self._grader.step(action)
+        return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
+
+    def close(self) -> None:
+        """See `gymnasium.Env.close`."""
+        if self._grader is not None:
+            self._grader.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a policy answered to one question."""
@@ -114,6 +156,9 @@ def ask(
 ) -> Reply:
     """Put a question to a trained policy, in the words of its training template, as its training episodes go.
 
+    In an environment of one turn the answer is what that environment takes for it. Of a policy that was trained in episodes of
+    several turns the reply is the first turn, with the question as what is seen, and the answer its action.
+
     Args:
         trained: which policy.
         question: the task, as the training data words it.
@@ -140,24 +185,37 @@ def ask(
         group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
+    first = "" if config.agent.max_turns == 1 or _plays_math(config) else FIRST_TURN.format(env=config.env.id)
     return Reply(
         question,
         tuple(completion.text for completion in completions),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
-        (unformatted,) if unformatted else (),
+        tuple(text for text in (unformatted, first) if text),
     )
+
+
+def _plays_math(config: SkillTTRLConfig) -> bool:
+    return resolve_env(config.env.id) == MATH_ENV_ID
+
+
+def _as_question(question: str, config: SkillTTRLConfig) -> Question:
+    one_turn = config.agent.max_turns == 1
+    return Question(question, make_env(config.env.id, **config.env.kwargs) if one_turn else None)
 
 
 def _asked(
     trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
 ) -> tuple[Group, str]:
     config = trained.config
-    with awake(trained, use_bank) as parts:
+    with awake(trained, use_bank) as parts, ExitStack() as stack:
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        envs = EnvPool(lambda: make_env(MATH_ENV_ID))
         task = Task("question", MATH_ENV_ID, {"question": question})
+        make: Callable[[], gymnasium.Env[str, str]] = partial(make_env, MATH_ENV_ID)
+        if not _plays_math(config):
+            task, make = Task("question", resolve_env(config.env.id)), partial(_as_question, question, config)
+        envs = stack.enter_context(closing(EnvPool(make)))
         (group,) = wait_for(
             rollout(
                 [task],

@@ -50,7 +50,16 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         "right": {"problems": 3, "accuracy": 2 / 3, "interval": list(wilson_interval(2, 3)), **unscored},
     }
     assert found["score"] is None and found["greedy_score"] is None
+    assert found["controls"]["first"] == {
+        "problems": 6,
+        "accuracy": 0.5,
+        "interval": list(wilson_interval(3, 6)),
+        **unscored,
+    }
+    assert (found["agreement"], found["entropy"], found["majority"]) == (None, None, None), "a door gives no answer"
     shown = " ".join(again.out.split())
+    assert "control: first │ 0.500 [0.188, 0.812]" in shown
+    assert "agreement" not in shown and "maj@" not in shown and "entropy" not in shown
     assert "joinery" in shown and "avg@1 of right (3) │ 0.667 [0.208, 0.939]" in shown
 
 
@@ -147,6 +156,8 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
     done = skillttrl("train", recipe, "-o", run, "--json")
     assert done.code == 0, done
     assert not done.json["transductive"] and done.json["problems"] == 10
+    assert done.json["controls_after"] == {"random": 0.0, "first": 0.0}
+    assert done.json["intervals"]["control_first_after"] == list(wilson_interval(0, 10))
     lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"valid_seen"}
     assert {line["source"] for line in lines} == {"alfworld-generated"}
@@ -253,7 +264,7 @@ def test_options_that_would_change_nothing_are_refused() -> None:
         refused(skillttrl("evaluate", "somewhere", *words), 2, f"{words[0]} ", "needs --env")
     for words in (("--agent", "random"), ("--jobs", 2), ("--seed", 1)):
         refused(skillttrl("evaluate", "somewhere", "--env", DOORS, *words), 2, words[0], "is for a player")
-    for more in (("--no-bank",), ("--chunk", "3"), ("--config", "quickstart")):
+    for more in (("--no-bank",), ("--chunk", "3")):
         refused(skillttrl("evaluate", "--env", DOORS, *more), 2, more[0], "is for a policy")
     refused(skillttrl("evaluate", "--env", DOORS, "--data", "a", "--data", "b"), 2, "give it once, found a, b")
     assert skillttrl("evaluate", "--env", DOORS, "--limit", 0).code == 2

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
-from skill_ttrl.envs import check_text_env, make_env
-from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals
+from skill_ttrl.envs import check_text_env, env_tasks, make_env
+from skill_ttrl.envs.webshop import live
+from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, count_goals
 from skill_ttrl.envs.webshop.live_client import checked_address
 from skill_ttrl.envs.webshop.live_pages import NotThePage, Target, read_page, read_parts
 from skill_ttrl.envs.webshop.pages import Text, as_text
@@ -256,12 +257,30 @@ def test_a_goal_that_the_server_does_not_have_is_named(shop: str) -> None:
         LiveVisit(shop).start(99999)
 
 
-def test_goals_of_a_server_are_numbers_and_train_needs_their_count() -> None:
+def test_the_goals_of_a_server_are_counted_and_a_wrong_number_is_corrected(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SplitError, match=r"The 59 goals .* leave none for the split 'train'"):
+        make_env("webshop", data=shop)
+    monkeypatch.setattr(live, "TEST_GOALS", 3)
+    monkeypatch.setattr(live, "DEV_GOALS", 4)
+    count_goals.cache_clear()
+    env = make_env("webshop", data=shop)
+    train = env.unwrapped.tasks("train")  # type: ignore[attr-defined]
+    assert [train[0].id, train[-1].id, len(train)] == ["server-7", "server-58", 52]
+    assert env.reset(options=dict(train[-1].options))[1]["goal"] == 58
+    with pytest.raises(EnvError, match="no goal 59: they are numbered from 0 to 58"):
+        env.reset(options={"task": "server-59"})
+    with pytest.raises(EnvError, match="has 59 goals, not server_goals=6910"):
+        env_tasks("webshop", {"data": shop, "server_goals": 6910}, "train", 6)
+    with pytest.raises(EnvError, match="nothing answers there"):
+        count_goals("http://127.0.0.1:9")
+
+
+def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
     unknown, small, full = ServerGoals("http://h", None), ServerGoals("http://h", 600), ServerGoals("http://h", 6910)
     assert (unknown.split("test")[[0, -1]] == [0, 499]).all() and (unknown.split("dev")[[0, -1]] == [500, 1499]).all()
     assert (small.split("dev")[[0, -1]] == [500, 599]).all() and (full.split("train")[[0, -1]] == [1500, 6909]).all()
-    with pytest.raises(SplitError, match="server_goals=6910"):
-        unknown.split("train")
     with pytest.raises(SplitError, match="The 600 goals of http://h leave none for the split 'train'"):
         small.split("train")
     with pytest.raises(SplitError, match="Did you mean"):

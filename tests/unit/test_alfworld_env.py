@@ -25,7 +25,7 @@ from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.player import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.env_pool import EnvPool
-from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
+from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.envs.alfworld import game as game_module
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
@@ -119,6 +119,21 @@ def test_a_won_game_terminates_and_earns_the_reward_once(data: str) -> None:
     steps = win(ALFWorldEnv(data, reward=10))
     assert [step[1:4] for step in steps] == [(0.0, False, False)] * 4 + [(10.0, True, False)]
     assert steps[-1][4]["won"] is True and isinstance(steps[-1][1], float)
+
+
+def test_after_its_end_an_episode_neither_changes_nor_pays(data: str) -> None:
+    env = ALFWorldEnv(data)
+    assert win(env)[-1][1] == 1.0
+    assert env.step("look")[1:4] == (0.0, True, False), "won once"
+    late = win(ALFWorldEnv(data, max_steps=4))
+    assert late[-1][:4] == (late[-2][0], 0.0, False, True) and not late[-1][4]["won"]
+
+
+@pytest.mark.parametrize("env", ["alfworld", "webshop"])
+def test_a_misspelt_argument_is_told_before_anything_is_read(env: str, tmp_path: Path) -> None:
+    wrong = {"alfworld": {"engine": "fsat"}, "webshop": {"observation_mode": "txt"}}[env]
+    with pytest.raises(EnvError, match="Did you mean"):
+        prepare_env(env, {"data": str(tmp_path / "nowhere"), **wrong}, lambda done, total: None)
 
 
 def test_an_episode_is_truncated_after_max_steps_but_not_where_the_last_one_wins(data: str) -> None:

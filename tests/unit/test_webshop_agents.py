@@ -332,7 +332,7 @@ def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_
 
 
 def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(player_names()) == {"expert", "rule", "careful", "random", "walkthrough"}
+    assert set(player_names()) == {"expert", "rule", "careful", "random", "walkthrough", "first", "constant"}
     with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
         make_player("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):

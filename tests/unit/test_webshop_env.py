@@ -167,7 +167,9 @@ def test_a_partial_purchase_earns_its_part_or_nothing(data: str) -> None:
 def test_it_is_truncated_after_its_steps_unless_the_last_one_buys(data: str) -> None:
     assert [step[2:4] for step in play(WebShopEnv(data, max_steps=5), BUY)][-1] == (True, False)
     steps = play(WebShopEnv(data, max_steps=4), BUY)
-    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True), (True, False)]
+    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)] * 2
+    assert (steps[-1][1], steps[-1][4]["won"], steps[-1][4]["score"]) == (0.0, False, 0.0), "too late to be paid"
+    assert steps[-1][0] == steps[-2][0]
     assert [step[3] for step in play(WebShopEnv(data), ["?"] * 15)] == [False] * 14 + [True]
 
 

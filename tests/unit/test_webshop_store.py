@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from skill_ttrl.envs.webshop import catalogue as catalogue_module
 from skill_ttrl.envs.webshop import store as store_module
 from skill_ttrl.envs.webshop.catalogue import forget, open_catalogue
 from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.store import Store, write_store
+from skill_ttrl.envs.webshop.store import Store, open_store, write_store
 from skill_ttrl.errors import EnvError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue
 
@@ -42,8 +43,11 @@ def data(tmp_path: Path) -> Path:
     return write_catalogue(tmp_path / "data", LAMPS, LAMPS_ABOUT, LAMPS_HUMAN)
 
 
+LAMP = [read_product(product("B0ONE00001", "Lamp"), None)]
+
+
 def stores(cache: Path) -> list[str]:
-    return sorted(path.name for path in cache.iterdir() if path.name != ".lock")
+    return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
 def elsewhere(code: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
@@ -320,7 +324,7 @@ for kilobytes in (600, 1260, 1420):
     try:
         open_catalogue("generated")
     except EnvError as error:
-        print(error, [str(path) for path in Path(sys.argv[1]).rglob("*") if path.name not in (".lock", "skill-ttrl", "webshop")])
+        print(error, [str(path) for path in Path(sys.argv[1]).rglob("*") if path.suffix != ".lock" and path.name not in ("skill-ttrl", "webshop")])
     subprocess.run(["umount", sys.argv[1]], check=True)
 """
 
@@ -361,7 +365,7 @@ def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none(cache: Path
     process = elsewhere(SLOW, data, 60)
     assert process.stdout is not None and process.stdout.readline() == "read\n"
     left = stores(cache)
-    assert len(left) == 1 and left[0].startswith(".making-")
+    assert len(left) == 1 and left[0].endswith(".making")
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     found = open_catalogue(data)
@@ -382,12 +386,53 @@ def test_two_processes_at_once_make_one_store(cache: Path, data: Path) -> None:
 def test_a_whole_store_is_opened_from_a_cache_that_cannot_be_written(cache: Path, data: Path) -> None:
     """Neither a lock nor a date is needed for it."""
     folder = open_catalogue(data).store.folder
-    (cache / ".lock").unlink()
-    (cache / ".lock").mkdir()  # what cannot be locked
+    lock = cache / f".{folder.name}.lock"
+    lock.unlink()
+    lock.mkdir()  # what cannot be locked
     forget()
     assert open_catalogue(data).store.folder == folder
+    (folder / "ends.npy").unlink()
+    forget()
     with pytest.raises(EnvError, match="cannot be kept in"):
-        open_catalogue(write_catalogue(data.parent / "other", LAMPS))
+        open_catalogue(data)
+
+
+def test_making_one_catalogue_does_not_keep_others_waiting(cache: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(folder: Path) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        write_store(folder, iter(LAMP), {})
+
+    slow = threading.Thread(target=open_store, args=("slow", slowly), daemon=True)
+    slow.start()
+    try:
+        assert begun.wait(60)
+        quick = threading.Thread(
+            target=open_store, args=("quick", lambda folder: write_store(folder, iter(LAMP), {})), daemon=True
+        )
+        quick.start()
+        quick.join(30)
+        assert stores(cache) == [".slow.making", "quick"], "what another makes is left alone"
+    finally:
+        go_on.set()
+    slow.join(60)
+    assert stores(cache) == ["quick", "slow"]
+
+
+def test_a_process_opens_one_catalogue_while_it_makes_another(cache: Path, data: Path, tmp_path: Path) -> None:
+    other = write_catalogue(tmp_path / "other", LAMPS)
+    found: list[str] = []
+
+    def opens_another(done: int, total: int) -> None:
+        if not found:
+            thread = threading.Thread(target=lambda: found.append(open_catalogue(other).source), daemon=True)
+            thread.start()
+            thread.join(30)
+
+    open_catalogue(data, opens_another)
+    assert found == ["official, 4 products"]
 
 
 def test_option_values_and_words_of_any_script_are_kept(cache: Path, tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""Each environment has its own prompts, action parser and turns, used wherever no config says otherwise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.envs import TextEnv, env_defaults
+from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.errors import EnvError
+from skill_ttrl.stages.env_defaults import in_another_env, with_env_defaults
+from tests.alfworld_kitchen import content, write_game
+from tests.doors import DOORS, Doors
+from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_openai_backend import at
+
+GAME = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
+WALK: list[str] = content()["walkthrough"]
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_game(tmp_path / "games", "train", GAME)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+    yield tmp_path / "games"
+    forget()
+
+
+def walks(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The next command of the walkthrough, by the number of the step that the prompt names."""
+    said = body["messages"][-1]["content"]
+    number = int(said.split("\nStep ", 1)[1].split(".", 1)[0])
+    return f"<think>step {number}</think><action>{WALK[number - 1]}</action>"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "collect", "envs play"])
+def test_a_model_behind_an_address_plays_with_nothing_said_of_prompts(command: str, kitchen: Path) -> None:
+    place = {
+        "evaluate": ("openai:m", "--env", "alfworld", "--split", "train", "--set", "eval.samples=1"),
+        "collect": ("--agent", "openai:m", "--env", "alfworld", "-o", kitchen / "out.jsonl"),
+        "envs play": ("alfworld", "--agent", "openai:m"),
+    }[command]
+    said: list[str] = []
+
+    def hears(body: Mapping[str, Any], draw: random.Random) -> str:
+        said[:] = [message["content"] for message in body["messages"]]
+        return walks(body, draw)
+
+    with FaultyServer(answer=hears, faults=()) as server:
+        done = skillttrl(*command.split(), *place, "--data", kitchen, "--json", *at(server))
+    assert done.code == 0, done
+    found = done.json
+    won = {"evaluate": lambda: found["accuracy"], "collect": lambda: found["overall"]["success"]}
+    assert won.get(command, lambda: found["steps"][-1]["reward"])() == 1.0
+    assert len(said) == 1 and "boxed" not in said[0] and "go to fridge 1" in said[0] and "<action>" in said[0]
+
+
+def test_what_a_config_states_stays(kitchen: Path) -> None:
+    assert env_defaults("webshop")["agent.max_turns"] == 15
+
+    def agent(env: str, playing: tuple[str, ...] | None = (), **stated: Any) -> Any:
+        found = with_env_defaults(SkillTTRLConfig.model_validate({"env": {"id": env}, **stated}), playing=playing)
+        return found.agent.template, found.agent.memory, found.agent.projection, found.agent.max_turns
+
+    assert agent("webshop") == ("webshop", "window", "action", 15)
+    assert agent("math") == ("boxed", "conversation", "none", 50) and agent("math", None)[3] == 1
+    assert agent("alfworld", agent={"template": "plain"}) == ("plain", "conversation", "none", 50)
+    assert agent("alfworld", agent={"projection": "skillrl"})[:3] == ("alfworld", "window", "skillrl")
+    assert agent("alfworld", agent={"max_turns": 7, "memory": "none"}) == ("boxed", "none", "none", 7)
+    assert agent("alfworld", ("agent.max_turns=1",), agent={"max_turns": 1})[3] == 1
+    assert with_env_defaults(load_config("skillrl_webshop")).to_yaml() == load_config("skillrl_webshop").to_yaml()
+    assert with_env_defaults(load_config({"env": {"id": "alfworld"}})).rl.reward == "env"
+
+
+def test_a_default_that_no_config_has_is_named_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Doors):
+        config_defaults: ClassVar[Mapping[str, Any]] = {"agent.templat": "episode"}
+
+    monkeypatch.setitem(gymnasium.registry, "Wrong-v0", gymnasium.spec("Doors-v0"))
+    monkeypatch.setattr(gymnasium.registry["Wrong-v0"], "entry_point", Wrong)
+    with pytest.raises(EnvError, match=r"'agent.templat'.*Did you mean 'agent.template'"):
+        with_env_defaults(load_config({"env": {"id": "Wrong-v0"}}))
+
+
+def test_listed_actions_that_no_prompt_shows_are_said() -> None:
+    with FaultyServer(answer=lambda body, draw: "left", faults=()) as server:
+        words = ("--set", "eval.samples=1", "--set", "eval.greedy=false", "--limit", 1)
+        done = skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *at(server))
+        assert done.code == 0 and "lists the actions that are possible, but prompts do not show them" in done.err
+        window = ("--set", "agent.template=episode", "--set", "agent.memory=window")
+        assert "do not show" not in skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *window, *at(server)).err
+
+
+def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> None:
+    refused(skillttrl("train", "quickstart", "--env", "webshop", "--dry-run"), 2, "for math", "sft.data", "webshop")
+    refused(skillttrl("train", "quickstart_skills", "--env", "webshop", "--dry-run"), 2, "skills.bank")
+    refused(skillttrl("train", "quickstart_webshop", "--env", "alfworld", "--dry-run"), 3, "no careful for")
+    replanned = load_config(
+        "quickstart_alfworld", [*in_another_env("quickstart_alfworld", "webshop"), "env.id=webshop"]
+    )
+    assert (replanned.agent.template, replanned.agent.max_turns, replanned.env.kwargs) == ("webshop", 15, {})
+    assert replanned.env.eval_split == "test" and in_another_env("quickstart_webshop", "webshop") == []
+
+
+class Riddle(TextEnv):
+    """One turn; the answer is what stands behind the last colon."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "What am I?", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 0.0, True, False, {"answer": action.rpartition(":")[2].strip()}
+
+
+gymnasium.register("Riddle-v0", entry_point=f"{__name__}:Riddle")
+
+
+def test_ask_speaks_the_environment_of_the_policy(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+        said.append(body["messages"][-1]["content"])
+        return "<think>so</think><action>go to fridge 1</action> I am: a river"
+
+    with FaultyServer(answer=answer, faults=()) as server:
+
+        def ask(env: str) -> Any:
+            file = tmp_path / "config.yaml"
+            file.write_text(f"env: {{id: {env}}}\n")
+            return skillttrl("ask", "openai:m", "A kitchen with a fridge.", "--config", file, "--json", *at(server))
+
+        game, riddle, sums = ask("alfworld"), ask("Riddle-v0"), ask("math")
+    assert game.json["answers"] == ["go to fridge 1"] and "the first one" in game.json["warnings"][-1], game
+    assert "A kitchen with a fridge." in said[0] and "<action>" in said[0] and "boxed" not in said[0]
+    assert riddle.json["answers"] == ["a river"] and riddle.json["warnings"] == [], riddle
+    assert "boxed" in said[2] and sums.code == 0 and sums.json["warnings"] == []
