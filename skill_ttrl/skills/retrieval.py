@@ -40,8 +40,8 @@ WEIGHTS: dict[str, tuple[float, float]] = {
     "template": (0.0, 1.0),
 }
 """Of cosine and BM25."""
-EXACT_BELOW = 8192
-"""Up to so many eligible skills all are scored: about a millisecond."""
+EXACT_BELOW = 65_536
+"""Up to so many eligible skills all are scored: at 50,000 that is faster than naming candidates (docs/retrieval-results.md)."""
 FIRST_CANDIDATES = 32
 MOST_CANDIDATES = 1024
 """If so many candidates do not settle the first k, all skills are scored."""
