@@ -170,7 +170,7 @@ def run(
     trouble = found.trouble()
     if trouble:
         notes.append(trouble)
-    if not updates:
+    if not updates and any(part.groups for part in samples):
         notes.append(
             "Nothing to merge: no winner asked for a change of the bank, and none was given one of its skills."
         )

@@ -145,7 +145,8 @@ def test_a_second_merge_credits_what_is_there_and_no_samples_twice(records: Path
     for source in (records, more):
         done = skillttrl("merge", source, "--bank", bank, "--json").json
         assert done["version"] == 2 and not done["updates"] and stats() == (2, 2)
-        assert "1 of 1 groups of samples were merged into this bank before" in done["notes"][0]
+        (said,) = done["notes"]
+        assert "1 of 1 groups of samples were merged into this bank before" in said
     assert skillttrl("skills", "rollback", bank, 1).code == 0
     assert skillttrl("merge", records, "--bank", bank, "--json").json["version"] == 3  # still in it
     assert skillttrl("merge", more, "--bank", bank).code == 0 and stats() == (2, 2)  # taken back, so merged anew
