@@ -66,7 +66,10 @@ def _reward_revision(rl: RLConfig) -> str | None:
     """What exactly a reward model is: the commit of a hub's, a digest of a folder's files."""
     path, asked = rl.reward.removeprefix(MODEL_REWARD), rl.reward_revision
     if not Path(path).is_dir():
-        return _model_revision(ModelConfig(path=path, revision=asked))
+        try:
+            return _model_revision(ModelConfig(path=path, revision=asked))
+        except ModelError as error:
+            raise ModelError(f"Cannot load the reward model of rl.reward={rl.reward}. {error}") from None
     found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
     if asked is not None and asked != found:
         raise ModelError(

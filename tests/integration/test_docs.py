@@ -140,6 +140,7 @@ def test_commands_exist(page: Path) -> None:
         words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
         if words == ["--version"]:
             continue
+        words = [word for word in words if word not in ("--debug", "--trust")]  # these may stand anywhere
         name = next((each for each in (" ".join(words[:2]), words[0]) if each in known), None)
         assert name is not None, f"{page.name}: there is no such command: {line}"
         arguments = words[len(name.split()) :]
