@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,25 @@ def test_verified_note_is_the_word_s_line_and_those_indented_under_it(text: str,
 def test_config_text_names_its_source(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\n", encoding="utf-8")
     assert read_config_text(tmp_path / "mine.yaml") == ("name: mine\n", str(tmp_path / "mine.yaml"))
+
+
+YAML_PIECES = [
+    *"[]{}:?&*!,#-|>'\"%@~=\n\t \\ax1.+0",
+    "!!int ",
+    "&a ",
+    "*a",
+    "<<",
+    "---\n",
+    "? ",
+    "- ",
+    "rl: ",
+    "\ud800",
+    "\x85",
+    "\x00",
+]
+
+
+@given(st.lists(st.sampled_from(YAML_PIECES), max_size=20).map("".join))
+def test_no_text_of_a_config_is_a_traceback(text: str) -> None:
+    with suppress(ConfigError):
+        load_config(read_mapping(text, "a.yaml"))
