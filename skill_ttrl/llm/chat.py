@@ -8,7 +8,8 @@ ones fast, so it is done here, the same way, for all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from skill_ttrl.errors import ModelError
@@ -20,17 +21,40 @@ _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 
 def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     """Tokens of a conversation up to where the assistant begins; without a template, the contents joined by blank lines."""
+    return encode_chats(tokenizer, [messages])[0]
+
+
+def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> list[tuple[int, ...]]:
+    """`encode_chat` of many conversations: a fast tokenizer takes less time for all of them together."""
     if not getattr(tokenizer, "chat_template", None):
-        text = "\n\n".join(message.content for message in messages)
-        return tuple(tokenizer.encode(text, split_special_tokens=True))
+        texts = ["\n\n".join(message.content for message in messages) for messages in conversations]
+        return [tuple(ids) for ids in tokenizer(texts, split_special_tokens=True)["input_ids"]] if texts else []
     control = _control_tokens(tokenizer)
-    turns = [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
-    rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    ids: list[int] = []
-    for place, piece in enumerate(re.split(f"{_OPEN}(.*?){_CLOSE}", rendered, flags=re.DOTALL)):
-        if piece:
-            ids += encode_plain(tokenizer, piece) if place % 2 else tokenizer.encode(piece, add_special_tokens=False)
-    return tuple(ids)
+    split = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
+    pieces = [split.split(text) for text in _rendered(tokenizer, conversations, control)]
+    ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
+    theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
+    return [
+        tuple(chain.from_iterable((theirs if place % 2 else ours)[piece] for place, piece in enumerate(row) if piece))
+        for row in pieces
+    ]
+
+
+def _rendered(tokenizer: Any, conversations: Sequence[Sequence[Message]], control: re.Pattern[str] | None) -> list[str]:
+    turns = [
+        [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
+        for messages in conversations
+    ]
+    return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)) if turns else []
+
+
+def _encode_all(tokenizer: Any, texts: Iterable[str], **options: bool) -> dict[str, list[int]]:
+    """Tokens by text, each text once."""
+    different = [text for text in dict.fromkeys(texts) if text]
+    if not different:
+        return {}
+    found = tokenizer(different, add_special_tokens=False, return_attention_mask=False, **options)["input_ids"]
+    return dict(zip(different, found, strict=True))
 
 
 def template_warning(backend: Any) -> str:

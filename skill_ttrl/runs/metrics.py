@@ -23,10 +23,13 @@ class MetricsLog:
     def __init__(self, folder: RunFolder, tracker: Tracker | None = None) -> None:
         self._folder = folder
         self._tracker = tracker
+        self.steps: dict[str, int] = {}
+        """By phase, steps done up to the last one that was logged here."""
 
     def log(self, phase: str, step: int, figures: Mapping[str, float]) -> None:
         """Append one line to `metrics.jsonl`: only figures that the same seed repeats bit for bit."""
         self._write("metrics.jsonl", phase, step, figures)
+        self.steps[phase] = step + 1
 
     def time(self, phase: str, step: int, figures: Mapping[str, float]) -> None:
         """Append one line to `timings.jsonl`: wall times (seconds) and rates, which differ from run to run."""
@@ -34,6 +37,10 @@ class MetricsLog:
 
     def _write(self, name: str, phase: str, step: int, figures: Mapping[str, float]) -> None:
         self._folder.append_jsonl(name, [figures_line(phase, step, figures)])
+        self.track(phase, figures, step)
+
+    def track(self, phase: str, figures: Mapping[str, float], step: int) -> None:
+        """Hand finite figures to the tracker alone: what stands in another file of the run, such as evaluations."""
         if self._tracker is not None:
             finite = {f"{phase}/{key}": float(value) for key, value in figures.items() if math.isfinite(value)}
             self._tracker(finite, step)

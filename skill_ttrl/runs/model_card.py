@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.runs.statistics import paired_difference
 
 _REWARDS = {
     "majority": "agreement with the majority answer of the samples: **no labels were used**",
@@ -24,17 +26,19 @@ def model_card(
     *,
     phase: str,
     step: int,
-    figures: Mapping[str, float | None] | None = None,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+    messages: Sequence[Mapping[str, str]] = (),
     versions: Mapping[str, str] | None = None,
     merged: bool = False,
 ) -> str:
-    """A Hugging Face model card: YAML front matter, what the model is, how it was trained, figures, the config.
+    """A Hugging Face model card: YAML front matter, what the model is, how to ask it, how it was trained, figures, the config.
 
     Args:
         config: The run's resolved config.
         phase: Phase of the checkpoint ("sft", "rl").
         step: Steps of it that are done.
-        figures: Newest figures by name; what is None or not finite is left out.
+        evaluations: Lines of `evaluations.jsonl`, oldest first; each is a column of the figures, named by its `label`.
+        messages: A conversation as the policy is asked, for the usage snippet; empty: the tokenizer has no chat template.
         versions: Of the libraries, by name.
         merged: The adapters that the config asks for are folded into the weights.
 
@@ -50,6 +54,7 @@ def model_card(
         "",
         f"A checkpoint of Skill-TTRL after {step} steps of the phase `{phase}`. It started from {_origin(config, merged)}.",
         "",
+        *_usage(config, messages, merged),
         "## Training",
         "",
         *_training(config, phase),
@@ -57,10 +62,7 @@ def model_card(
         "The weights follow the training tasks and were measured on those named in the config only. Test-time training "
         "sharpens what a model half knows already; where its majority is wrong it makes the wrong answer surer.",
     ]
-    finite = {name: value for name, value in (figures or {}).items() if value is not None and math.isfinite(value)}
-    if finite:
-        lines += ["", "## Figures", "", "| figure | value |", "|---|---:|"]
-        lines += [f"| {name} | {value:.4g} |" for name, value in finite.items()]
+    lines += _figures(config, evaluations)
     lines += ["", "## Config", "", "What differs from the defaults:", ""]
     lines += ["```yaml", config.to_yaml(sparse=True).rstrip(), "```"]
     if versions:
@@ -117,3 +119,80 @@ def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
             "prompt's majority; no labels were used."
         )
     return lines
+
+
+def _usage(config: SkillTTRLConfig, messages: Sequence[Mapping[str, str]], merged: bool) -> list[str]:
+    """How to load the folder and ask the model once."""
+    adapters = config.model.lora is not None and not merged
+    package, name = ("peft", "AutoPeftModelForCausalLM") if adapters else ("transformers", "AutoModelForCausalLM")
+    load = [f"from {package} import {name}", "from transformers import AutoTokenizer"]
+    if not adapters:
+        load = [f"from {package} import {name}, AutoTokenizer"]
+    if messages:
+        prompt = [
+            f"messages = {json.dumps([dict(message) for message in messages], indent=4, ensure_ascii=False)}",
+            "inputs = tokenizer.apply_chat_template(",
+            '    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+            ")",
+        ]
+    else:
+        prompt = ['inputs = tokenizer("YOUR QUESTION", return_tensors="pt")  # it has no chat template']
+    several = (
+        f"In training it played episodes of `{config.env.id}`, whose prompts tell the task, what is seen and what can be done; "
+        "`skillttrl evaluate` and `skillttrl play` make them."
+    )
+    return [
+        "## Usage",
+        "",
+        "```python",
+        *load,
+        "",
+        'folder = "."  # this folder',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f"model = {name}.from_pretrained(folder)",
+        *prompt,
+        f"output = model.generate(**inputs, max_new_tokens={config.rollout.max_new_tokens}, do_sample=False)",
+        'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))',
+        "```",
+        "",
+        *([several, ""] if config.agent.max_turns > 1 else []),
+    ]
+
+
+def _figures(config: SkillTTRLConfig, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A column for each evaluation, then the change from the first to the last; empty where nothing was measured."""
+    if not evaluations:
+        return []
+    first, last = evaluations[0], evaluations[-1]
+    source = config.data.eval or config.data.train
+    data = f"`{source.path}`" if source is not None else f"`{config.env.id}`"
+    held = "the problems it trained on" if last.get("transductive") else "held-out problems"
+    k = last["samples"]
+    rows = [(f"avg@{k}", "accuracy"), (f"maj@{k}", "majority"), ("greedy", "greedy"), ("score", "score")]
+    lines = [
+        "",
+        "## Figures",
+        "",
+        f"Measured on {last['problems']} {held} ({data}, split {last['split']}), {k} samples each at T = "
+        f"{last['temperature']:g}; brackets are {config.eval.confidence:.0%} intervals over problems.",
+        "",
+        f"| figure | {' | '.join(str(each['label']) for each in evaluations)} |",
+        f"|---|{'---:|' * len(evaluations)}",
+        *(
+            f"| {label} | {' | '.join(_figure(each, key) for each in evaluations)} |"
+            for label, key in rows
+            if any(each.get(key) is not None for each in evaluations)
+        ),
+    ]
+    if first is not last and first["accuracy"] is not None and last["accuracy"] is not None:
+        shares = [[each["correct"] / each["samples"] for each in found["results"]] for found in (first, last)]
+        change, low, high = paired_difference(*shares, confidence=config.eval.confidence)
+        lines += ["", f"Change of avg@{k}: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over problems."]
+    return lines
+
+
+def _figure(evaluation: Mapping[str, Any], key: str) -> str:
+    value, bounds = evaluation.get(key), evaluation.get(f"{key}_interval")
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.env_pool import EnvPool
@@ -153,6 +154,18 @@ class Workbench:
         return play_controls(self.config, tasks, self.envs, self.acting(bank_off=bank_off), source=source)
 
 
+def tracked(found: Evaluation, *, bank_off: bool = False) -> tuple[str, dict[str, float]]:
+    """Where a tracker shows an evaluation, and its figures; those that were not measured are left out."""
+    names = ("accuracy", "majority", "greedy", "score", "greedy_score", "agreement", "entropy", "failed")
+    measured = {name: getattr(found, name) for name in names}
+    if all(result.majority_answer is None for result in found.results):  # no answers, so nothing to agree on
+        measured |= {"majority": None, "agreement": None, "entropy": None}
+    measured |= {f"pass@{k}": value for k, value in found.pass_at_k.items()}
+    measured |= {f"accuracy/{kind or 'other'}": each.accuracy for kind, each in found.by_type.items()}
+    place = "evaluate_bank_off" if bank_off else "evaluate"
+    return place, {name: value for name, value in measured.items() if value is not None}
+
+
 def schedule_of(config: SkillTTRLConfig) -> Schedule:
     """How episodes advance, where the config leaves it open (`rollout.schedule: auto`): those of one turn cannot but go together."""
     if config.rollout.schedule != "auto":
@@ -204,6 +217,7 @@ class Run:
                 found = self.bench.evaluate(label, bank_off=bank_off)
             self.log.time("evaluate", len(self.evaluations), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+            self.log.track(*tracked(found, bank_off=bank_off), self._learned_steps())
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")
             for name, control in found.controls.items():
@@ -215,6 +229,11 @@ class Run:
             if found.failed:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]
+
+    def _learned_steps(self) -> int:
+        """Steps done of the run's last phase: an evaluation before it is at 0."""
+        last = self.config.phases[-1]
+        return self.log.steps.get(last, self.steps_done(last))
 
     @contextmanager
     def counting(self, phase: str, part: str) -> Iterator[None]:
@@ -242,9 +261,11 @@ class Run:
         """Save everything that this phase needs to go on after `step` steps."""
         from skill_ttrl.llm.load import save_model
 
-        # The newest measurement is of earlier weights than these, so its name goes along.
-        latest = list(self.evaluations.values())[-1:]
-        figures = {f"avg@{found.samples}, measured {found.label}": found.accuracy for found in latest}
+        # The newest measurement may be of earlier weights than these: its label goes along.
+        measured = list(self.evaluations.values())
+        shown = [asdict(found) for found in (*measured[:1], *measured[1:][-1:])]
+        asked = PromptFormatter.from_config(self.config.agent).messages("YOUR QUESTION", ())
+        has_template = bool(getattr(self.bench.policy.tokenizer, "chat_template", None))
         bank = {} if self.bench.bank is None else self.bench.bank.state_dict()
         saved = save_checkpoint(
             self.folder,
@@ -258,7 +279,8 @@ class Run:
                 self.config,
                 phase=phase,
                 step=step,
-                figures=figures,
+                evaluations=shown,
+                messages=[asdict(message) for message in asked] if has_template else (),
                 versions=summary_versions(read_run_json(self.folder.path)),
             ),
         )

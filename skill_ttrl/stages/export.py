@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.load import load_checkpoint, merge_adapters, save_model
-from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.files import explaining
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.runs.report import summary_versions
 from skill_ttrl.stages.trained import Trained
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
@@ -42,15 +50,51 @@ def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Pat
             if merged:
                 loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
                 save_model(merge_adapters(loaded.model), loaded.tokenizer, building)
-                saved = load_state(trained.weights)
-                card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=True)
-                (building / "README.md").write_text(card, encoding="utf-8")
             else:
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES), dirs_exist_ok=True
                 )
+            (building / "README.md").write_text(_card(trained, building, merged), encoding="utf-8")
             building.rename(output)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
     return output
+
+
+def _card(trained: Trained, folder: Path, merged: bool) -> str:
+    """The model card with what was measured of these very weights, and before the reinforcement."""
+    saved = load_state(trained.weights)
+    return model_card(
+        trained.config,
+        phase=saved["phase"],
+        step=saved["step"],
+        evaluations=_evaluations(trained, saved),
+        messages=card_messages(trained.config) if _has_chat_template(folder) else (),
+        versions=summary_versions(read_run_json(trained.run)),
+        merged=merged,
+    )
+
+
+def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
+    """A conversation as the policy is asked, for a model card."""
+    asked = PromptFormatter.from_config(config.agent).messages("YOUR QUESTION", ())
+    return [{"role": message.role, "content": message.content} for message in asked]
+
+
+def _evaluations(trained: Trained, saved: dict[str, Any]) -> list[dict[str, Any]]:
+    file = trained.run / "evaluations.jsonl"
+    lines = read_jsonl(file)[0] if file.is_file() else []
+    last, _ = newest(RunFolder.open(trained.run, lock=False))
+    own = {f"step {saved['step']}"} if saved["phase"] == "rl" else set()
+    if last is not None and last.path.name == trained.weights.name:
+        own.add("after")
+    before = {"before"} if saved["phase"] != "sft" or "after" not in own else set()
+    return [line for line in lines if line["label"] in own | before]
+
+
+def _has_chat_template(folder: Path) -> bool:
+    config = folder / "tokenizer_config.json"
+    return (folder / "chat_template.jinja").is_file() or (
+        config.is_file() and "chat_template" in json.loads(config.read_text(encoding="utf-8"))
+    )

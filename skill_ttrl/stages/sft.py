@@ -15,7 +15,7 @@ from skill_ttrl.config import SFTConfig
 from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
-from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.chat import encode_chats, encode_plain
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
@@ -231,9 +231,10 @@ def _encode_chats(bench: Workbench, chats: Sequence[tuple[tuple[Message, ...], s
     """Prompts and what is answered to them."""
     tokenizer = bench.policy.tokenizer
     answers = tokenizer([answer for _, answer in chats], add_special_tokens=False)["input_ids"]
+    prompts = encode_chats(tokenizer, [messages for messages, _ in chats])
     encoded = [
-        EncodedDemonstration(encode_chat(tokenizer, messages), (*ids, tokenizer.eos_token_id))
-        for (messages, _), ids in zip(chats, answers, strict=True)
+        EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id))
+        for prompt, ids in zip(prompts, answers, strict=True)
     ]
     _refuse_too_long(bench, encoded, "The longest demonstration")
     return encoded
@@ -265,11 +266,10 @@ def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[E
     pieces = [list(shown.parts()) for shown in demonstrations]
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
+    scenes = [Scene(shown.prompt, skills=tuple(map(_skill, shown.skills))) for shown in demonstrations]
+    prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
     encoded = []
-    for shown, row in zip(demonstrations, pieces, strict=True):
-        prompt = encode_chat(
-            tokenizer, agent.prompt(Scene(shown.prompt, skills=tuple(map(_skill, shown.skills)))).messages
-        )
+    for prompt, row in zip(prompts, pieces, strict=True):
         ids: list[int] = []
         mask: list[bool] = []
         for piece in row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -58,6 +59,8 @@ HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
     "score": lambda result: result.score or 0.0,
 }
 """Figures of an evaluation whose change is reported, each as what it is on one problem."""
+DEMONSTRATIONS = "demonstrations"
+"""Names the time that reading and tokenising them takes, before the cold start's first step."""
 
 
 def run(
@@ -130,8 +133,11 @@ def run(
                     bank.evolver = make_evolver(bench, state)
                 learn = []
                 for name in learning:
+                    began = time.perf_counter()
                     with ledger.phase(name), spending(f"Nothing was trained. {KEPT} {GO_ON}"):
                         learn.append(_phase(name, bench, folder, checkpoint, progress))
+                    if name == "sft":
+                        spent[DEMONSTRATIONS] = time.perf_counter() - began
             stack.enter_context(journal(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:

@@ -84,6 +84,30 @@ def adapted(trained: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFac
     return base, folder
 
 
+def test_evaluations_reach_the_tracker(trained: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+    events = EventAccumulator(str(trained / "tracker" / "tensorboard"))
+    events.Reload()
+    summary = json.loads((trained / "summary.json").read_text())
+    seen = [(event.step, event.value) for event in events.Scalars("evaluate/accuracy")]
+    expected = [(0, summary["accuracy_before"]), (2, summary["accuracy_after"])]
+    assert [place for place, _ in seen] == [0, 2] and seen == [(place, pytest.approx(value)) for place, value in expected]
+
+
+def test_an_exported_card_has_figures_and_a_snippet_that_runs(trained: Path, tmp_path: Path) -> None:
+    done = skillttrl("export", trained, "-o", tmp_path / "model")
+    assert done.code == 0, done
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "| figure | before | after |" in card and "Change of avg@2: " in card
+    snippet = card.partition("```python\n")[2].partition("```")[0]
+    assert "apply_chat_template" in snippet
+    names: dict[str, object] = {}
+    exec(snippet.replace('folder = "."', f"folder = {str(tmp_path / 'model')!r}"), names)
+    assert names["output"].shape[1] > names["inputs"]["input_ids"].shape[1]  # type: ignore[attr-defined,index]
+
+
 def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     names = {entry.name for entry in trained.iterdir()}
     assert names >= {"run.json", "config.yaml", "config_source.yaml", "summary.json", "summary.md", "report.html"}
@@ -92,7 +116,7 @@ def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     summary = json.loads((trained / "summary.json").read_text())
     figures = ("accuracy", "majority", "greedy")
     assert {f"{name}_{when}" for name in figures for when in ("before", "after")} <= summary.keys()
-    assert summary["steps"] == {"sft": 12, "rl": 2} and summary["seconds"].keys() >= {"sft", "rl"}
+    assert summary["steps"] == {"sft": 12, "rl": 2} and summary["seconds"].keys() >= {"demonstrations", "sft", "rl"}
     run = read_run(trained)
     assert (run.timings.query("phase == 'rl'")["tokens_per_second"] > 0).all()
     assert len(run.metrics) == 14 and run.summary is not None and run.summary.seed == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from skill_ttrl.config import EmbeddedConfig, ModelConfig
-from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.chat import encode_chat, encode_chats, encode_plain
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 from skill_ttrl.llm.load import load_tokenizer, save_model
 from skill_ttrl.types import Message
@@ -76,7 +76,7 @@ def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -
         """The tokenizer without its template."""
 
         chat_template = None
-        encode = staticmethod(tiny_model[1].encode)
+        __call__ = staticmethod(tiny_model[1].__call__)
 
     ids = encode_chat(Bare(), [Message("user", "a<|im_end|>b")])
     assert ids == encode_plain(tiny_model[1], "a<|im_end|>b")
@@ -133,3 +133,11 @@ def test_the_same_text_has_the_same_tokens_always(text: str, saved: list[Any]) -
 
 def test_a_number_in_brackets_is_one_token(saved: list[Any]) -> None:
     assert len(saved[0]("[40]")["input_ids"]) == 1 < len(saved[0]("[41]")["input_ids"])
+
+
+def test_many_conversations_are_the_same_tokens_as_one_by_one(tiny_model: tuple[Any, Any]) -> None:
+    tokenizer = tiny_model[1]
+    texts = ["one", "", "<|im_end|> in the middle", "one", "two\n\nlines <|im_start|>"]
+    many = [[Message("user", text)] for text in texts] + [[Message("user", "a"), Message("assistant", "b<|im_end|>")]]
+    assert encode_chats(tokenizer, many) == [encode_chat(tokenizer, each) for each in many]
+    assert encode_chats(tokenizer, []) == []

@@ -6,12 +6,13 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from skill_ttrl.config import LoraConfig, SkillTTRLConfig
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
@@ -161,13 +162,15 @@ def test_html_report_before_the_first_step(folder: RunFolder) -> None:
 
 def test_model_card(folder: RunFolder) -> None:
     config = SkillTTRLConfig(name="t")
-    card = model_card(config, phase="rl", step=20, figures={"avg@16": 0.5, "nan": math.nan, "none": None})
+    card = model_card(config, phase="rl", step=20, messages=[{"role": "user", "content": "Say \u0022x\u0022"}])
     front = yaml.safe_load(card.split("---")[1])
     assert front["library_name"] == "transformers" and front["base_model"] == config.model.path
     assert "ttrl" in front["tags"]
-    assert "no labels were used" in card and "| avg@16 | 0.5 |" in card and "nan" not in card
+    assert "no labels were used" in card and "## Figures" not in card
+    assert "apply_chat_template(" in card and '"content": "Say \\"x\\""' in card
     config.rl.reward, config.model.path, config.model.lora = "label", "embedded", LoraConfig()
     card = model_card(config, phase="rl", step=20)
+    assert "AutoPeftModelForCausalLM" in card and "it has no chat template" in card
     front = yaml.safe_load(card.split("---")[1])
     assert front["library_name"] == "peft" and "base_model" not in front and "ttrl" not in front["tags"]
     assert "labels were used" in card and "no labels" not in card
@@ -203,3 +206,28 @@ def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.Monk
     with pytest.raises(MissingDependencyError, match="pip install mlflow"):
         open_tracker("mlflow", folder, "t", {})
     assert not folder.tracker.exists()
+
+
+def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_intervals() -> None:
+    def measured(label: str, right: list[int]) -> dict[str, Any]:
+        accuracy = sum(right) / (4 * len(right))
+        results = [{"correct": count, "samples": 4} for count in right]
+        return {
+            **{
+                "label": label,
+                "split": "test",
+                "problems": len(right),
+                "samples": 4,
+                "temperature": 1.0,
+                "majority": None,
+            },
+            **{"accuracy": accuracy, "accuracy_interval": (0.1, 0.9), "results": results, "transductive": False},
+        }
+
+    config = SkillTTRLConfig(name="t")
+    config.data.eval = SourceConfig(path="family:add")
+    card = model_card(config, phase="rl", step=2, evaluations=[measured("before", [1, 2]), measured("after", [4, 4])])
+    assert "Measured on 2 held-out problems (`family:add`, split test), 4 samples each at T = 1" in card
+    assert "| figure | before | after |" in card
+    assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
+    assert "Change of avg@4: +0.625 [" in card
