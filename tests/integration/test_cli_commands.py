@@ -93,7 +93,9 @@ def test_evaluations_reach_the_tracker(trained: Path) -> None:
     summary = json.loads((trained / "summary.json").read_text())
     seen = [(event.step, event.value) for event in events.Scalars("evaluate/accuracy")]
     expected = [(0, summary["accuracy_before"]), (2, summary["accuracy_after"])]
-    assert [place for place, _ in seen] == [0, 2] and seen == [(place, pytest.approx(value)) for place, value in expected]
+    assert [place for place, _ in seen] == [0, 2] and seen == [
+        (place, pytest.approx(value)) for place, value in expected
+    ]
 
 
 def test_an_exported_card_has_figures_and_a_snippet_that_runs(trained: Path, tmp_path: Path) -> None:
