@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from skill_ttrl.answers.normalise import clean
+from skill_ttrl.answers.numbers import read_number
 from skill_ttrl.answers.verdicts import bare_key, canonicals, verdict
 
 _REFUSED = ("timeout", "memory", "crashed", "too_long")
@@ -54,6 +55,8 @@ def _rewritings(answer: str, reference: str) -> Iterator[tuple[str, str]]:
     given, true = clean(answer), clean(reference)
     for rewrite in (_value, _unpercented):
         ours, theirs = rewrite(given), rewrite(true)
+        if rewrite is _unpercented and theirs is None and _is_share(true):
+            continue  # 0.5 is no percentage that lacks its sign
         if (ours is None) != (theirs is None):  # one side alone is named, or has a percent sign
             yield (given if ours is None else ours), (true if theirs is None else theirs)
     ours, theirs = _last(given), _last(true)
@@ -63,7 +66,7 @@ def _rewritings(answer: str, reference: str) -> Iterator[tuple[str, str]]:
     comma = _DECIMAL_COMMA.fullmatch(given), _DECIMAL_COMMA.fullmatch(true)
     if comma[0] and not comma[1]:
         yield f"{comma[0][1]}.{comma[0][2]}", true
-    elif comma[1] and not comma[0] and "." in given:
+    elif comma[1] and not comma[0] and "." in given and (len(comma[1][2]) > 1 or comma[1][1] in ("0", "-0")):
         yield given, f"{comma[1][1]}.{comma[1][2]}"
 
 
@@ -117,6 +120,11 @@ def _last(text: str) -> str | None:
 def _unpercented(text: str) -> str | None:
     found = _PERCENT.search(text)
     return text[: found.start()] if found and found.start() else None
+
+
+def _is_share(text: str) -> bool:
+    value = read_number(text)
+    return value is not None and 0 < abs(value) < 1
 
 
 def _inside(text: str) -> tuple[str, list[str]]:
