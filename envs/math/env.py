@@ -23,7 +23,7 @@ class MathEnv(TextEnv):
 
     `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
     one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
-    answer to the last one is what counts. The reward is 1 when the answer found in the action equals the reference, else 0; with
+    answer to the last one is what counts. The reward is 1 when the answer found in the action is graded right (`answers.correct`), else 0; with
     no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
     and `graded`.
 
