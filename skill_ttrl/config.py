@@ -9,7 +9,9 @@ The sections are in `config_sections`.
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.resources
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ from skill_ttrl.config_sections import (
     SFTConfig,
     SkillsConfig,
     SourceConfig,
+    VerifiedConfig,
     VoteConfig,
     VoteSFTConfig,
 )
@@ -72,12 +75,14 @@ __all__ = [
     "SkillsConfig",
     "SourceConfig",
     "VLLMConfig",
+    "VerifiedConfig",
     "VoteConfig",
     "VoteSFTConfig",
     "load_config",
     "parse_override",
     "read_config_text",
     "recipe_names",
+    "settings_digest",
     "verified_note",
 ]
 
@@ -90,6 +95,8 @@ class SkillTTRLConfig(Section):
     seed: int = Field(default=0, ge=0)
     phases: list[Phase] = Field(default=["rl"])
     """Phases of `skillttrl train`, in order."""
+    verified: VerifiedConfig | None = None
+    """A run of these very settings that somebody recorded; None: nobody has."""
     waits_for: str | None = None
     """Part of the framework this recipe still needs; the run says so and does not start."""
     env: EnvConfig = Field(default_factory=EnvConfig)
@@ -227,19 +234,33 @@ def _is_of_run(source: str | Path, where: str) -> bool:
     return file.is_file() and (Path(source).is_dir() or (file.parent / "run.json").exists())
 
 
-def verified_note(text: str) -> str:
-    """What a config file's opening comment says after `verified:`, with its indented lines; "never" where it does not.
-
-    A recipe that was run says `hardware: ...; date: ...; wall time: ...; peak memory: ...; result: ...`.
+def settings_digest(config: SkillTTRLConfig) -> str:
+    """16 hexadecimal digits that are the same for the same settings: those that differ from their defaults, but for the seed, names,
+    where a run is saved, and revisions, which a run pins.
     """
-    note: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("#") or (note and not line.startswith("#  ")):
-            break
-        comment = line.removeprefix("#").strip()
-        if note or comment.startswith("verified:"):
-            note.append(comment.removeprefix("verified:").strip())
-    return " ".join(note).strip() or "never"
+    chosen = config.model_dump(mode="json", exclude_defaults=True, exclude=set(_NO_SETTINGS))
+    text = json.dumps(_without_revisions(chosen), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def verified_note(config: SkillTTRLConfig) -> str:
+    """What is known of a run of a config: its `verified`, "never", or that these are other settings than those that were run."""
+    found = config.verified
+    if found is None:
+        return "never"
+    if found.config_digest != settings_digest(config):
+        return "never with these settings (changed since they were verified)"
+    rows = found.model_dump(exclude={"config_digest"}, exclude_none=True)
+    return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in rows.items())
+
+
+def _without_revisions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_revisions(each) for name, each in value.items() if not name.endswith("revision")}
+    return [_without_revisions(each) for each in value] if isinstance(value, list) else value
+
+
+_NO_SETTINGS = ("name", "seed", "run", "verified", "waits_for")
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:

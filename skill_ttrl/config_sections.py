@@ -42,6 +42,19 @@ class SourceConfig(Section):
     """Further arguments of a family, e.g. `noise`."""
 
 
+class VerifiedConfig(Section):
+    """A run that somebody recorded. It decides nothing, and holds only for the settings that it was made with."""
+
+    hardware: str
+    date: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
+    """Year, month, day."""
+    wall_time: str
+    peak_memory: str
+    result: str
+    config_digest: str = Field(pattern="^[0-9a-f]{16}$")
+    """`settings_digest` of the config that was run; where it differs, the config counts as never verified."""
+
+
 class EnvConfig(Section):
     """The environment that plays the tasks."""
 

@@ -28,7 +28,6 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("skill-ttrl")
 
 TINY = """\
-# verified: never
 name: tiny
 phases: [sft, rl]
 env: {id: math}

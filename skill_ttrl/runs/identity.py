@@ -29,6 +29,7 @@ _ENDPOINT_LIMITS = (
 NO_EFFECT_ON_RESULTS = (
     "name",
     "run",
+    "verified",
     "waits_for",
     "sft.checkpoint_every",
     "rl.checkpoint_every",

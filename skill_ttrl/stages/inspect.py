@@ -295,10 +295,9 @@ def _object(path: Path) -> Inspection:
 
 def _config(path: Path) -> Inspection:
     config = load_config(path, trust=True)  # it is shown
-    text = path.read_text(encoding="utf-8")
     stated = config.model_dump(mode="json", exclude_defaults=True)
     rows = [(key, value) for section, content in stated.items() for key, value in _leaves(section, content)]
-    return Inspection("config", str(path), {"valid": "yes", "verified": verified_note(text)}, ("key", "value"), rows)
+    return Inspection("config", str(path), {"valid": "yes", "verified": verified_note(config)}, ("key", "value"), rows)
 
 
 def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:

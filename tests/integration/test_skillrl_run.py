@@ -30,7 +30,6 @@ from skill_ttrl.types import Trajectory, from_json
 pytest.importorskip("alfworld", reason="the generated games need the floor plans of alfworld")
 
 ALFWORLD = """\
-# verified: never
 name: tiny-alfworld
 phases: [collect, distill, sft, rl]
 env:

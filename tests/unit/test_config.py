@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text, verified_note
+from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text
 from skill_ttrl.config_text import read_mapping, write_yaml
 from skill_ttrl.errors import ConfigError
 
@@ -267,21 +267,6 @@ def test_text_of_an_override_never_breaks_anything(value: str) -> None:
     keys, parsed = parse_override(f"name={value}")
     assert keys == ["name"]
     assert parsed is None or isinstance(parsed, str | list | dict)
-
-
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        ("# verified: never\n#\n# A recipe.\nname: x\n", "never"),
-        ("# verified: never\nname: x\n", "never"),
-        ("# A recipe without a word on it.\nname: x\n", "never"),
-        ("name: x\n# verified: hardware: much\n", "never"),
-        ("# verified: never\n# A recipe for one GPU.\n#  It waits.\nname: x\n", "never"),
-        ("# verified: hardware: 2 cores;\n#   date: 2026-11-21\n# More.\n", "hardware: 2 cores; date: 2026-11-21"),
-    ],
-)
-def test_verified_note_is_the_word_s_line_and_those_indented_under_it(text: str, note: str) -> None:
-    assert verified_note(text) == note
 
 
 def test_config_text_names_its_source(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import load_config, read_config_text, recipe_names, verified_note
+from skill_ttrl.cli.main import _verified_on
+from skill_ttrl.config import load_config, read_config_text, recipe_names, settings_digest, verified_note
+from skill_ttrl.runs.identity import config_differences
 
-FIELDS = ("hardware", "date", "wall time", "peak memory", "result")
 REAL_MODELS = (
     "ttrl_qwen2.5_math_7b",
     "ttrl_qwen2.5_math_1.5b",
@@ -28,14 +30,30 @@ def test_recipe_is_valid_and_named_as_its_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_recipe_opens_with_who_ran_it(name: str) -> None:
-    text, _ = read_config_text(name)
-    note = verified_note(text)
-    assert text.startswith("# verified: ")
-    if note != "never":
-        missing = [field for field in FIELDS if not re.search(rf"\b{field}: [^;]+", note)]
-        assert not missing, f"{name}: the header does not say {missing}"
-        assert re.search(r"date: \d{4}-\d\d-\d\d", note)
+def test_what_a_recipe_says_of_its_run_is_of_these_very_settings(name: str) -> None:
+    config = load_config(name)
+    if config.verified is not None:
+        digest = settings_digest(config)
+        assert config.verified.config_digest == digest, f"run {name} again, and put in its config_digest: {digest}"
+        assert re.fullmatch(
+            r"hardware: .+; date: [\d-]{10}; wall time: .+; peak memory: .+; result: .+", verified_note(config)
+        )
+        assert _verified_on(verified_note(config)) == config.verified.date
+
+
+def test_a_changed_copy_is_not_verified_and_a_run_s_own_config_is(tmp_path: Path) -> None:
+    config = load_config("quickstart")
+    kept = tmp_path / "config.yaml"
+    kept.write_text(config.to_yaml().replace("revision: null", "revision: abc"))
+    for same in (load_config(kept), load_config("quickstart", ["seed=3", "name=mine", "run.tracker=tensorboard"])):
+        assert verified_note(same) == verified_note(config) != "never"
+    changed = load_config("quickstart", ["rl.steps=21"])
+    assert verified_note(changed).startswith("never with these settings (changed")
+    assert verified_note(load_config({})) == "never"
+
+
+def test_a_run_goes_on_whatever_is_said_of_its_verification() -> None:
+    assert config_differences(load_config("quickstart"), load_config("quickstart", ["verified=null"])) == []
 
 
 @pytest.mark.parametrize("name", recipe_names())
