@@ -157,9 +157,9 @@ class RunBank:
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
         figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
+        figures["skills_refused"] = float(len(report.skipped))
         if OPENAI in (self.config.merger, self.config.extractor):
             figures |= {
-                "skills_refused": float(len(report.skipped)),
                 "skills_merge_requests": float(report.requests),
                 "skills_merge_failed": float(report.failed),
                 "skills_merge_fallback": float(report.fallback),

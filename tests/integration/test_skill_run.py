@@ -135,6 +135,8 @@ def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
 
 def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
+    records, _ = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert all(row["skills_refused"] >= 0 for row in records if row["phase"] == "rl")
     found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
     assert not found.updates and "groups of samples were merged into this bank before" in found.notes[0]
 
