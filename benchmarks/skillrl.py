@@ -21,7 +21,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.runs.report import read_summary
 from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.stages.measure import Evaluation
-from skill_ttrl.stages.train import read_evaluations
+from skill_ttrl.stages.summary import read_evaluations
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}
 CONTROL = "without evolution"

@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.env_pool import TextEnvironment
 from skill_ttrl.envs import make_env
+from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import DataError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.interrupt import FAILURES, pass_signals
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.pin import data_revision
 from skill_ttrl.types import Task, Trajectory, derive_seed
@@ -128,16 +130,18 @@ class FirstWords:
     def __call__(self, task: Task) -> str | None:
         """The first observation of a task."""
         seed = derive_seed(self._config.seed, "env", task.id) if task.seed is None else task.seed
-        with suppress(Exception):  # an environment is foreign code
+        try:
             self._env = self._env or make_env(self._config.env.id, **self._config.env.kwargs)
             found, _ = self._env.reset(seed=seed, options=dict(task.options))
-            return found if isinstance(found, str) else None
-        return None
+        except FAILURES as error:
+            pass_signals(error)
+            return None
+        return found if isinstance(found, str) else None
 
     def close(self) -> None:
         """Close the environment."""
         if self._env is not None:
-            self._env.close()
+            close_env(self._env)
 
 
 def training_splits(config: SkillTTRLConfig) -> set[str]:

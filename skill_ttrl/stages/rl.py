@@ -122,14 +122,22 @@ def reinforce(run: Run, reward: Reward) -> None:
         if step + 1 == EARLY:
             warn_of(run, early_signs(rl_rows(run.folder.path)))
         finish_step(run, step + 1, learner, poll, refused or watch_updates(run, "rl", step, figures))
-    failed = skipped_too_often(run, "rl", ended=True)
-    if failed is not None:
-        raise failed
-    warn_of(run, late_signs(rl_rows(run.folder.path)))
-    run.progress.finish(PHASE)
+    conclude(run)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
         run.evaluate(BANK_OFF, bank_off=True)
+
+
+def conclude(run: Run) -> None:
+    """The end of the steps: what their course says.
+
+    Raises:
+        TrainingError: see `stopping.skipped_too_often`.
+    """
+    if (failed := skipped_too_often(run, "rl", ended=True)) is not None:
+        raise failed
+    warn_of(run, late_signs(rl_rows(run.folder.path)))
+    run.progress.finish(PHASE)
 
 
 def warn_of(run: Run, signs: Mapping[str, str]) -> None:

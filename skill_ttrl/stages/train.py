@@ -3,62 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from skill_ttrl.answers import journal
 from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, current_ledger, spending
+from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, spending
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
-from skill_ttrl.runs.exposure import Exposure, exposure_warning
+from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
-from skill_ttrl.runs.identity import config_differences, read_run_json, some
+from skill_ttrl.runs.identity import config_differences, some
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.runs.report import Summary, summary_versions, write_summary
+from skill_ttrl.runs.report import Summary, write_summary
 from skill_ttrl.runs.report_html import write_report_html
-from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.embed_openai import with_endpoint
 from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
-from skill_ttrl.stages.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.evolve import make_evolver
 from skill_ttrl.stages.gather import check_enough, gather, learning_phases
-from skill_ttrl.stages.measure import Evaluation, ProblemResult
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
-from skill_ttrl.stages.rl import BANK_OFF, check_advantage, make_reward, reinforce
+from skill_ttrl.stages.rl import check_advantage, make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
-from skill_ttrl.stages.stopping import stopped_by
+from skill_ttrl.stages.summary import read_evaluations, summarise
 from skill_ttrl.stages.thoughts import KEPT
 from skill_ttrl.stages.vote_sft import imitate_majority
-from skill_ttrl.types import first_problem, from_json
 from skill_ttrl.voting import needs
 
 Resume = Literal["auto", "last-good"]
-HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
-    "accuracy": lambda result: (result.correct or 0) / result.samples,
-    "majority": lambda result: float(result.majority_correct or 0),
-    "greedy": lambda result: float(result.greedy_correct or 0),
-    "score": lambda result: result.score or 0.0,
-}
-"""Figures of an evaluation whose change is reported, each as what it is on one problem."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 
@@ -282,142 +267,3 @@ def _go_back(folder: RunFolder, resume: Resume, progress: Progress) -> tuple[Che
     if checkpoint is not None:
         progress.notice(f"Going on from {checkpoint.path.name}.")
     return checkpoint, state
-
-
-def read_evaluations(path: Path) -> list[Evaluation]:
-    """The evaluations that a run folder holds, oldest first.
-
-    Raises:
-        RunFolderError: a line is damaged.
-    """
-    file = path / "evaluations.jsonl"
-    if not file.is_file():
-        return []
-    found = []
-    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
-        try:
-            found += [from_json(Evaluation, line)] if line else []
-        except ValidationError as error:
-            raise RunFolderError(f"{file}, line {number}, is no evaluation: {first_problem(error)}.") from None
-    return found
-
-
-def summarise(run: Run, *, failed: str | None = None) -> Summary:
-    """What the run achieved, from what it has written down; `failed` is why a phase could not go on."""
-    config, path = run.config, run.folder.path
-    before, after = run.evaluations.get("before"), run.evaluations.get("after")
-    bank_off = run.evaluations.get(BANK_OFF)
-    measured = after or before
-    assert measured is not None  # every run ends with an evaluation
-    votes = config.rl.reward != "env" or measured.agreement is not None
-    rows = _rows(path / "metrics.jsonl")
-    voted = [row for row in rows if row.get("majority_ratio") is not None]
-    last = voted[-1] if voted else {}
-    intervals = _intervals(config, before, after, bank_off)
-    control = bank_votes(after, bank_off) if votes else {}
-    exposure = run.bench.bank.exposure if run.bench.bank else Exposure()
-    signs = bank_warning(control, intervals.get("bank_majority")), exposure_warning(exposure.rollouts, exposure.given)
-    return Summary(
-        name=config.name,
-        seed=config.seed,
-        reward=config.rl.reward,
-        vote=config.vote.strategy,
-        transductive=run.bench.transductive,
-        problems=measured.problems,
-        samples=measured.samples,
-        temperature=measured.temperature,
-        accuracy_before=before.accuracy if before else None,
-        accuracy_after=after.accuracy if after else None,
-        majority_before=before.majority if before else None,
-        majority_after=after.majority if after else None,
-        greedy_before=before.greedy if before else None,
-        greedy_after=after.greedy if after else None,
-        score_before=before.score if before else None,
-        score_after=after.score if after else None,
-        accuracy_bank_off=bank_off.accuracy if bank_off else None,
-        bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
-        bank_version=run.bench.bank.version if run.bench.bank else None,
-        bank_votes=control,
-        skill_rollouts=exposure.rollouts,
-        skill_exposure=exposure.given,
-        skills_never_given=exposure.never([skill.id for skill in run.bench.bank.bank]) if run.bench.bank else 0,
-        skill_use_before=before.skill_use if before else {},
-        skill_use_after=after.skill_use if after else {},
-        pass_at_k_before=before.pass_at_k if before else {},
-        pass_at_k_after=after.pass_at_k if after else {},
-        by_type_before={kind: found.accuracy for kind, found in before.by_type.items()} if before else {},
-        by_type_after={kind: found.accuracy for kind, found in after.by_type.items()} if after else {},
-        controls_before=_controls(before),
-        controls_after=_controls(after),
-        no_controls=measured.no_controls,
-        accuracy_by_temperature_before=before.by_temperature if before else {},
-        accuracy_by_temperature_after=after.by_temperature if after else {},
-        intervals=intervals,
-        confidence=config.eval.confidence,
-        label_accuracy=last.get("label_accuracy"),
-        agreement=last.get("majority_ratio") if votes else None,
-        mean_label_accuracy=_mean(voted, "label_accuracy"),
-        mean_agreement=_mean(voted, "majority_ratio") if votes else None,
-        vote_steps=len(voted) if votes else 0,
-        entropy_before=before.entropy if before else None,
-        entropy_after=after.entropy if after else None,
-        flip_rate=_mean(voted, "flip_rate"),
-        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
-        seconds=_seconds(path),
-        warnings=[*run.warnings, *(each for each in signs if each is not None)],
-        stopped=failed or (stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None),
-        versions=summary_versions(read_run_json(path)),
-        usage=current_ledger().report(),
-    )
-
-
-def _controls(found: Evaluation | None) -> dict[str, float]:
-    return {name: control.accuracy for name, control in found.controls.items()} if found else {}
-
-
-def _intervals(
-    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None, bank_off: Evaluation | None
-) -> dict[str, tuple[float, float]]:
-    found = {}
-    for name, evaluation in (("before", before), ("after", after)):
-        for figure in HEADLINES:
-            interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
-            if interval is not None:
-                found[f"{figure}_{name}"] = interval
-        for agent, control in evaluation.controls.items() if evaluation else ():
-            found[f"control_{agent}_{name}"] = control.interval
-    pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
-    pairs |= {"bank_worth": ("accuracy", bank_off, after), "bank_majority": ("majority", bank_off, after)}
-    for name, (figure, one, other) in pairs.items():
-        if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
-            of = HEADLINES[figure]
-            _, low, high = paired_difference(
-                [of(result) for result in one.results],
-                [of(result) for result in other.results],
-                confidence=config.eval.confidence,
-            )
-            found[name] = (low, high)
-    return found
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Mean of a figure over the steps that have it; None where none has."""
-    values = [row[name] for row in rows if row.get(name) is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _seconds(path: Path) -> dict[str, float]:
-    """Wall time by phase and, within a reinforcement step, by part."""
-    total: dict[str, float] = defaultdict(float)
-    for row in _rows(path / "timings.jsonl"):
-        for name, value in row.items():
-            if name == "seconds":
-                total[row["phase"]] += value
-            elif name.endswith("_seconds"):
-                total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
-    return dict(total)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Lines of an append file; a run of no steps has none."""
-    return read_jsonl(path)[0] if path.exists() else []

@@ -17,6 +17,7 @@ from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.report import read_summary
 from skill_ttrl.stages import train
+from skill_ttrl.stages.summary import read_evaluations
 from skill_ttrl.types import Trajectory, from_json
 
 OWN = """
@@ -182,7 +183,7 @@ def test_damage_is_noticed_when_a_run_goes_on(
     file.write_bytes(damage(before))
     if name == "evaluations.jsonl":
         with pytest.raises(RunFolderError, match=r"evaluations.jsonl, line 1, is no evaluation"):
-            train.read_evaluations(tmp_path / "run")
+            read_evaluations(tmp_path / "run")
     with pytest.raises(CheckpointError, match=rf"{name}.*--resume last-good"):
         train.run(config, tmp_path / "run", resume="auto")
     if name == "metrics.jsonl":  # what the first checkpoint knows is whole
