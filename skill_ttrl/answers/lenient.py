@@ -25,6 +25,7 @@ _NAMED = re.compile(
 )
 _OPENING, _CLOSING = "([{", ")]}"
 _SEPARATOR = re.compile(r"[,;]|(?:\b|(?<=\)))(?:and|or)(?:\b|(?=\())|\\text\s?\{\s*(?:and|or)\s*\}")
+_SUBSCRIPT = re.compile(r"_(?:\w|\{\w+\})")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])|≈|\\simeq(?![a-zA-Z])")
 _PERCENT = re.compile(r"\s*\\?(?:%|(?:\\text\s?\{\s*)?(?:percent|percentage|pct)\b\s*\}?)\s*$", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"(-?\d+),(\d+)", re.ASCII)
@@ -53,12 +54,16 @@ def _rewritings(answer: str, reference: str) -> Iterator[tuple[str, str]]:
     """Pairs of which one has to be the same, the two as they are among them."""
     yield answer, reference
     given, true = clean(answer), clean(reference)
-    for rewrite in (_value, _unpercented):
-        ours, theirs = rewrite(given), rewrite(true)
-        if rewrite is _unpercented and theirs is None and _is_share(true):
-            continue  # 0.5 is no percentage that lacks its sign
-        if (ours is None) != (theirs is None):  # one side alone is named, or has a percent sign
-            yield (given if ours is None else ours), (true if theirs is None else theirs)
+    values = _values(given), _values(true)
+    if values[0] and not values[1]:
+        yield _unnamed_pair(*values[0], true)
+    elif values[1] and not values[0]:
+        yield _unnamed_pair(*values[1], given)[::-1]
+    shares = _unpercented(given), _unpercented(true)
+    if shares[0] is not None and shares[1] is None and not _is_share(true):  # 0.5 is no percentage that lacks its sign
+        yield shares[0], true
+    elif shares[1] is not None and shares[0] is None:
+        yield given, shares[1]
     ours, theirs = _last(given), _last(true)
     if ours or theirs:
         yield ours or given, theirs or true
@@ -87,15 +92,28 @@ def _different(items: list[str]) -> list[str]:
     return list({"".join(item.split()): item for item in items}.values())
 
 
-def _value(text: str) -> str | None:
-    """What is said of names, without them: `AB = 4, CD = 5` is `4, 5`. None where nothing is named."""
+def _values(text: str) -> tuple[list[str], bool] | None:
+    """What is said of names, without them, and whether its order says which is which: `AB = 4, CD = 5`. None where nothing is named."""
     groups = [_items(group) for group in _split(text, ";")]
     if len(groups) > 1 and all(len(group) > 1 for group in groups):  # p=5, q=2; p=7, q=2
-        values = [[_unnamed(item) for item in group] for group in groups]
-        return ", ".join(f"({', '.join(row)})" for row in values) if values != groups else None
+        rows = [[_unnamed(item) for item in group] for group in groups]
+        return ([f"({', '.join(row)})" for row in rows], False) if rows != groups else None
     items = _items(text)
     unnamed = [_unnamed(item) for item in items]
-    return None if unnamed == items else ", ".join(unnamed)
+    if unnamed == items:
+        return None
+    names = {
+        _SUBSCRIPT.sub("", _split(item, "=")[0]) for item, value in zip(items, unnamed, strict=True) if item != value
+    }
+    return unnamed, len(names) == len(items) > 1
+
+
+def _unnamed_pair(values: list[str], ordered: bool, other: str) -> tuple[str, str]:
+    """The values, and the side that names nothing, as it is to be read beside them."""
+    if not ordered:
+        return ", ".join(values), other
+    bracket, items = _inside(other)
+    return f"({', '.join(values)})", f"({', '.join(items)})" if bracket in ("", "(", "{") else other
 
 
 def _unnamed(item: str) -> str:
@@ -111,7 +129,7 @@ def _last(text: str) -> str | None:
     exact = _APPROXIMATELY.split(text, maxsplit=1)[0].strip()
     sides = _split(exact, "=")
     if len(sides) > 2:
-        return sides[-1]
+        return sides[-1] if len(_items(exact)) == 1 else None
     if exact == text or not exact or _NAMED.fullmatch(exact):
         return None
     return exact
@@ -195,7 +213,7 @@ def _close(ours: Fraction, theirs: Fraction, written: dict[Fraction, int], true:
     if digits is None:
         digits = written.get(abs(ours), 0)
         return digits >= _SHORTENED and theirs.denominator > 1 and abs(ours - theirs) * 2 * 10**digits <= 1
-    return digits >= _ROUNDED and abs(ours - theirs) * 2 * 10**digits <= 1
+    return digits >= _ROUNDED and theirs != 0 and abs(ours - theirs) * 2 * 10**digits <= 1
 
 
 def _decimals(text: str) -> dict[Fraction, int]:

@@ -32,6 +32,9 @@ ACCEPTED = {
         (r"\boxed{5}", "x = 5"),
         (r"\boxed{4, 5}", "AB=4, CD=5"),
         (r"\boxed{m = 4, n = 5}", "4, 5"),
+        (r"\boxed{(4, 5)}", "m = 4, n = 5"),
+        (r"\boxed{7, 3}", "x_1 = 3, x_2 = 7"),
+        (r"\boxed{x = 3 \text{ or } x = 7}", "7, 3"),
         (r"\boxed{(1,2), (3,4)}", "p=1, q=2; p=3, q=4"),
         (r"\boxed{(x, y) = (1, 2) \text{ and } (3, 4)}", "(1,2), (3,4)"),
         (r"\boxed{\frac{2}{7}}", r"\frac{AB}{CD} = \frac{2}{7}"),
@@ -116,6 +119,10 @@ REFUSED = [
     (r"\boxed{[1, 2]}", "(1, 2)"),
     (r"\boxed{C, B, A}", "A, B, C"),
     (r"\boxed{x = 2, y = 1}", "x = 1, y = 2"),
+    (r"\boxed{1, 2}", "x = 2, y = 1"),
+    (r"\boxed{x = 2, y = 1}", "1, 2"),
+    (r"\boxed{2}", "x = 1, y = 2"),
+    (r"\boxed{(2, 1)}", "x = 1, y = 2"),
     (r"\boxed{1}", "2x + z = 1"),
     (r"\boxed{11a + c}", "7 = 11a + c"),
     (r"\boxed{0.3}", "1/3"),
@@ -203,7 +210,7 @@ def test_a_missing_unit_is_the_one_that_the_others_state(answers: list[str], siz
 def test_votes_that_grading_would_have_held_together_are_a_figure() -> None:
     groups: list[list[str | None]] = [["4, 5", "a = 4, b = 5", "4, 5", "6"], ["1", "2", "2", None]]
     votes = [majority_vote(answers) for answers in groups]
-    figures = label_metrics(votes, ["AB=4, CD=5", "1"], groups)
+    figures = label_metrics(votes, ["4, 5", "1"], groups)
     assert figures["ground_truth_ratio"] == (3 / 4 + 1 / 4) / 2
     assert figures["ground_truth_split_ratio"] == (1 / 4 + 0) / 2
     assert figures["label_accuracy"] == 0.5
