@@ -92,7 +92,7 @@ def test_examples_on_skills(tmp_path: Path) -> None:
     assert "version 7 holds fermat parity | the one before: bounds euler units" in told
     told = run_example("merge_offline.py", tmp_path)
     assert "add sk-581f814d2d" in told and "use sk-581f814d2d won 2 of 2" in told
-    assert "<skill>use Fermat's theorem</skill>\nWhat is 3^6 mod 7?" in told
+    assert "<skill>use Fermat's theorem</skill>\nWhich theorem gives 3^6 mod 7?" in told
     assert not any(tmp_path.iterdir())
 
 
