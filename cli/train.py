@@ -58,7 +58,11 @@ Trajectories = Annotated[
 ]
 Examples = Annotated[int | None, typer.Option(min=1, help="Most steps that are imitated.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what the run would take (tokens, memory, hours, cost) and do nothing.")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say what the run would take (tokens, memory, hours, cost) and do nothing. What would be refused ends with its exit code.",
+    ),
 ]
 
 BESIDE = "trajectories.jsonl"
@@ -346,6 +350,8 @@ def _run(
             print_json(planned)
         else:
             screen.print(plan_view(planned))
+        if planned.exit_code:
+            raise typer.Exit(planned.exit_code)
         return
     folder = output or _free_folder(Path("runs") / config.name, resume)
     if (note := verified_note(config)).startswith("never"):

@@ -10,18 +10,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.player import player_names
-from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig
-from skill_ttrl.errors import ModelError
+from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, SourceConfig, verified_note
+from skill_ttrl.envs.math.tasks import load_tasks
+from skill_ttrl.errors import ModelError, SkillTTRLError
 from skill_ttrl.llm.known_models import published_config
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
+from skill_ttrl.stages.ballots import check_vote
+from skill_ttrl.stages.build import refuse_unready
 from skill_ttrl.stages.env_defaults import with_env_defaults
+from skill_ttrl.stages.gather import check_enough, learning_phases
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
 TEACHER_ANSWER, THOUGHT = 1500, 300
 """Tokens of a teacher's answer with skills, and of one with a thought, taken for reckoning."""
+MEASURED_PARAMETERS = 20_000_000
+"""Models up to this size are measured on a CPU: it takes seconds. The built-in one has less, also from a checkpoint."""
 OPENAI = "openai"
 TYPES = 7
 """Types of task of an environment, taken for reckoning: ALFWorld has 6, WebShop's banks 7."""
@@ -72,6 +78,8 @@ class Plan:
     assumptions: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
     """Why a run of it would not start, or not end; empty: it would."""
+    exit_code: int = 0
+    """With which `skillttrl train` would refuse it; 0: it would not, as far as can be seen without playing."""
 
 
 def plan(config: SkillTTRLConfig) -> Plan:
@@ -92,14 +100,20 @@ def plan(config: SkillTTRLConfig) -> Plan:
         total=None if device is None else int(device.memory),
     )
     speed = _speed(config, model_config, device, memory, assumptions)
-    phases = [_timed(each, speed, config) for each in (_phase(name, config) for name in (*config.phases, "evaluate"))]
+    refusal, evaluated = _looked_at(config)
+    phases = [
+        _timed(each, speed, config)
+        for each in (_phase(name, config, evaluated) for name in (*config.phases, "evaluate"))
+    ]
     available = _available(device)
-    obstacles = [f"it waits for {config.waits_for}"] if config.waits_for else []
+    obstacles = [] if refusal is None else [str(refusal).rstrip(".")]
     if memory.peak > available:
         obstacles.append(
             f"it needs {memory.peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters "
             "(model.lora), gradient checkpointing, a smaller micro-batch, or a smaller model"
         )
+    if config.verified is not None and not (note := verified_note(config)).startswith("never"):
+        assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
         assumptions.append(
             "no cost is given: what the teacher's tokens cost is not known (endpoints.teacher.price_in and price_out, per million)"
@@ -121,11 +135,35 @@ def plan(config: SkillTTRLConfig) -> Plan:
         _sum([each.cost for each in phases]),
         assumptions,
         obstacles,
+        0 if refusal is None else refusal.exit_code,
     )
 
 
-def _phase(name: str, config: SkillTTRLConfig) -> PhasePlan:
-    """The tokens of one phase."""
+def _looked_at(config: SkillTTRLConfig) -> tuple[SkillTTRLError | None, int | None]:
+    """Why a run would be refused at once (None: it would not), and the number of tasks that are measured on (None: not known)."""
+    try:
+        refuse_unready(config)
+        learning_phases(config)
+        if "rl" in config.phases:
+            check_vote(config)
+        train = _tasks_of(config.data.train, "train")
+        if "rl" in config.phases and train is not None:
+            check_enough(config, train)
+        evaluated = train if config.data.eval is None else _tasks_of(config.data.eval, "test")
+    except SkillTTRLError as error:
+        return error, config.env.eval_tasks
+    return None, evaluated if config.data.train is not None or config.data.eval is not None else config.env.eval_tasks
+
+
+def _tasks_of(source: SourceConfig | None, split: str) -> int | None:
+    """Tasks of a file or a family; None of a data set on the hub, which is not fetched for a plan, and where there is none."""
+    if source is None or source.path.startswith("hf:"):
+        return None
+    return len(load_tasks(source, split=split))
+
+
+def _phase(name: str, config: SkillTTRLConfig, evaluated: int | None) -> PhasePlan:
+    """The tokens of one phase; `evaluated` tasks are measured on."""
     if name == "collect":
         collect = config.collect
         count = collect.episodes or (config.env.train_tasks or 0) * collect.tries
@@ -156,9 +194,9 @@ def _phase(name: str, config: SkillTTRLConfig) -> PhasePlan:
         bank_off = len(trained) if config.skills is not None and config.skills.use else 0
         times = 1 + len(trained) + between + bank_off
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
-        tasks = config.env.eval_tasks or 0
+        tasks = evaluated or 0
         what = (
-            f"{times} x {_count(tasks)} x {tries}" if tasks else "all held-out tasks (their number is not known here)"
+            f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks (their number is not known here)"
         )
         return _sampled(PhasePlan(name, what), times * tasks * tries, times * tries, config)
     return _reinforce(name, config)
@@ -250,7 +288,7 @@ def _speed(
     if device is not None:
         assumptions.append(f"speed is reckoned from the data sheet of one {device.name}, not measured")
         return reckoned(memory.parameters, device, trainable=memory.trainable)
-    if config.model.path != EMBEDDED:
+    if memory.parameters > MEASURED_PARAMETERS:
         assumptions.append("nothing is known of the speed of this model on this CPU: no hours are given")
         return None
     assumptions.append(

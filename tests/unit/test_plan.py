@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from transformers import Qwen2Config
+from typer.testing import CliRunner
 
+from skill_ttrl.cli.main import app
 from skill_ttrl.cli.tables import plan_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, reckoned
+from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, measured, reckoned
 from skill_ttrl.stages.plan import USUAL, plan
 
 PAPER = ("skillrl_alfworld", "skillrl_alfworld_lora", "skillrl_webshop", "skillrl_webshop_lora")
@@ -92,3 +98,43 @@ def test_adapters_learn_faster_than_all_weights_and_read_as_fast() -> None:
     assert few.training == pytest.approx(1.5 * whole.training)
     assert few.reading == whole.reading
     assert all(0 < share < 1 for share in USUAL.values())
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds are measured for an instant."""
+    monkeypatch.setattr("skill_ttrl.stages.plan.measured", partial(measured, seconds=0.0))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_local_file_is_counted_and_one_that_is_not_there_is_the_refusal(tiny_yaml: Path, tmp_path: Path) -> None:
+    file = tmp_path / "problems.jsonl"
+    file.write_text('{"prompt": "Compute 1+2.", "answer": 3}\n{"prompt": "Compute 2+2.", "answer": 4}\n')
+    found = plan(load_config(tiny_yaml, [f"data.eval={{path: {file}}}"]))
+    evaluated = found.phases[-1]
+    assert (evaluated.what, evaluated.episodes) == ("2 x 2 tasks x 3", 12)
+    assert found.exit_code == 0 and not found.obstacles
+    missing = plan(load_config(tiny_yaml, [f"data.eval={{path: {tmp_path / 'no.jsonl'}}}"]))
+    assert missing.exit_code == 3 and "No file" in missing.obstacles[0]
+    few = plan(load_config(tiny_yaml, ["rl.prompts_per_step=7"]))
+    assert few.exit_code == 2 and "there are 6 tasks to train on" in few.obstacles[0]
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_a_recorded_run_took_stands_beside_the_bounds() -> None:
+    said = plan(load_config("quickstart")).assumptions
+    assert any(text.startswith("a recorded run of these settings: hardware: 2 cores") for text in said)
+    assert not any("recorded run" in text for text in plan(load_config("quickstart", ["rl.steps=3"])).assumptions)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_small_model_of_a_folder_has_hours_on_a_cpu(tiny_yaml: Path, tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    Qwen2Config(**shape, num_attention_heads=2, num_key_value_heads=2).save_pretrained(tmp_path / "small")
+    found = plan(load_config(tiny_yaml, ["phases=[rl]", f"model.path={tmp_path / 'small'}"]))
+    assert found.hours is not None and found.speed is not None and found.speed.measured
+
+
+def test_a_refused_recipe_is_planned_and_ends_with_the_refusal_s_code() -> None:
+    done = CliRunner().invoke(app, ["train", "skillrl_alfworld", "--dry-run"])
+    assert done.exit_code == 2 and "waits for training on several GPUs" in " ".join(done.output.split())
