@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -142,18 +143,16 @@ def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: 
 
 def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Path) -> None:
     """Other true answers, other measurements; the same samples, votes, rewards and weights, byte by byte."""
-    tasks = [{"id": f"q{a}", "prompt": f"Compute {a}+21.", "answer": str(a + 21)} for a in range(10, 16)]
-    lies = [{**task, "answer": str(place)} for place, task in enumerate(tasks)]
-    true_run = run_with(tiny_yaml, tmp_path / "true", tasks, "majority")
-    false_run = run_with(tiny_yaml, tmp_path / "false", lies, "majority")
-    assert false_run == true_run
-    assert b'"reference":"' not in true_run["trajectories.jsonl"]
-    assert (
-        b'"reward":1.0' in true_run["trajectories.jsonl"]
-    )  # something was voted for, so the comparison says something
-    assert (tmp_path / "true" / "evaluations.jsonl").read_bytes() != (
-        tmp_path / "false" / "evaluations.jsonl"
-    ).read_bytes()
+    tasks = [{"id": f"q{a}", "prompt": f"Compute {a}+21.", "answer": "no number"} for a in range(10, 16)]
+    first = run_with(tiny_yaml, tmp_path / "first", tasks, "majority")
+    winners = {vote["task_id"]: vote["answer"] for vote in map(json.loads, first["votes.jsonl"].splitlines())}
+    assert any(winners.values())  # something was voted for, so the comparison says something
+    voted = [{**task, "answer": winners.get(task["id"]) or "no number"} for task in tasks]
+    second = run_with(tiny_yaml, tmp_path / "second", voted, "majority")
+    assert b'"correct": true' in second["votes.jsonl"] and b'"correct": true' not in first["votes.jsonl"]
+    assert second["votes.jsonl"].replace(b'"correct": true', b'"correct": false') == first["votes.jsonl"]
+    assert {**second, "votes.jsonl": b""} == {**first, "votes.jsonl": b""}
+    assert b'"reward":1.0' in first["trajectories.jsonl"] and b'"reference":"' not in first["trajectories.jsonl"]
 
 
 def test_a_reward_of_ones_own_is_given_tasks_without_answers(tiny_yaml: Path, tmp_path: Path, own: str) -> None:
