@@ -19,6 +19,7 @@ from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
 from skill_ttrl.cli.output import print_json
+from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 configs_app = typer.Typer(help="Shipped recipes: list them, show one, copy one to change it.", no_args_is_help=True)
 app.add_typer(configs_app, name="configs")
+app.add_typer(runs_app, name="runs")
 app.add_typer(envs_app, name="envs")
 app.add_typer(skills_app, name="skills")
 
@@ -188,6 +190,7 @@ def export(
     print(write(find_trained(path), output, merged=merged))
 
 
+app.command()(compare)
 app.command()(merge)
 app.command()(distill)
 app.command()(vote)

@@ -11,7 +11,7 @@ from rich.text import Text
 from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.inspect import Inspection
+    from skill_ttrl.stages.inspection import Inspection
     from skill_ttrl.types import Skill
 
 MAX_TEXT = 1000

@@ -16,7 +16,7 @@ from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor import Diagnosis
-    from skill_ttrl.stages.inspect import Inspection
+    from skill_ttrl.stages.inspection import Inspection
     from skill_ttrl.stages.measure import Evaluation
     from skill_ttrl.stages.plan import PhasePlan, Plan
     from skill_ttrl.stages.trained import Reply

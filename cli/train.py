@@ -43,6 +43,13 @@ Resume = Annotated[
 ]
 Env = Annotated[str | None, typer.Option(help=f"Play another environment with its own tasks: {ENV_RULE}.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0,1,2",
+        help="One run a seed, in a folder of runs that `inspect` and `compare` take as a whole: mean, spread and interval over seeds.",
+    ),
+]
 Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 Bank = Annotated[
@@ -76,11 +83,16 @@ def train(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    seeds: Seeds = None,
     tracker: Tracker = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
+    from skill_ttrl.cli.runs import seeds_of
+
+    if seeds is not None and seed is not None:
+        raise ConfigError("--seed and --seeds each say which seeds: give one of them.")
     _run(
         source,
         changes(source, overrides, env, seed, tracker, None),
@@ -89,6 +101,7 @@ def train(
         as_json,
         dry_run,
         another_env=env is not None,
+        seeds=None if seeds is None else seeds_of(seeds),
     )
 
 
@@ -328,6 +341,7 @@ def _run(
     dry_run: bool,
     *,
     another_env: bool,
+    seeds: list[int] | None = None,
 ) -> None:
     from skill_ttrl.cli.views import RunView
     from skill_ttrl.config import load_config, read_config_text, verified_note
@@ -358,6 +372,11 @@ def _run(
         screen.print(
             f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
         )
+    if seeds is not None:
+        from skill_ttrl.cli.runs import train_seeds
+
+        train_seeds(config, seeds, folder, resume, text, as_json=as_json)
+        return
     with RunView(screen, f"{config.name} → {folder}") as view:
         from skill_ttrl.stages.train import run
 

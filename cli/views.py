@@ -218,6 +218,13 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def signed(value: float | None, bounds: tuple[float, float] | None = None) -> str:
+    """A difference with its sign and, where there is one, its interval; a dash where it was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" + ("" if bounds is None else f" [{bounds[0]:+.3f}, {bounds[1]:+.3f}]")
+
+
 def interval(bounds: tuple[float, float] | None) -> str:
     """` [low, high]`, or nothing."""
     return "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"

@@ -188,6 +188,16 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 
+def summary_intervals(summary: Summary) -> dict[tuple[str, str], tuple[float, float]]:
+    """Intervals of the rows of a report's table, by (figure, "before" or "after")."""
+    return {
+        (label.replace("@k", f"@{summary.samples}"), when): summary.intervals[f"{key}_{when}"]
+        for label, key in _UNITS
+        for when in ("before", "after")
+        if f"{key}_{when}" in summary.intervals
+    }
+
+
 def change_lines(summary: Summary) -> list[str]:
     """The paired change of each headline figure, called worse where its interval lies below 0; a line that warns, where one is."""
     lines, worse = [], []

@@ -171,6 +171,46 @@ def unpaired_difference(
     )
 
 
+def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval | None:
+    """Student's interval of the mean over repetitions of a whole experiment, such as seeds.
+
+    Returns:
+        (low, high); None of fewer than two values, and where all are equal: they say nothing of how far others would lie.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if found.size < 2 or float(np.ptp(found)) == 0.0:
+        return None
+    half = _student_quantile(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
+    return float(found.mean()) - half, float(found.mean()) + half
+
+
+def _student_quantile(confidence: float, freedom: int) -> float:
+    """The t with P(|T| < t) = `confidence`, by halving; the sum is Abramowitz & Stegun's 26.7.3 and 26.7.4."""
+    _z(confidence)  # the level is one
+
+    def inside(t: float) -> float:
+        angle = math.atan(t / math.sqrt(freedom))
+        cosine = math.cos(angle)
+        term = cosine if freedom % 2 else 1.0
+        total = 0.0
+        for step in range(freedom // 2):
+            total += term
+            term *= (
+                cosine**2
+                * (2 * step + 2 if freedom % 2 else 2 * step + 1)
+                / (2 * step + 3 if freedom % 2 else 2 * step + 2)
+            )
+        return 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
+
+    low, high = 0.0, 1.0
+    while inside(high) < confidence:
+        high *= 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
+    return high
+
+
 def _worth(values: NDArray[np.float64], variance: float) -> float:
     """Independent trials that one value a problem is worth: at least the problems.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,37 @@ from skill_ttrl.runs.beside import beside_lines, find_beside
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import read_jsonl, read_run, whole_lines
-from skill_ttrl.runs.report import ASKED, learned_by, skill_lines, summary_rows, usage_lines
+from skill_ttrl.runs.read import first_keys, read_jsonl, read_run, whole_lines
+from skill_ttrl.runs.report import (
+    ASKED,
+    change_lines,
+    learned_by,
+    skill_lines,
+    summary_intervals,
+    summary_rows,
+    usage_lines,
+)
 from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.runs.trajectory_file import beside
 from skill_ttrl.runs.trajectory_file import read_identity as read_made_with
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats import holds_records
+from skill_ttrl.stages.compare import EVALUATION
+from skill_ttrl.stages.inspect_results import (
+    evaluation_inspection,
+    evaluation_rows,
+    runs_inspection,
+    seeds_inspection,
+    step_rows,
+)
+from skill_ttrl.stages.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
-from skill_ttrl.types import Skill, Trajectory, first_problem, from_json
+from skill_ttrl.stages.run_list import runs_in
+from skill_ttrl.stages.seeds import is_seeds, read_seeds
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 COVERAGE = "coverage.json"
 """Of a cold start from episodes: what its demonstrations show."""
-MAX_CELL = 80
-"""Longest text of a cell in characters."""
 COLUMNS = (
     "strategy",
     "phase",
@@ -51,23 +67,9 @@ COLUMNS = (
 EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 """Of episodes that were collected: a line of them has no phase of a run."""
 
+
 OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
 """JSON files of runs, checkpoints, kept samples and votes, which are no configs and hold no skills."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What was found at a path."""
-
-    kind: str
-    """run, stopping, checkpoint, samples, records, object, config; of a skill bank: bank, history or search; skills of a file."""
-    path: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[Any]] = ()
-    notes: Sequence[str] = ()
-    skills: Sequence[Skill] = ()
-    """Of a bank, a search or a file of skills: all of them, whole; the first `len(rows)` are those to show."""
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -87,14 +89,20 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return _checkpoint(path)
         if SampleFolder.exists(path):
             return _kept(path)
+        if is_seeds(path):
+            return seeds_inspection(read_seeds(path))
         if is_bank(path):
             from skill_ttrl.stages.skills import inspect_bank
 
             return inspect_bank(path, limit=limit)
+    if path.name == EVALUATION:
+        return evaluation_inspection(path)
     if path.name not in OBJECTS and holds_records(path):
         from skill_ttrl.stages.skills import inspect_skill_file
 
         return inspect_skill_file(path, limit=limit)
+    if path.is_dir() and runs_in(path):
+        return runs_inspection(path)
     if path.suffix == ".jsonl":
         return _records(path, limit)
     settings = path.name == BANK_FILE and is_bank(path.parent)
@@ -129,16 +137,28 @@ def _run(path: Path) -> Inspection:
         "files": ", ".join(name for name in files if not name.startswith(".")),
     }
     columns: tuple[str, ...] = ("figure", "before", "after")
+    bounds = summary_intervals(summary) if summary else {}
     rows: list[tuple[Any, ...]] = [
-        (label, _short(before), _short(after)) for label, before, after in (summary_rows(summary) if summary else [])
+        (
+            label,
+            with_interval(before, bounds.get((label, "before"))),
+            with_interval(after, bounds.get((label, "after"))),
+        )
+        for label, before, after in (summary_rows(summary) if summary else [])
     ]
     other = find_beside(path) if summary else None
     if other is not None:
         others = {label: after for label, _, after in summary_rows(other.summary)}
         columns = (*columns, f"after, {learned_by(other.summary)}")
-        rows = [(*row, _short(others.get(row[0]))) for row in rows]
+        rows = [(*row, short(others.get(row[0]))) for row in rows]
     told = (
-        [*([summary.stopped] if summary.stopped else []), *skill_lines(summary), *beside_lines(path), *summary.warnings]
+        [
+            *change_lines(summary),
+            *([summary.stopped] if summary.stopped else []),
+            *skill_lines(summary),
+            *beside_lines(path),
+            *summary.warnings,
+        ]
         if summary
         else []
     )
@@ -195,14 +215,20 @@ def _kept(path: Path) -> Inspection:
     rows = [
         (name, draw["tries"], draw["temperature"], draw["max_new_tokens"]) for name, draw in made_with["draws"].items()
     ]
-    columns = ("way of sampling", "samples of each", "temperature", "longest")
-    return Inspection(
-        "samples", str(path), facts, columns, rows, [f"vote on them: skillttrl vote {path} --strategies all"]
-    )
+    columns: tuple[str, ...] = ("way of sampling", "samples of each", "temperature", "longest")
+    notes = [f"vote on them: skillttrl vote {path} --strategies all"]
+    if (path / EVALUATION).is_file():
+        facts |= {str(name): f"{tries} of each problem at T = {heat:g}" for name, tries, heat, _ in rows}
+        figures = evaluation_inspection(path / EVALUATION)
+        return Inspection("samples", str(path), facts, figures.columns, figures.rows, notes)
+    return Inspection("samples", str(path), facts, columns, rows, notes)
 
 
 def _records(path: Path, limit: int) -> Inspection:
-    """Line by line: a file of trajectories can be larger than memory."""
+    """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
+    if figures := _table_of(path):
+        lines = len(read_jsonl(path)[0])
+        return Inspection("records", str(path), {"lines": lines}, *figures)
     shown: list[dict[str, Any]] = []
     outcomes: list[Outcome] = []
     notes: list[str] = []
@@ -221,10 +247,21 @@ def _records(path: Path, limit: int) -> Inspection:
         raise DataError(f"{path} holds no whole line.")
     present = {name for row in shown for name in row}
     episodes = outcomes and "phase" not in present
-    columns = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present] or sorted(present)[:8]
-    rows = [[_short(row.get(name)) for name in columns] for row in shown]
+    known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
+    columns = known if len(known) > 1 else sorted(present)[:8]
+    rows = [[short(row.get(name)) for name in columns] for row in shown]
     facts = {"lines": count, **_collected(path, count), **(_success(outcomes) if outcomes else {})}
     return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
+
+
+def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | None:
+    """Of files of figures, evaluations or steps, the whole as a table of figures; None: their lines are shown one by one."""
+    first = first_keys(path)
+    if {"label", "accuracy", "results"} <= first:
+        return evaluation_rows(read_jsonl(path)[0])
+    if {"phase", "step"} <= first and not first & {"task", "task_id"}:
+        return step_rows(read_jsonl(path)[0])
+    return None
 
 
 def _collected(path: Path, count: int) -> dict[str, Any]:
@@ -274,7 +311,7 @@ def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 
 def _flatten(record: dict[str, Any]) -> dict[str, Any]:
-    """A trajectory's nested parts as plain cells; other records as they are."""
+    """A trajectory's nested parts as plain cells, other records as they are."""
     row = dict(record)
     if isinstance(row.get("task"), dict):
         row["task"] = row["task"].get("id")
@@ -289,7 +326,7 @@ def _object(path: Path) -> Inspection:
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
     content = found if isinstance(found, dict) else {"": found}
-    rows = [(key, _short(value)) for name, inner in content.items() for key, value in _leaves(name, inner)]
+    rows = [(key, short(value)) for name, inner in content.items() for key, value in _leaves(name, inner)]
     return Inspection("object", str(path), columns=("key", "value"), rows=rows)
 
 
@@ -304,10 +341,3 @@ def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, dict) and value:
         return [leaf for key, inner in value.items() for leaf in _leaves(f"{prefix}.{key}", inner)]
     return [(prefix, str(value))]
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    text = str(value) if value is not None else None
-    return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"

@@ -21,7 +21,7 @@ from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats import read_file
 from skill_ttrl.skills.hostile import visible
 from skill_ttrl.stages.bank import BANK
-from skill_ttrl.stages.inspect import Inspection
+from skill_ttrl.stages.inspection import Inspection
 from skill_ttrl.types import BankUpdate, Change, Skill
 
 MAX_CELL = 80

@@ -12,7 +12,7 @@ from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.stopping import RULES, stop_step
 from skill_ttrl.stages.context import Run
-from skill_ttrl.stages.inspect import Inspection
+from skill_ttrl.stages.inspection import Inspection
 
 LEFT_OUT = "Updates are left out"
 """Begins the warning of them, which a run gives once."""

@@ -1,0 +1,44 @@
+"""What `skillttrl inspect` gives back, and how it writes a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.types import Skill
+
+MAX_CELL = 80
+"""Longest text of a cell in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found at a path."""
+
+    kind: str
+    """run, runs, seeds, stopping, checkpoint, samples, evaluation, records, object, config; of a skill bank: bank, history or search; skills of a file."""
+    path: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    notes: Sequence[str] = ()
+    skills: Sequence[Skill] = ()
+    """Of a bank, a search or a file of skills: all of them, whole; the first `len(rows)` are those to show."""
+
+
+def short(value: Any) -> Any:
+    """A value as a cell: three decimals, and a long text cut."""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value) if value is not None else None
+    return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def with_interval(value: Any, bounds: Any) -> Any:
+    """A figure with its interval, where it has one; of a type of task its accuracy."""
+    if isinstance(value, dict):
+        value, bounds = value.get("accuracy"), value.get("interval")
+    if not isinstance(value, float) or not bounds:
+        return short(value)
+    return f"{value:.3f} [{bounds[0]:.3f}, {bounds[1]:.3f}]"

@@ -1,0 +1,173 @@
+"""`skillttrl train --seeds 0,1,2`: one run a seed in a folder, and what they reach together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.runs.files import explaining, write_atomic
+from skill_ttrl.runs.report import Summary, read_summary, summary_rows
+from skill_ttrl.runs.statistics import Interval, repeats_interval
+
+if TYPE_CHECKING:
+    from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.runs.progress import Progress
+    from skill_ttrl.stages.train import Resume
+
+SEEDS = "seeds.json"
+"""Marks a folder of runs under several seeds, and says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """One figure over seeds."""
+
+    mean: float
+    spread: float | None
+    """Standard deviation over seeds; None of one."""
+    interval: Interval | None
+    """Student's, of the mean over seeds; None of fewer than two, or where all are equal."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """What runs that differ only in their seed reached. Those that have not ended are left out of the figures."""
+
+    path: str
+    name: str
+    seeds: tuple[int, ...]
+    ended: tuple[int, ...]
+    confidence: float = 0.95
+    before: dict[str, OverSeeds] = field(default_factory=dict)
+    """By figure, as reports name it."""
+    after: dict[str, OverSeeds] = field(default_factory=dict)
+    change: dict[str, OverSeeds] = field(default_factory=dict)
+    """After less before, seed by seed."""
+    seconds: float = 0.0
+    """Wall time of all together."""
+
+
+def run_seeds(
+    config: SkillTTRLConfig,
+    output: str | Path,
+    seeds: Sequence[int],
+    *,
+    resume: Resume | None = None,
+    progress: Callable[[Path], Progress] | None = None,
+    source: str | None = None,
+) -> Seeds:
+    """Run `config` once under each seed, one after another, into `output/seed-N`.
+
+    Args:
+        config: what to do; its own seed is not looked at.
+        output: folder of the runs; new, or one of the same seeds with `resume`.
+        seeds: which, each once.
+        resume: "auto" goes on: seeds that have ended are left as they are. See `stages.train.run`.
+        progress: makes what is told of each run, from its folder.
+        source: text of the config file, kept with each run.
+
+    Raises:
+        ConfigError: no seed, or one twice, was named.
+        RunFolderError: `output` holds other seeds or something else.
+        SkillTTRLError: see `stages.train.run`; what was done is kept.
+    """
+    from skill_ttrl.stages.train import run
+
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"Name each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
+    output = Path(output)
+    _begin(output, config.name, seeds, resume)
+    for seed in seeds:
+        folder = output / f"seed-{seed}"
+        if resume is not None and (folder / "summary.json").is_file():
+            continue
+        mine = config.model_copy(update={"seed": seed}, deep=True)
+        run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
+    return read_seeds(output)
+
+
+def is_seeds(path: str | Path) -> bool:
+    """Tell whether `path` is a folder that `run_seeds` has begun."""
+    return Path(path, SEEDS).is_file()
+
+
+def read_seeds(path: str | Path) -> Seeds:
+    """What the runs in a folder of seeds have reached so far.
+
+    Raises:
+        RunFolderError: it is none, or cannot be read.
+    """
+    path = Path(path)
+    name, seeds = _read(path)
+    folders = {seed: path / f"seed-{seed}" for seed in seeds}
+    found = {seed: read_summary(each) for seed, each in folders.items() if (each / "summary.json").is_file()}
+    ended = list(found.values())
+    confidence = ended[0].confidence if ended else 0.95
+    return Seeds(
+        str(path),
+        name,
+        tuple(seeds),
+        tuple(found),
+        confidence,
+        _together([{label: before for label, before, _ in summary_rows(each)} for each in ended], confidence),
+        _together([{label: after for label, _, after in summary_rows(each)} for each in ended], confidence),
+        _together([_changes(each) for each in ended], confidence),
+        sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase),
+    )
+
+
+def _changes(summary: Summary) -> dict[str, float | None]:
+    return {
+        label: None if before is None or after is None else after - before
+        for label, before, after in summary_rows(summary)
+    }
+
+
+def _together(rows: Sequence[dict[str, float | None]], confidence: float) -> dict[str, OverSeeds]:
+    """Figures that every seed has."""
+    found = {}
+    for label in rows[0] if rows else ():
+        values = [value for row in rows if (value := row.get(label)) is not None]
+        if len(values) == len(rows):
+            spread = stdev(values) if len(values) > 1 else None
+            interval = repeats_interval(values, confidence=confidence)
+            found[label] = OverSeeds(fmean(values), spread, interval, tuple(values))
+    return found
+
+
+def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:
+    if is_seeds(output):
+        before = _read(output)[1]
+        if resume is None:
+            raise RunFolderError(
+                f"{output} already holds runs of the seeds {', '.join(map(str, before))}. Go on with them with --resume auto, or "
+                "choose another --output."
+            )
+        if before != list(seeds):
+            raise RunFolderError(
+                f"{output} was begun with the seeds {', '.join(map(str, before))}, asked were {', '.join(map(str, seeds))}. Ask for "
+                "the same ones, or choose another --output."
+            )
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} is not empty and no folder of seeds. Choose another --output.")
+    with explaining("make", output):
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")
+
+
+def _read(path: Path) -> tuple[str, list[int]]:
+    try:
+        found = json.loads((path / SEEDS).read_text(encoding="utf-8"))
+        name, seeds = found["name"], found["seeds"]
+        if not isinstance(name, str) or not all(type(seed) is int and seed >= 0 for seed in seeds):
+            raise ValueError(f"name {name!r}, seeds {seeds!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Cannot read the seeds in {path / SEEDS}: {error!r}.") from None
+    return name, seeds

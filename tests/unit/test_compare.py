@@ -1,0 +1,80 @@
+"""Comparing policies task by task, and what repetitions of a run say together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.runs.statistics import paired_difference, repeats_interval, unpaired_difference
+from skill_ttrl.stages.compare import Measured, compare, compare_two
+from skill_ttrl.stages.run_list import list_runs
+from skill_ttrl.stages.seeds import SEEDS, read_seeds, run_seeds
+
+
+def of(path: str, shares: dict[str, float], where: str | None = "here") -> Measured:
+    return Measured(path, "after", where, 4, {"accuracy": shares})
+
+
+ONE = of("one", {"a": 0.25, "b": 0.5, "c": 1.0})
+
+
+def test_shared_tasks_are_paired_and_the_others_left_out() -> None:
+    found = compare_two(ONE, of("other", {"c": 1.0, "b": 0.75, "d": 0.0}))
+    change = found.figures["accuracy"]
+    assert found.paired and change.tasks == (2, 2) and "2 tasks that both have, of 3 and 3" in found.notes[0]
+    assert (change.difference, *change.interval) == paired_difference([0.5, 1.0], [0.75, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (of("other", {"x": 0.5, "y": 1.0}), "they share no task"),
+        (of("other", {"a": 0.5, "b": 1.0}, where="elsewhere"), "here and elsewhere"),
+    ],
+)
+def test_what_is_not_paired_is_said_to_be_so(other: Measured, why: str) -> None:
+    found = compare_two(ONE, other)
+    change = found.figures["accuracy"]
+    assert not found.paired and why in found.notes[0] and change.tasks == (3, 2)
+    assert (change.difference, *change.interval) == unpaired_difference([0.25, 0.5, 1.0], [0.5, 1.0])
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least two"):
+        compare([tmp_path])
+    with pytest.raises(RunFolderError, match="nothing to compare"):
+        compare([tmp_path, tmp_path])
+    (tmp_path / "evaluation.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="Cannot read the evaluation"):
+        compare([tmp_path, tmp_path])
+    with pytest.raises(DataError, match="true answers"):
+        compare_two(ONE, Measured("other", "after", None, 4, {}))
+    with pytest.raises(RunFolderError, match="There is no folder"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_the_interval_over_repetitions_is_students() -> None:
+    # scipy 1.17: stats.t.interval(0.95, 2, loc=0.5, scale=stats.sem([0.4, 0.5, 0.6])), and of four values at 0.9
+    assert repeats_interval([0.4, 0.5, 0.6]) == pytest.approx((0.25158622882, 0.74841377118), abs=1e-9)
+    assert repeats_interval([0.0, 0.1, 0.3, 0.6], confidence=0.9) == pytest.approx((-0.06132072, 0.56132072), abs=1e-7)
+    assert repeats_interval([0.5]) is None and repeats_interval([0.5, 0.5]) is None
+
+
+def test_seeds_that_cannot_be(tmp_path: Path) -> None:
+    from skill_ttrl.config import SkillTTRLConfig
+
+    config = SkillTTRLConfig(name="t")
+    with pytest.raises(ConfigError, match="each seed once"):
+        run_seeds(config, tmp_path, [0, 0])
+    (tmp_path / SEEDS).write_text(json.dumps({"name": "t", "seeds": [0, 1]}))
+    with pytest.raises(RunFolderError, match="already holds runs of the seeds 0, 1"):
+        run_seeds(config, tmp_path, [0, 1])
+    with pytest.raises(RunFolderError, match="begun with the seeds 0, 1, asked were 0, 2"):
+        run_seeds(config, tmp_path, [0, 2], resume="auto")
+    assert read_seeds(tmp_path).ended == ()
+    (tmp_path / SEEDS).write_text('{"name": "t", "seeds": ["x"]}')
+    with pytest.raises(RunFolderError, match="Cannot read the seeds"):
+        read_seeds(tmp_path)
