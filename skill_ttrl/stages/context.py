@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import ConversationAgent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.env_pool import EnvPool
@@ -264,7 +264,7 @@ class Run:
         # The newest measurement may be of earlier weights than these: its label goes along.
         measured = list(self.evaluations.values())
         shown = [asdict(found) for found in (*measured[:1], *measured[1:][-1:])]
-        asked = PromptFormatter.from_config(self.config.agent).messages("YOUR QUESTION", ())
+        asked = sample_messages(self.config.agent)
         has_template = bool(getattr(self.bench.policy.tokenizer, "chat_template", None))
         bank = {} if self.bench.bank is None else self.bench.bank.state_dict()
         saved = save_checkpoint(

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.load import load_checkpoint, merge_adapters, save_model
@@ -78,7 +78,7 @@ def _card(trained: Trained, folder: Path, merged: bool) -> str:
 
 def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
     """A conversation as the policy is asked, for a model card."""
-    asked = PromptFormatter.from_config(config.agent).messages("YOUR QUESTION", ())
+    asked = sample_messages(config.agent)
     return [{"role": message.role, "content": message.content} for message in asked]
 
 
