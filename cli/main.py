@@ -257,12 +257,15 @@ def configs_copy(
 def init(
     name: Annotated[str, typer.Argument(help="Name of the environment, a Python identifier.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+    turns: Annotated[
+        bool, typer.Option("--turns", help="An environment of several turns, with a scripted agent in place of a file.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Write an environment of your own to start from: the environment, a recipe, demonstrations and a test."""
     from skill_ttrl.stages.init import init_project
 
-    for path in init_project(name, folder, force=force):
+    for path in init_project(name, folder, turns=turns, force=force):
         print(path)
     print(f"\nTrain in it, in the folder {folder.resolve()}: skillttrl train {name}.yaml")
 

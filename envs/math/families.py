@@ -51,6 +51,8 @@ class Demonstration(NamedTuple):
     """For each question to the skill bank in the response, in order, the texts of the skills that answer it."""
     given: tuple[tuple[int, int], ...] = ()
     """Spans [start, end) of the response that the model finds written and does not learn, in order."""
+    before: tuple[tuple[str, str], ...] = ()
+    """(what was said to the model, its response) of earlier turns of the same conversation, oldest first."""
 
     def parts(self) -> Iterator[Written | Told]:
         """The response as it comes about, piece by piece."""

@@ -62,7 +62,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
     """(prompt, response) pairs to learn from, in the source's order.
 
     A file or data set has the columns `prompt` (see `SourceConfig.prompt_field`) and `response`, or a column `messages`
-    with one user's and one assistant's message each.
+    with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it.
 
     Args:
         source: where they come from; a family gives its split "demos" unless `source.split` names another.
@@ -82,7 +82,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
     records = _read(source)
     if "messages" in records.columns:
         pairs = zip(column(records, "messages", list), records.places, strict=True)
-        return [_from_messages(messages, place) for messages, place in pairs]
+        return [shown for messages, place in pairs for shown in _from_messages(messages, place)]
     prompts = column(records, _prompt_column(source, records))
     return [Demonstration(*pair) for pair in zip(prompts, column(records, "response"), strict=True)]
 
@@ -140,14 +140,16 @@ def _task_type(row: Record, question: str) -> str:
     return classify(question)
 
 
-def _from_messages(messages: Sequence[Any], place: str) -> Demonstration:
+def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
+    """One for each turn of the assistant, with the turns before it."""
     roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
-    if roles != ["user", "assistant"]:
+    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise DataError(
-            f"{place}: 'messages' must be one user's and one assistant's message, found roles {roles}. "
+            f"{place}: 'messages' must be a user's and an assistant's message in turn, found roles {roles}. "
             "A system message is set for all by agent.system."
         )
-    prompt, response = (message.get("content") for message in messages)
-    if not isinstance(prompt, str) or not isinstance(response, str):
+    said = [message.get("content") for message in messages]
+    if not all(isinstance(each, str) for each in said):
         raise DataError(f"{place}: the 'content' of each message must be str.")
-    return Demonstration(prompt, response)
+    turns = list(zip(said[::2], said[1::2], strict=True))
+    return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]

@@ -1,6 +1,7 @@
 """`skillttrl init my_env`: a small environment of one's own that already trains, to start from.
 
-What is written is text from `templates/`: the environment, a config, a test, and demonstrations for the cold start.
+What is written is text from `templates/`: the environment, a config, a test, and demonstrations for the cold start, or with
+`--turns` a scripted agent that plays them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.types import derive_seed
 
 # Names that the template of the environment uses itself.
-_TAKEN_CLASS_NAMES = {"Any", "Sequence", "Task", "TextEnv"}
+_TAKEN_CLASS_NAMES = {"Any", "ClassVar", "Guide", "Mapping", "Sequence", "Task", "TextEnv"}
 _DEMONSTRATIONS = 1000
 _HELD_OUT = 192
 """Numbers that the template keeps for its train and test splits, the first of its order."""
@@ -29,16 +30,17 @@ _NOISE = 0.15
 """Chance that a digit of a demonstrated answer is replaced: the model is to half know the game."""
 
 
-def init_project(name: str, folder: str | Path = ".", *, force: bool = False) -> list[Path]:
-    """Write `<name>.py`, `<name>.yaml`, `test_<name>.py` and `<name>_demos.jsonl`: all of them, or none.
+def init_project(name: str, folder: str | Path = ".", *, turns: bool = False, force: bool = False) -> list[Path]:
+    """Write `<name>.py`, `<name>.yaml`, `test_<name>.py` and, for one turn, `<name>_demos.jsonl`: all of them, or none.
 
     Args:
         name: a Python module's name, e.g. `my_env`; the class is then `MyEnv` and its id `my_env:MyEnv-v0`.
         folder: where; made if it is not there.
+        turns: an environment of several turns, whose demonstrations a scripted agent plays.
         force: overwrite files of these names.
 
     Returns:
-        The four files.
+        The files.
 
     Raises:
         ConfigError: the name is no usable module name.
@@ -47,13 +49,14 @@ def init_project(name: str, folder: str | Path = ".", *, force: bool = False) ->
     class_name = _class_name(name)
     folder = Path(folder)
     _refuse_shadowing(name, folder)
-    words = {"name": name, "class_name": class_name}
+    words, kind = {"name": name, "class_name": class_name}, "_turns" if turns else ""
     texts = {
-        folder / f"{name}.py": _template("env.py", words),
-        folder / f"{name}.yaml": _template("config.yaml", words),
-        folder / f"test_{name}.py": _template("test.py", words),
-        folder / f"{name}_demos.jsonl": _demonstrations(),
+        folder / f"{name}.py": _template(f"env{kind}.py", words),
+        folder / f"{name}.yaml": _template(f"config{kind}.yaml", words),
+        folder / f"test_{name}.py": _template(f"test{kind}.py", words),
     }
+    if not turns:
+        texts[folder / f"{name}_demos.jsonl"] = _demonstrations()
     present = [path.name for path in texts if path.exists()]
     if present and not force:
         raise RunFolderError(

@@ -39,7 +39,7 @@ from skill_ttrl.stages.leak import (
 )
 from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
 from skill_ttrl.stages.thoughts import with_thoughts
-from skill_ttrl.types import Message, Skill, derive_seed
+from skill_ttrl.types import Message, Skill, Step, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
 """(clean, noisy) demonstrations as tokens."""
@@ -266,7 +266,9 @@ def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[E
     pieces = [list(shown.parts()) for shown in demonstrations]
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
-    scenes = [Scene(shown.prompt, skills=tuple(map(_skill, shown.skills))) for shown in demonstrations]
+    scenes = [
+        Scene(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills))) for shown in demonstrations
+    ]
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
     encoded = []
     for prompt, row in zip(prompts, pieces, strict=True):
@@ -282,6 +284,10 @@ def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[E
             mask += [learnt] * len(tokens)
         encoded.append(EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True)))
     return encoded
+
+
+def _turns(before: Sequence[tuple[str, str]]) -> tuple[Step, ...]:
+    return tuple(Step(prompt, response, 0.0, False, False) for prompt, response in before)
 
 
 def _skill(text: str) -> Skill:

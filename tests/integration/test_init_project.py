@@ -13,6 +13,7 @@ import pytest
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.stages.init import init_project
+from tests.integration.test_cli_commands import skillttrl
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "custom_env"
@@ -38,6 +39,36 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_number_game.py")
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_environment_of_several_turns_passes_its_own_test(tmp_path: Path) -> None:
+    written = init_project("key_game", tmp_path, turns=True)
+    assert [path.name for path in written] == ["key_game.py", "key_game.yaml", "test_key_game.py"]
+    done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_key_game.py")
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert skillttrl("init", "lock_game", "--turns").code == 0
+    few = (
+        "collect.episodes=8",
+        "sft.steps=1",
+        "rl.steps=1",
+        "rl.prompts_per_step=2",
+        "env.eval_tasks=4",
+        "runtime.threads=1",
+    )
+    done = skillttrl(
+        "train", "lock_game.yaml", "-o", "run", "--json", *(word for each in few for word in ("--set", each))
+    )
+    assert done.code == 0, done
+    assert done.json["steps"] == {"sft": 1, "rl": 1} and set(done.json["controls_after"]) == {"random", "first"}
+    collected = (tmp_path / "run" / "collected.jsonl").read_text().splitlines()
+    assert len(collected) == 8 and all(json.loads(line)["steps"][-1]["terminated"] for line in collected)
 
 
 def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs.math.classify import classify
 from skill_ttrl.envs.math.families import Demonstration
 from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks
 from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.llm.chat import encode_chat
+from skill_ttrl.stages.sft import _encode
+from skill_ttrl.types import Message
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
@@ -84,6 +90,23 @@ def test_demonstrations_of_a_family() -> None:
     for bad in (1.5, "much", True):
         with pytest.raises(ConfigError, match="must be a number from 0 to 1"):
             load_demonstrations(SourceConfig(path="family:add", options={"noise": bad}))
+
+
+def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_path: Path, tiny_model: Any) -> None:
+    roles = ("user", "assistant", "user", "assistant")
+    said = ("A door.", "take key", "You hold it.", "open door")
+    chat = [{"role": role, "content": content} for role, content in zip(roles, said, strict=True)]
+    first, second = load_demonstrations(source(tmp_path, [{"messages": chat}]))
+    assert (first.prompt, first.response, first.before) == (said[0], said[1], ())
+    assert (second.prompt, second.response, second.before) == (said[2], said[3], (said[:2],))
+    agent, tokenizer = ConversationAgent(PromptFormatter("plain")), tiny_model[1]
+    bench: Any = SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), acting=lambda: agent)
+    prompt, response, mask = _encode(bench, [first, second])[1]
+    talk = [Message("user", said[0]), Message("assistant", said[1]), Message("user", said[2])]
+    assert prompt == encode_chat(tokenizer, talk)
+    assert tokenizer.decode(response[:-1]) == "open door" and mask == (True,) * len(response)
+    with pytest.raises(DataError, match="user's and an assistant's message in turn"):
+        load_demonstrations(source(tmp_path, [{"messages": chat[:3]}]))
 
 
 def test_demonstrations_of_a_file(tmp_path: Path) -> None:
