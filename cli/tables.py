@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.fitted import FittedTable
 from skill_ttrl.cli.skill_list import skill_list
 from skill_ttrl.cli.views import interval, number, rows_table
 from skill_ttrl.runs.report import CONTROL, SKILL_USE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def evaluation_table(found: Evaluation) -> Table:
+def evaluation_table(found: Evaluation) -> FittedTable:
     """Accuracy figures with intervals; the title says whether the policy was trained on these problems."""
     from skill_ttrl.stages.evaluate import exposure
 

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.fitted import FittedTable
 from skill_ttrl.skills.hostile import visible
 
 if TYPE_CHECKING:
@@ -203,14 +204,9 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
 
 
-def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A plain table of texts: nothing in the title or in a cell is read as markup, and no control character reaches the terminal."""
-    table = Table(title=Text(visible(title), "table.title") if title else None)
-    for place, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=place == 0)
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else visible(str(cell))) for cell in row))
-    return table
+def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> FittedTable:
+    """A plain table of texts; see `FittedTable`."""
+    return FittedTable(title, columns, rows)
 
 
 def number(value: float | None) -> str:

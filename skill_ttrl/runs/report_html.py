@@ -19,7 +19,9 @@ from skill_ttrl.runs.report import Summary, learned_by, sentence, summary_rows, 
 Point = tuple[float, float]
 """(step, value), both finite."""
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 52, 26, 22  # of one chart, in pixels
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 66, 26, 22  # of one chart, in pixels
+
+_TITLE = 56  # characters of a title that fit above a chart
 
 FIRST = tuple(
     f"rl: {name}"
@@ -67,13 +69,26 @@ def curves(run: Run) -> list[tuple[str, list[Point]]]:
             number = isinstance(value, int | float) and name not in ("step", "phase") and math.isfinite(value)
             if number:
                 points.setdefault(f"{record['phase']}: {name}", []).append((float(record["step"]), float(value)))
-    moving = [(title, found) for title, found in points.items() if len({value for _, value in found}) > 1]
+    same: dict[
+        tuple[Point, ...], list[str]
+    ] = {}  # some figures have two names, or are equal all the time: one curve for all
+    for title, found in points.items():
+        if len({value for _, value in found}) > 1:
+            same.setdefault(tuple(found), []).append(title)
+    moving = [(_joined(sorted(titles, key=_rank)), list(found)) for found, titles in same.items()]
 
-    def place(curve: tuple[str, list[Point]]) -> int:
-        title = curve[0]
-        return FIRST.index(title) if title in FIRST else len(FIRST) + (not title.startswith(BY_TYPE))
+    return sorted(moving, key=lambda curve: _rank(curve[0].partition(" = ")[0]))
 
-    return sorted(moving, key=place)
+
+def _rank(title: str) -> int:
+    return FIRST.index(title) if title in FIRST else len(FIRST) + (not title.startswith(BY_TYPE))
+
+
+def _joined(titles: Sequence[str]) -> str:
+    """`rl: reward = label_accuracy`: the phase once."""
+    first, *others = titles
+    phase = f"{first.partition(': ')[0]}: "
+    return " = ".join([first, *(title.removeprefix(phase) for title in others)])
 
 
 def line_chart(title: str, points: Sequence[Point]) -> str:
@@ -96,7 +111,7 @@ def line_chart(title: str, points: Sequence[Point]) -> str:
     bottom = _TOP + inner_height
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f'<text x="{_LEFT}" y="15">{escape(title)}</text>'
+        f'<text x="4" y="15">{escape(title if len(title) <= _TITLE else title[: _TITLE - 1] + "…")}<title>{escape(title)}</title></text>'
         f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - 10}" fill="none" stroke="#bbb"/>'
         f'<polyline points="{" ".join(map(place, points))}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
         f'<text x="{_LEFT - 4}" y="{_TOP + 8}" text-anchor="end">{high:.3g}</text>'

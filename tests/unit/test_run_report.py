@@ -131,14 +131,14 @@ def test_markdown_shows_what_was_measured_only() -> None:
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     log = MetricsLog(folder)
     for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
-        log.log("rl", step, {"agreement": value, "constant": 1, "<b>": value})
+        log.log("rl", step, {"agreement": value, "constant": 1, "<b>": value + 1, "again": value})
     log.log("rl", 5, {"once": 1.0})
     write_summary(folder, SUMMARY)
     text = write_report_html(folder).read_text()
     document = ElementTree.fromstring(re.sub(r'<!doctype html>|<meta charset="utf-8">', "", text))
     charts = {chart.get("aria-label"): chart for chart in document.iter("svg")}
-    assert set(charts) == {"rl: agreement", "rl: <b>"}, "a flat figure has no chart"
-    line = charts["rl: agreement"].find("polyline")
+    assert set(charts) == {"rl: again = agreement", "rl: <b>"}, "a flat figure has no chart, equal ones have one"
+    line = charts["rl: again = agreement"].find("polyline")
     assert line is not None
     heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"
@@ -149,7 +149,11 @@ def test_success_stands_first_among_the_curves_and_that_of_each_type_before_othe
     log = MetricsLog(folder)
     figures = ("entropy", "grad_norm", "success", "success/cool", "success/heat", "kl")
     for step in range(3):  # a step need not have tasks of every type
-        log.log("rl", step, {name: step + 0.5 for name in figures if step != 1 or name != "success/heat"})
+        log.log(
+            "rl",
+            step,
+            {name: step + 0.5 + figures.index(name) for name in figures if step != 1 or name != "success/heat"},
+        )
     found = curves(read_run(folder.path))
     names = [title.removeprefix("rl: ") for title, _ in found]
     assert names == ["success", "entropy", "success/cool", "success/heat", "grad_norm", "kl"]

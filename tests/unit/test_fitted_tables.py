@@ -1,0 +1,45 @@
+"""Tables at 80 columns: no word and no id is broken."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from skill_ttrl.cli.fitted import FittedTable, cut_middle
+
+IDS = ["pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_125200_737896", "webshop-goal-000000017"]
+
+
+def shown(width: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(FittedTable(title, columns, rows))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_no_id_is_broken_and_both_its_ends_stay(width: int) -> None:
+    rows = [
+        (name, "won", 0.5, "several words that can wrap wherever there is a space between two of them", name)
+        for name in IDS
+    ]
+    out = shown(width, "", ("task", "outcome", "reward", "text", "again"), rows)
+    assert max(map(len, out.splitlines())) <= width
+    lines = [line for line in out.splitlines() if "won" in line]
+    assert len(lines) == 2 and lines[0].count("pick") == 2 and lines[0].count("896") == 2
+    words = {word for line in out.splitlines() for word in line.replace("│", " ").replace("┃", " ").split()}
+    known = {"won", "0.5", "task", "outcome", "reward", "text", "again", *str(rows[0][3]).split(), *IDS}
+    assert all(word in known or "…" in word or set(word) <= set("┏┳┓┡╇┩└┴┘━─├┼┤") for word in words), words - known
+
+
+def test_what_fits_is_as_it_is() -> None:
+    assert IDS[0] in shown(200, "title", ("task",), [(IDS[0],)])
+    assert "[bold]" in shown(80, "[bold]", ("a",), [("[red]x[/red]",)])
+
+
+@pytest.mark.parametrize(("width", "cut"), [(5, "ab…yz"), (6, "abc…yz"), (9, "abc123xyz")])
+def test_the_middle_is_left_out(width: int, cut: str) -> None:
+    assert cut_middle("abc123xyz", width) == cut
+    assert cut_middle("日本語日本語", 5) in ("日…語", "日…本")
