@@ -157,7 +157,7 @@ def test_success_stands_first_among_the_curves_and_that_of_each_type_before_othe
     found = curves(read_run(folder.path))
     names = [title.removeprefix("rl: ") for title, _ in found]
     assert names == ["success", "entropy", "success/cool", "success/heat", "grad_norm", "kl"]
-    assert dict(found)["rl: success/heat"] == [(0.0, 0.5), (2.0, 2.5)]
+    assert dict(found)["rl: success/heat"] == [(0.0, 4.5), (2.0, 6.5)]
 
 
 def test_html_report_before_the_first_step(folder: RunFolder) -> None:
