@@ -171,7 +171,8 @@ def test_the_sides_of_a_block_do_not_grow_together_into_a_tag() -> None:
 
 def test_the_answer_is_the_last_one_closed_then_the_last_box() -> None:
     assert parse("<answer>1</answer><answer>2</answer><answer>3").answer == "2"
-    assert parse("\\boxed{1} \\boxed{a{b}{c{d}}}").answer == "a{b}{c{d}}"
+    assert parse("\\boxed{1}. No: \\boxed{a{b}{c{d}}}").answer == "a{b}{c{d}}"
+    assert parse("\\boxed{1} \\boxed{2}").answer == "1, 2"  # boxes that touch are one answer
     assert parse("<solution>s1</solution> <solution> s2 </solution><solution>s3").solution == "s2"
 
 
