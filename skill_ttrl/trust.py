@@ -136,6 +136,25 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
     )
 
 
+def check_links(folder: Path) -> None:
+    """Refuse to write into a folder that holds links to somewhere else: whoever made it would choose which files are changed.
+
+    Raises:
+        TrustError: there is such a link, and the user has not said that the folder is trusted; it names the link.
+    """
+    if _trusting.get():
+        return
+    home = os.path.realpath(folder)
+    for place, folders, files in os.walk(home):
+        for entry in (Path(place, name) for name in (*folders, *files)):
+            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(home):
+                raise TrustError(
+                    f"{folder / entry.relative_to(home)} is a link to {os.path.realpath(entry)}, outside of {folder}: what is "
+                    "written would change that. If you know who made it and want this, add --trust (in Python: with "
+                    "skill_ttrl.trusting(): ...). See docs/security.md."
+                )
+
+
 def _loads_files(skills: Mapping[str, Any]) -> bool:
     """Whether an embedder is loaded from files other than those of the default one."""
     return (

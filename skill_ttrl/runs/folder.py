@@ -31,7 +31,7 @@ from skill_ttrl.runs.files import (
     write_atomic,
 )
 from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
-from skill_ttrl.trust import SUFFIX, sign
+from skill_ttrl.trust import SUFFIX, check_links, sign
 
 __all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]
 
@@ -109,9 +109,12 @@ class RunFolder:
 
         Raises:
             RunFolderError: not a run folder, another schema version, or another process is in it.
+            TrustError: it is to be written, and a link in it leads elsewhere.
         """
         path = Path(path)
         read_run_json(path)
+        if lock:
+            check_links(path)
         folder = cls(path, acquire_lock(path) if lock else None)
         if lock:
             try:

@@ -10,7 +10,7 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.files import LOCK_FILE, acquire_lock, write_atomic
 from skill_ttrl.skills.changes import shown
-from skill_ttrl.trust import SUFFIX, check_trusted, sign
+from skill_ttrl.trust import SUFFIX, check_links, check_trusted, sign
 
 SCHEMA = 1
 BANK_FILE = "bank.json"
@@ -78,6 +78,7 @@ def take(path: Path) -> int:
             f"{path} is a file. A skill bank is a folder: name another path, or import the file into one."
         )
     path.mkdir(parents=True, exist_ok=True)
+    check_links(path)
     own = (LOCK_FILE, f".{BANK_FILE}", f"{BANK_FILE}{SUFFIX}")
     foreign = [entry for entry in path.iterdir() if not (entry.name.startswith(own) or _is_empty_log(entry))]
     if foreign and not is_bank(path):

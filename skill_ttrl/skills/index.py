@@ -97,6 +97,10 @@ def too_many(held: int, keep: Collection[str]) -> bool:
     return held - len(keep) > max(PRUNE_SLACK, len(keep))
 
 
+class _NotOurs(ValueError):
+    """A collection that this program did not make."""
+
+
 class ChromaIndex:
     """Vectors in Chroma: embedded in a folder that this process alone may open, or on a server.
 
@@ -216,7 +220,7 @@ class ChromaIndex:
             return
         try:
             self._open_folder()
-        except self._chromadb.errors.InternalError as error:
+        except (self._chromadb.errors.InternalError, _NotOurs) as error:
             self._discard(error)
             self._open_folder()
 
@@ -235,6 +239,10 @@ class ChromaIndex:
         except self._chromadb.errors.NotFoundError:
             collection = self._client.get_or_create_collection(
                 name, embedding_function=None, metadata=self._metadata, configuration={"hnsw": self._hnsw}
+            )
+        if _embeds_itself([collection.configuration_json, collection._model.serialized_schema]):
+            raise _NotOurs(
+                f"The collection {name!r} in {self._where()} names an embedder of its own, which Chroma would load with its code"
             )
         found = collection.metadata or {}
         if found != self._metadata:
@@ -311,6 +319,17 @@ class ChromaIndex:
     def _batches(self, keys: Sequence[str]) -> Iterator[list[str]]:
         for start in range(0, len(keys), self._batch_size):
             yield list(keys[start : start + self._batch_size])
+
+
+def _embeds_itself(kept: Any) -> bool:
+    """Whether an embedder is named anywhere in what Chroma keeps of a collection: it makes it when it next reads its schema."""
+    if isinstance(kept, list):
+        return any(map(_embeds_itself, kept))
+    if not isinstance(kept, dict):
+        return False
+    named = kept.get("embedding_function")
+    kind = named.get("type") if isinstance(named, dict) else named
+    return kind not in (None, "legacy", "unknown") or _embeds_itself(list(kept.values()))
 
 
 def _lock(folder: Path) -> int:

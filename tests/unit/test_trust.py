@@ -198,3 +198,35 @@ def test_a_foreign_bank_imports_no_embedder(tmp_path: Path, monkeypatch: pytest.
             bank.search("anything")
     with SkillBank.open(tmp_path / "bank", read_only=True, embedder="hash") as bank:
         assert bank.search("anything") == []
+
+
+@pytest.mark.parametrize("name", ["evolve.jsonl", "checkpoints", ".lock", "bank/log.jsonl"])
+def test_nothing_is_written_through_a_link_out_of_a_run(name: str, tmp_path: Path) -> None:
+    run, outside = run_of(tmp_path / "run"), tmp_path / "outside"
+    outside.write_text("a line\nno line break at the end")
+    (run / name).unlink(missing_ok=True)
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(outside)
+    with pytest.raises(TrustError, match=f"{name} is a link to .*outside"):
+        RunFolder.open(run)
+    assert outside.read_text() == "a line\nno line break at the end"
+    RunFolder.open(run, lock=False)  # it only looks
+
+
+def test_links_within_a_run_and_to_a_run_are_followed(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    (run / "newest").symlink_to("checkpoints/rl-000001")
+    (tmp_path / "also").symlink_to(run)
+    RunFolder.open(tmp_path / "also").close()
+    (run / "evolve.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    with trusting():
+        RunFolder.open(run).close()
+
+
+def test_nothing_is_written_through_a_link_out_of_a_bank(tmp_path: Path) -> None:
+    SkillBank(tmp_path / "bank").close()
+    (tmp_path / "bank" / "log.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    (tmp_path / "bank" / "log.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    with pytest.raises(TrustError, match=r"log\.jsonl is a link"):
+        SkillBank.open(tmp_path / "bank")
+    SkillBank.open(tmp_path / "bank", read_only=True).close()

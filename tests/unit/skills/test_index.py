@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -222,6 +224,34 @@ def test_a_damaged_folder_is_made_again_with_a_notice(tmp_path: Path, damage: ob
         healed = chroma(tmp_path)
         assert lists(healed, snapshot) == expected
         healed.close()
+
+
+def test_an_embedder_that_a_foreign_folder_names_is_not_loaded(tmp_path: Path) -> None:
+    snapshot, model = bank(20), tmp_path / "model"
+    first = chroma(tmp_path)
+    expected = lists(first, snapshot)
+    first.close()
+    model.mkdir()
+    (model / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "theirs.Module"}]')
+    (model / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    made_by = {"model_name": str(model), "device": "cpu", "normalize_embeddings": False}
+    theirs = {
+        "type": "known",
+        "name": "sentence_transformer",
+        "config": {**made_by, "kwargs": {"trust_remote_code": True}},
+    }
+    (file,) = (tmp_path / "chroma").rglob("chroma.sqlite3")
+    with sqlite3.connect(file) as database:
+        (kept,) = database.execute("select schema_str from collections").fetchone()
+        assert '{"type":"legacy"}' in kept
+        changed = kept.replace('{"type":"legacy"}', json.dumps(theirs))
+        database.execute("update collections set schema_str = ?", (changed,))
+    database.close()
+    with pytest.warns(UserWarning, match="names an embedder of its own"):
+        again = chroma(tmp_path)
+    assert lists(again, snapshot) == expected
+    again.close()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_another_embedder_is_refused_and_both_are_named(tmp_path: Path) -> None:
