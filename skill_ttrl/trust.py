@@ -33,7 +33,7 @@ _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.\-/]*")
 _ADDRESS = re.compile(r"https?:", re.IGNORECASE)
 _FREE_TEXT = ("name", "waits_for", "agent.system")
 _SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
-_NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "openai")}
+_NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 
@@ -75,6 +75,10 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"send the vectors of skills to {value}"
         elif key == "vllm.transfer_folder":
             found[key] = f"write weights to the folder {value}"
+        elif key == "collect.agent" and str(value).startswith("openai:"):
+            found[key] = (
+                f"send prompts to your default openai address, or that of endpoints.policy, for the model {value[7:]}"
+            )
         elif key == "run.tracker" and value in _SENDING_TRACKERS:
             found[key] = f"send metrics to {value}, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT and not name.endswith("revision"):

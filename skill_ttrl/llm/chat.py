@@ -45,7 +45,26 @@ def _rendered(tokenizer: Any, conversations: Sequence[Sequence[Message]], contro
         [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
         for messages in conversations
     ]
-    return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)) if turns else []
+    return list(render(tokenizer, turns, add_generation_prompt=True)) if turns else []
+
+
+def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
+    """What a model's chat template makes of a conversation, or of each of several: the text, with no tokens yet.
+
+    Raises:
+        ModelError: the template takes no such conversation (many refuse a system message), or is broken.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(turns, tokenize=False, **options)
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())[:300]
+        first = turns[0] if turns and isinstance(turns[0], list) else turns
+        raise ModelError(
+            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in first)}: {reason}. Where "
+            "it has no place for a system message set agent.system=null; else correct chat_template.jinja beside the tokenizer."
+        ) from error
 
 
 def _encode_all(tokenizer: Any, texts: Iterable[str], **options: bool) -> dict[str, list[int]]:

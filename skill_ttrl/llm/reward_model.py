@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.chat import render
 from skill_ttrl.types import Group
 
 
@@ -61,5 +62,5 @@ class RewardModel:
         for step in steps:
             turns += [{"role": "user", "content": step.observation}, {"role": "assistant", "content": step.action}]
         if getattr(self._tokenizer, "chat_template", None):
-            return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
+            return str(render(self._tokenizer, turns))
         return "\n".join(turn["content"] for turn in turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import unicodedata
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from skill_ttrl.config import EmbeddedConfig, ModelConfig
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import encode_chat, encode_chats, encode_plain
 from skill_ttrl.llm.embedded import build_model, build_tokenizer
 from skill_ttrl.llm.load import load_tokenizer, save_model
@@ -141,3 +143,21 @@ def test_many_conversations_are_the_same_tokens_as_one_by_one(tiny_model: tuple[
     many = [[Message("user", text)] for text in texts] + [[Message("user", "a"), Message("assistant", "b<|im_end|>")]]
     assert encode_chats(tokenizer, many) == [encode_chat(tokenizer, each) for each in many]
     assert encode_chats(tokenizer, []) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('System role not supported') }}", "System role not supported"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{% for %}", "Expected an expression"),
+        ("{{ messages[0].content + 1 }}", "str"),
+    ],
+)
+def test_a_template_that_refuses_a_conversation_says_why(
+    template: str, reason: str, tiny_model: tuple[Any, Any]
+) -> None:
+    tokenizer = copy.deepcopy(tiny_model[1])
+    tokenizer.chat_template = template
+    with pytest.raises(ModelError, match=f"such as system, user: .*({reason}).*agent.system=null"):
+        encode_chat(tokenizer, [Message("system", "Be brief."), Message("user", "6 * 7?")])
