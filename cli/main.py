@@ -24,21 +24,20 @@ from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import ConfigError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.skills.hostile import visible
 from skill_ttrl.trust import trusting
 
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 an error of ours; 2 config or command line; 3 data or environment; 4 run folder or "
-    "checkpoint; 5 model, device or missing package; 6 a language model's server that refuses or gives no answer; 7 the "
-    "budget for such models is spent; 8 no update is finite; 128+n stopped by signal n with everything saved."
+EXIT_LINE = (
+    f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}; "
+    "128+n stopped by signal n with everything saved."
 )
 
 app = typer.Typer(
     name="skillttrl",
     help="Make a language model agent better without labels: sample, vote, reward agreement, update with GRPO.",
-    epilog=EXIT_CODES,
+    epilog=EXIT_LINE,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -17,13 +17,26 @@
     ├── TrainingError    (RuntimeError)    8   updates that are all left out, because loss or gradient is not finite
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
-The command line turns these into one line on stderr and the exit code; anything else is a bug and keeps its traceback.
+The command line turns these into one line on stderr and the exit code (`EXIT_CODES`); anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "done",
+    1: "an unexpected error: a bug",
+    2: "config or command line",
+    3: "data or environment",
+    4: "run folder, checkpoint or skill bank",
+    5: "model, device or missing package",
+    6: "a language model's server that refuses or gives no answer",
+    7: "the budget for such models is spent",
+    8: "no update is finite",
+}
+"""What the command line ends with; 128 + n after signal n."""
 
 
 class SkillTTRLError(Exception):

@@ -108,6 +108,11 @@ def test_misspelt_key_of_an_override_is_answered_too() -> None:
         load_config({}, ["rl.stesp=3"])
 
 
+def test_an_endpoint_that_nothing_asks_is_an_unknown_key() -> None:
+    with pytest.raises(ConfigError, match=r"endpoints\.optimizer: unknown key\. Known: .*policy, teacher"):
+        load_config({"endpoints": {"optimizer": {"model": "m"}}})
+
+
 def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"rl": {"steps": -1, "stpes": 2}, "seed": "x"})

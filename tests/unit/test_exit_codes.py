@@ -1,0 +1,38 @@
+"""What commands end with: one list in `errors`, the same in the help, in the docs and in the errors themselves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from skill_ttrl import errors
+from skill_ttrl.cli.main import EXIT_LINE, app
+from skill_ttrl.errors import EXIT_CODES, SkillTTRLError
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _below(kind: type[SkillTTRLError]) -> set[type[SkillTTRLError]]:
+    return {kind}.union(*(_below(each) for each in kind.__subclasses__()))
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"[*`│]", " ", text).split())
+
+
+def test_every_error_has_a_code_of_the_list_and_every_code_an_error() -> None:
+    own = {each for each in _below(SkillTTRLError) if each.__module__ == errors.__name__}
+    assert {0, *(each.exit_code for each in own)} == {*EXIT_CODES} == {*range(9)}
+    documented = {name: int(code) for name, code in re.findall(r"── (\w+)\D*(\d)", errors.__doc__ or "")}
+    assert documented == {each.__name__: each.exit_code for each in own - {SkillTTRLError}}
+
+
+def test_the_help_and_the_pages_say_what_each_code_means() -> None:
+    assert all(f"{code} {meaning}" in EXIT_LINE for code, meaning in EXIT_CODES.items())
+    assert _plain(EXIT_LINE) in _plain(CliRunner().invoke(app, ["--help"]).output)
+    assert _plain(EXIT_LINE).removeprefix("Exit codes: ") in _plain((DOCS / "cli.md").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| (\d) \| ([^;|]+)", (DOCS / "resume.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {int(code) for code, _ in rows} == {*EXIT_CODES}
+    assert all(meaning.strip().startswith(EXIT_CODES[int(code)]) for code, meaning in rows[:8])
