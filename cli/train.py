@@ -344,9 +344,14 @@ def _run(
     seeds: list[int] | None = None,
 ) -> None:
     from skill_ttrl.cli.views import RunView
-    from skill_ttrl.config import load_config, read_config_text, verified_note
+    from skill_ttrl.config import InvalidConfigError, load_config, read_config_text, verified_note
 
-    config = load_config(source, overrides)
+    try:
+        config = load_config(source, overrides)
+    except InvalidConfigError as error:
+        from skill_ttrl.stages.names import with_wrong_names
+
+        raise with_wrong_names(error) from None
     if another_env:
         from skill_ttrl.stages.env_defaults import refuse_foreign
 

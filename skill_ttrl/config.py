@@ -18,7 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from skill_ttrl.config_backends import EndpointConfig, EndpointsConfig, Role, VLLMConfig
 from skill_ttrl.config_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
@@ -61,6 +61,7 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "EvolveConfig",
+    "InvalidConfigError",
     "LoraConfig",
     "ModelConfig",
     "Phase",
@@ -132,8 +133,8 @@ class SkillTTRLConfig(Section):
         return phases
 
     @model_validator(mode="after")
-    def _sections_fit_together(self) -> SkillTTRLConfig:
-        if problems := [*self._contradictions()]:
+    def _sections_fit_together(self, info: ValidationInfo) -> SkillTTRLConfig:
+        if info.context != _SECTIONS_ALONE and (problems := [*self._contradictions()]):
             raise ValueError("\n".join(problems))  # one line each: all of them are shown at once
         return self
 
@@ -165,6 +166,31 @@ class SkillTTRLConfig(Section):
         Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
 
+_SECTIONS_ALONE = {"sections": "alone"}
+"""Has a config read without a look at how its sections fit together."""
+
+
+class InvalidConfigError(ConfigError):
+    """Settings that no config can have.
+
+    Args:
+        where: names the config.
+        problems: a line for each.
+        rest: the config without them; None where there is none, or its names are not to be looked up.
+        removed: names of the keys that `rest` does without.
+    """
+
+    def __init__(
+        self, where: str, problems: Sequence[str], rest: SkillTTRLConfig | None = None, removed: Sequence[str] = ()
+    ) -> None:
+        super().__init__("\n".join([f"{where} has {len(problems)} problem{'s' * (len(problems) > 1)}:", *problems]))
+        self.where, self.problems, self.rest, self.removed = where, tuple(problems), rest, tuple(removed)
+
+    def also(self, problems: Sequence[str]) -> InvalidConfigError:
+        """The same with further problems."""
+        return InvalidConfigError(self.where, [*self.problems, *(f"  {each}" for each in problems)])
+
+
 def load_config(
     source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, trust: bool = False
 ) -> SkillTTRLConfig:
@@ -176,7 +202,7 @@ def load_config(
         trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; see `trust.trusting`.
 
     Raises:
-        ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range.
+        ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range (`InvalidConfigError`).
         TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
     """
     text = ""
@@ -194,7 +220,10 @@ def load_config(
     try:
         config = SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, where, data)) from None
+        # Names of a run that another user made are not looked up: that may import code.
+        raise _explain(
+            error, where, data, looked_up=isinstance(source, Mapping) or not _is_of_run(source, where)
+        ) from None
     if not trust and not isinstance(source, Mapping) and _is_of_run(source, where):
         check_trusted(Path(where), text, config.stated(), (".".join(parse_override(each)[0]) for each in overrides))
     return config
@@ -311,7 +340,7 @@ MAX_SHOWN = 200
 """Characters of a wrong value that a message shows."""
 
 
-def _explain(error: ValidationError, where: str, data: Mapping[str, Any]) -> str:
+def _explain(error: ValidationError, where: str, data: Mapping[str, Any], *, looked_up: bool) -> InvalidConfigError:
     problems = [*_problems(error)]
     # A wrong value hides what contradicts another section: pydantic looks at the whole only once every part is right.
     bare, changed = copy.deepcopy(dict(data)), []
@@ -320,13 +349,14 @@ def _explain(error: ValidationError, where: str, data: Mapping[str, Any]) -> str
     try:
         SkillTTRLConfig.model_validate(bare)
     except ValidationError as further:
-        rest = [
-            each
-            for each in _problems(further)
-            if not any(re.search(rf"\b{re.escape(name)}\b", each) for name in changed)
-        ]
+        hidden = [rf"\b{re.escape(name)}\b" for name in changed]
+        rest = [each for each in _problems(further) if not any(re.search(name, each) for name in hidden)]
         problems += [each for each in rest if each not in problems]
-    return "\n".join([f"{where} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:", *problems])
+    try:
+        alone = SkillTTRLConfig.model_validate(bare, context=_SECTIONS_ALONE) if looked_up else None
+    except ValidationError:  # a section as a whole is wrong: what else it says cannot be read
+        alone = None
+    return InvalidConfigError(where, problems, alone, changed)
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

@@ -38,7 +38,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
         ConfigError: unknown family or option of it.
         DataError: see `read_records` and `column`.
     """
-    family = _family(source)
+    family = find_family(source)
     if family is not None:
         return family.problems(source.split or split, env_id)[: source.limit]
     records = _read(source)
@@ -73,7 +73,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
         ConfigError: unknown family or option of it, or a noise outside [0, 1].
         DataError: see `read_records` and `column`; a conversation of another shape.
     """
-    family = _family(source)
+    family = find_family(source)
     if family is not None:
         share = source.options.get("noise", DEFAULT_NOISE) if noise is None else noise
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
@@ -89,13 +89,18 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
 
 def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
     """Texts for the built-in tokenizer to learn from: prompts and responses, unless the family has a list of its own."""
-    family = _family(source)
+    family = find_family(source)
     if isinstance(family, Operators):
         return family.corpus()
     return [text for shown in load_demonstrations(source, seed=seed) for text in (shown.prompt, shown.response)]
 
 
-def _family(source: SourceConfig) -> ProblemFamily | None:
+def find_family(source: SourceConfig) -> ProblemFamily | None:
+    """The generated family that a source names; None for a file or a data set.
+
+    Raises:
+        ConfigError: unknown family or option of it.
+    """
     if not source.path.startswith("family:"):
         if source.options:
             raise ConfigError(f"options {sorted(source.options)} are for generated families, {source.path} is none.")

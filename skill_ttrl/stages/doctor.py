@@ -6,7 +6,6 @@ that gives a text or a `Check` and is called through `tried`; to add one, write 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +42,11 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     """Look at this installation and machine, and at what `config` needs of it. Whatever is wrong is found, never raised."""
     checks = check_machine()
     if config is None:
-        return Diagnosis([*checks, *_env("math", {})])
+        return Diagnosis([*checks, *_env(SkillTTRLConfig())])
     checks += [
-        *_env(config.env.id, config.env.kwargs),
         *_waits(config),
-        *_template(config),
-        *_vote(config),
-        *_data(config),
         *_names(config),
+        *_data(config),
         *_tracker(config),
         *tried("skills", lambda: _skills(config)),
         *tried("endpoints", lambda: endpoint_checks(config)),
@@ -68,15 +64,19 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     return Diagnosis(checks, sizes.parts, sizes.phases)
 
 
-def _env(name: str, kwargs: Mapping[str, Any]) -> list[Check]:
-    def found() -> str:
-        from skill_ttrl.envs.lookup import refuse_unknown, resolve_env
+def _names(config: SkillTTRLConfig) -> list[Check]:
+    """What a config calls by name, looked up as a run would."""
+    from skill_ttrl.stages.names import looks
 
-        env_id = resolve_env(name)
-        refuse_unknown(name, kwargs)
-        return f"{name} is {env_id}"
+    env = _env(config)
+    found = looks(config, env=env[0].status == "ok")
+    return env + [check for name, look in found.items() for check in tried(name, look)]
 
-    return tried("environment", found)
+
+def _env(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.stages.names import look_at_env
+
+    return tried("environment", lambda: look_at_env(config))
 
 
 def _waits(config: SkillTTRLConfig) -> list[Check]:
@@ -84,29 +84,6 @@ def _waits(config: SkillTTRLConfig) -> list[Check]:
         return []
     advice = "A run of it refuses to start. --set waits_for=null starts it all the same."
     return [Check("recipe", "fail", f"{config.name} waits for {config.waits_for}", advice)]
-
-
-def _template(config: SkillTTRLConfig) -> list[Check]:
-    def found() -> str:
-        from skill_ttrl.agents.prompt import PromptFormatter
-        from skill_ttrl.templates import Templates
-
-        if config.agent.memory == "window":
-            Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
-        else:
-            PromptFormatter.from_config(config.agent)
-        return config.agent.template
-
-    return tried("prompt template", found)
-
-
-def _vote(config: SkillTTRLConfig) -> list[Check]:
-    def found() -> str:
-        from skill_ttrl.stages.ballots import check_vote
-
-        return check_vote(config)
-
-    return tried("vote", found)
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:
@@ -125,48 +102,6 @@ def _data(config: SkillTTRLConfig) -> list[Check]:
     if demos is not None and "sft" in config.phases:
         checks += tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations")
     return checks
-
-
-def _names(config: SkillTTRLConfig) -> list[Check]:
-    """What a config calls by name, looked up as a run would."""
-
-    def backend() -> str:
-        from skill_ttrl.llm.engine import BACKENDS
-
-        return f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}"
-
-    def reward() -> str:
-        from skill_ttrl.rewards import MODEL_REWARD, build_reward
-
-        name = config.rl.reward
-        if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them
-            build_reward(name, {})
-        return name
-
-    def loss() -> str:
-        from skill_ttrl.rl.losses import LOSSES
-
-        LOSSES.get(config.rl.loss)
-        return config.rl.loss
-
-    def advantage() -> str:
-        from skill_ttrl.rl.advantages import ADVANTAGES
-
-        ADVANTAGES.get(config.rl.advantage)
-        return config.rl.advantage
-
-    def stop_rule() -> str:
-        from skill_ttrl.runs.stopping import find_rule
-
-        find_rule(str(config.rl.stop_rule), config.rl.stop_options)
-        return str(config.rl.stop_rule)
-
-    looks = {"backend": backend}
-    if "rl" in config.phases:
-        looks |= {"reward": reward, "loss": loss, "advantage": advantage}
-        if config.rl.stop_rule is not None:
-            looks["stop rule"] = stop_rule
-    return [check for name, look in looks.items() for check in tried(name, look)]
 
 
 def _tracker(config: SkillTTRLConfig) -> list[Check]:

@@ -12,11 +12,9 @@ from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.usage import Ledger
-from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.runs.progress import Progress
-from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.skills.teacher import make_teacher
 from skill_ttrl.stages.bank import RunBank, models_of
 from skill_ttrl.stages.build import evaluation_split, source_tasks, training_tasks
@@ -24,7 +22,6 @@ from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, told_episodes
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
-from skill_ttrl.stages.rl import check_advantage
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder."""
@@ -61,10 +58,6 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
         make_teacher(config.distill.teacher, models=models)
     if "rl" in config.phases:
         check_enough(config, len(train))
-        LOSSES.get(config.rl.loss)
-        check_advantage(config)
-        if config.rl.stop_rule is not None:
-            find_rule(config.rl.stop_rule, config.rl.stop_options)
         if config.evolve is not None:
             make_teacher(config.evolve.teacher, models=models)
 

@@ -14,7 +14,6 @@ from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, spending
-from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.beside import beside_lines
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
 from skill_ttrl.runs.exposure import Exposure
@@ -25,18 +24,17 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.runs.report import Summary, write_summary
 from skill_ttrl.runs.report_html import write_report_html
-from skill_ttrl.runs.stopping import find_rule
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.skills.embed_openai import with_endpoint
-from skill_ttrl.stages.ballots import check_vote
 from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.build import build, refuse_unready
 from skill_ttrl.stages.context import Run, Workbench
 from skill_ttrl.stages.env_defaults import with_env_defaults
 from skill_ttrl.stages.evolve import make_evolver
 from skill_ttrl.stages.gather import check_enough, gather, learning_phases
+from skill_ttrl.stages.names import check_names
 from skill_ttrl.stages.pin import pin_revisions, take_revisions
-from skill_ttrl.stages.rl import check_advantage, make_reward, reinforce
+from skill_ttrl.stages.rl import make_reward, reinforce
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
 from skill_ttrl.stages.summary import read_evaluations, summarise
 from skill_ttrl.stages.thoughts import KEPT
@@ -75,10 +73,9 @@ def run(
     """
     progress = progress or SilentProgress()
     refuse_unready(config)
+    check_names(config)
     config = with_env_defaults(config)
     learning = learning_phases(config)
-    if "rl" in config.phases:
-        check_vote(config)
     with ExitStack() as stack:
         folder, config = _open(config, output, resume, source, progress)
         stack.enter_context(folder)
@@ -179,16 +176,11 @@ def _phase(
         return partial(
             cold_start, demonstrations=([], []) if over else encode_demonstrations(bench, folder, progress, begun=begun)
         )
-    config = bench.config.rl
     check_enough(bench.config, len(bench.train_tasks))
     if name == "vote_sft":
         return imitate_majority
-    if config.stop_rule is not None:
-        find_rule(config.stop_rule, config.stop_options)
     if bench.bank is not None and bench.bank.config.update == "merge":
         _ = bench.bank.merger, bench.bank.config.extract and bench.bank.extractor
-    LOSSES.get(config.loss)
-    check_advantage(bench.config)
     return partial(reinforce, reward=make_reward(bench))
 
 
