@@ -27,7 +27,7 @@ from skill_ttrl.rl.gauge import Gauge
 from skill_ttrl.rl.update import Learner
 from skill_ttrl.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
-from skill_ttrl.runs.interrupt import FAILURES
+from skill_ttrl.runs.interrupt import FAILURES, Interrupted
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.statistics import vote_entropy
 from skill_ttrl.stages.ballots import Poll, shaped
@@ -413,7 +413,8 @@ def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: 
         run.progress.notice(stopped)
     last = finished == config.steps or stopped is not None
     if config.validate_every and finished % config.validate_every == 0 and not last and refused is None:
-        run.evaluate(f"step {finished}")
+        with saving_if_refused(run, finished, learner, poll):
+            run.evaluate(f"step {finished}")
     if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None or refused is not None:
         run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         run.leave_if_asked("rl", finished)
@@ -426,15 +427,15 @@ def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: 
 
 @contextmanager
 def saving_if_refused(run: Run, done: int, learner: Learner, poll: Poll) -> Iterator[None]:
-    """For what comes between the steps and for the sampling of the next: where the budget ends, or a server answers no more,
-    the run is saved as it stood after `done` steps before it leaves.
+    """For what comes between the steps and for the sampling of the next: where the budget ends, a server answers no more, or a
+    signal ends an evaluation, the run is saved as it stood after `done` steps before it leaves.
 
     Raises:
-        BudgetError, EndpointError: as they came.
+        BudgetError, EndpointError, Interrupted: as they came.
     """
     try:
         yield
-    except (BudgetError, EndpointError):
+    except (BudgetError, EndpointError, Interrupted):
         if done and not (run.folder.checkpoints / f"rl-{done:06d}").is_dir():
             run.checkpoint("rl", done, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         if done:
