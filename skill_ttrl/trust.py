@@ -124,7 +124,7 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
         for key, does in powers(stated).items()
         if not any(key == each or key.startswith(f"{each}.") for each in keys)
     }
-    if not asked or _trusting.get() or _is_signed(file, text):
+    if not asked or _trusting.get() or is_signed(file, text):
         return
     reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
     lines = [f"  {does} ({key})" for key, does in sorted(asked.items())]
@@ -138,6 +138,16 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
             ]
         )
     )
+
+
+def is_signed(file: Path, text: str) -> bool:
+    """Whether this user has written `text` to `file` on this machine."""
+    try:
+        key = _key(make=False)
+    except OSError:
+        return False  # the refusal that follows says what to do
+    wanted = _mac(key, text).encode()
+    return len(key) == KEY_BYTES and any(hmac.compare_digest(each.encode(), wanted) for each in _signatures(file))
 
 
 def check_links(folder: Path) -> None:
@@ -214,15 +224,6 @@ def _key(*, make: bool) -> bytes:
 
 def _mac(key: bytes, text: str) -> str:
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-
-
-def _is_signed(file: Path, text: str) -> bool:
-    try:
-        key = _key(make=False)
-    except OSError:
-        return False  # the refusal that follows says what to do
-    wanted = _mac(key, text).encode()
-    return len(key) == KEY_BYTES and any(hmac.compare_digest(each.encode(), wanted) for each in _signatures(file))
 
 
 def _signatures(file: Path) -> list[str]:

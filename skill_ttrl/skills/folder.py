@@ -10,7 +10,7 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.files import LOCK_FILE, acquire_lock, write_atomic
 from skill_ttrl.skills.changes import shown
-from skill_ttrl.trust import SUFFIX, check_links, check_trusted, sign
+from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powers, sign
 
 SCHEMA = 1
 BANK_FILE = "bank.json"
@@ -65,10 +65,14 @@ def check_settings_trusted(path: Path, chosen: Iterable[str]) -> None:
 
 
 def write_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Make the folder a bank with these settings."""
+    """Make the folder a bank with these settings, signed as this user's unless they were another's before."""
+    file = path / BANK_FILE
     content = json.dumps({"schema": SCHEMA, "settings": settings}, indent=2) + "\n"
-    sign(path / BANK_FILE, content, {"skills": settings})
-    write_atomic(path / BANK_FILE, content.encode())
+    before = read_settings(path) if is_bank(path) else {}
+    inherited = {name: value for name, value in settings.items() if name in before and before[name] == value}
+    if not powers({"skills": inherited}) or is_signed(file, file.read_text(encoding="utf-8")):
+        sign(file, content, {"skills": settings})
+    write_atomic(file, content.encode())
 
 
 def take(path: Path) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import TrustError
+from skill_ttrl.errors import ConfigError, TrustError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.read import read_run
 from skill_ttrl.skills.bank import SkillBank
@@ -233,3 +234,20 @@ def test_nothing_is_written_through_a_link_out_of_a_bank(tmp_path: Path) -> None
     with pytest.raises(TrustError, match=r"log\.jsonl is a link"):
         SkillBank.open(tmp_path / "bank")
     SkillBank.open(tmp_path / "bank", read_only=True).close()
+
+
+def test_writing_into_a_foreign_bank_does_not_make_its_settings_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bank"
+    SkillBank(path, embedder="evilmod:E").close()
+    SkillBank.open(path, top_k=3).close()
+    with pytest.raises(ConfigError, match="evilmod"):
+        _ = SkillBank.open(path, read_only=True).retriever  # the user's own
+    become_another(monkeypatch, tmp_path)
+    for obeyed in (nullcontext(), trusting()):
+        with obeyed:
+            SkillBank.open(path, top_k=4).close()
+            SkillBank.open(path, top_k=5).close()
+        with pytest.raises(TrustError, match="evilmod:E"):
+            _ = SkillBank.open(path, read_only=True).retriever
