@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
+from skill_ttrl.errors import SkillBankError
 from skill_ttrl.types import BankUpdate, Group
 
 
@@ -26,11 +27,20 @@ def merged_samples(updates: Iterable[BankUpdate]) -> dict[str, int]:
 
     Args:
         updates: the bank's whole history.
+
+    Raises:
+        SkillBankError: an update says that it brings back a version which is not before it.
     """
     history = {update.version: update for update in updates}
     found: dict[str, int] = {}
     version = max(history, default=0)
     while update := history.get(version):
         found |= dict.fromkeys(update.samples, version)
-        version = version - 1 if update.back_to is None else update.back_to
+        earlier = version - 1 if update.back_to is None else update.back_to
+        if not 0 <= earlier < version:
+            raise SkillBankError(
+                f"The bank's log is damaged: version {version} brings back version {earlier}, which is not before it. Restore "
+                "the file from a copy."
+            )
+        version = earlier
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embed import HashEmbedder, Vectors
 from skill_ttrl.skills.extract import technique
@@ -26,9 +26,10 @@ from skill_ttrl.skills.merge import (
     merge_groups,
     note,
 )
+from skill_ttrl.skills.merged import merged_samples
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Change, Group, Skill, SkillStats, Step, Task, Trajectory
+from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillStats, Step, Task, Trajectory
 
 parse = OutputParser().parse
 
@@ -489,3 +490,10 @@ def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyP
     assert like(["Reduce the base at first"], bank, None, 0.8) == [None]
     monkeypatch.setattr("skill_ttrl.skills.fuse.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
     assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()
+
+
+@pytest.mark.parametrize("back_to", [2, 3, -1])
+def test_a_log_whose_rollback_leads_nowhere_is_damaged(back_to: int) -> None:
+    updates = [BankUpdate(1, (), "merge", samples=("a",)), BankUpdate(2, (), "rollback", back_to=back_to)]
+    with pytest.raises(SkillBankError, match=f"version 2 brings back version {back_to}, which is not before it"):
+        merged_samples(updates)
