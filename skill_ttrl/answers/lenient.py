@@ -28,7 +28,8 @@ _SEPARATOR = re.compile(r"[,;]|(?:\b|(?<=\)))(?:and|or)(?:\b|(?=\())|\\text\s?\{
 _SUBSCRIPT = re.compile(r"_(?:\w|\{\w+\})")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])|≈|\\simeq(?![a-zA-Z])")
 _PERCENT = re.compile(r"\s*\\?(?:%|(?:\\text\s?\{\s*)?(?:percent|percentage|pct)\b\s*\}?)\s*$", re.IGNORECASE)
-_DECIMAL_COMMA = re.compile(r"(-?\d+),(\d+)", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"(?!-?[1-9]\d{0,2},\d{3}\Z)(-?\d+),(\d+)", re.ASCII)
+"""A comma for the point: none that separates thousands (`1,500`)."""
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\d)", re.ASCII)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))", re.ASCII)
 _ATOM = re.compile(r"\b(?:number (-?\d+(?:/\d+)?)|value (-?\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.])")

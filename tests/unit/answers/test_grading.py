@@ -236,3 +236,18 @@ def test_what_is_tried_in_other_words_is_bounded(hostile: str) -> None:
     assert grade_answer(hostile, "4, 7")["score"] == 0.0
     assert grade_answer("4, 7", hostile)["score"] == 0.0
     assert time.perf_counter() - began < 20.0  # each rewriting has the time limit of one answer
+
+
+@pytest.mark.parametrize("grouped", ["1,500", "-2,345", "12,500", "999,999"])
+def test_a_comma_between_thousands_is_no_decimal_comma(grouped: str) -> None:
+    point = grouped.replace(",", ".")
+    for answer, reference in [
+        (point, grouped),
+        (point.rstrip("0"), grouped),
+        (grouped, point),
+        (grouped, point.rstrip("0")),
+    ]:
+        assert grade_answer(answer, reference)["score"] == 0, (answer, reference)
+    assert grade_answer(grouped.replace(",", ""), grouped)["score"] == 1
+    for answer, reference in [("1,5", "1.5"), ("1.25", "1,25"), ("0,125", "0.125"), ("1234,567", "1234.567")]:
+        assert grade_answer(answer, reference)["score"] == 1, (answer, reference)
