@@ -89,7 +89,7 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
 ) -> None:
     began: list[str | None] = []
 
-    def would_run(source: str, overrides: list[str], *_: object) -> None:
+    def would_run(source: str, overrides: list[str], *_: object, **__: object) -> None:
         skills = load_config(source, overrides).skills
         began.append(None if skills is None else skills.bank)
 

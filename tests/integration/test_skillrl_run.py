@@ -246,8 +246,8 @@ def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_p
     assert any("All 24 episodes" in text for text in heard.said)
     assert any("skills were distilled from 24 episodes" in text for text in heard.said)
     assert load_config(tmp_path / "run" / "config.yaml").rl.steps == 1
-    with pytest.raises(RunFolderError, match=r"belongs to another config: rl.steps 1 there, 2 here"):
-        train.run(load_config_text(), tmp_path / "run", resume="auto")
+    with pytest.raises(RunFolderError, match=r"belongs to another config: rl.grad_clip 1.0 there, 2.0 here"):
+        train.run(load_config_text(["rl.steps=1", "rl.grad_clip=2"]), tmp_path / "run", resume="auto")
 
 
 def test_a_run_that_goes_on_imitates_what_it_began_with(tmp_path: Path) -> None:

@@ -154,16 +154,16 @@ def test_what_the_user_sets_is_the_user_s(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_foreign_run_is_shown_without_trust_and_nothing_of_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')")
-    run = run_of(tmp_path / "run", "env.id=evilmod:Evil-v0")
+    (tmp_path / "evil_if_shown.py").write_text("raise SystemExit('imported')")
+    run = run_of(tmp_path / "run", "env.id=evil_if_shown:Evil-v0")
     become_another(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert read_run(run).config.env.id == "evilmod:Evil-v0"
+    assert read_run(run).config.env.id == "evil_if_shown:Evil-v0"
     assert inspect(run).kind == "run"
     assert inspect(run / "config.yaml").kind == "config"
     with RunFolder.open(run) as folder:  # only compared
-        folder.belongs_to(load_config({}, ["env.id=evilmod:Evil-v0"]))
-    assert "evilmod" not in sys.modules
+        folder.belongs_to(load_config({}, ["env.id=evil_if_shown:Evil-v0"]))
+    assert "evil_if_shown" not in sys.modules
 
 
 def test_a_config_that_is_replaced_before_training_is_signed_anew(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.rewards import RewardManager, build_reward
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.stages import train
@@ -93,7 +93,7 @@ def test_an_error_in_a_reward_ends_the_run(tiny_yaml: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = load_config(tiny_yaml, ["phases=[rl]", "rl.steps=1", "rl.reward=own_faults_under_test:broken"])
-    with pytest.raises(RuntimeError, match="the grader is gone"):
+    with pytest.raises(ExtensionError, match="the grader is gone"):
         train.run(config, tmp_path / "run")
     import own_faults_under_test  # type: ignore[import-not-found]
 

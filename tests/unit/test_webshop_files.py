@@ -149,7 +149,7 @@ def test_a_damaged_file_of_products_is_an_error_that_names_it(
     with pytest.raises(EnvError, match=re.escape(said)) as error:
         open_catalogue(folder)
     assert str(error.value).startswith(f"{folder}/items_shuffle.json") and "setup.sh" in str(error.value)
-    assert [path.name for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
+    assert [path.suffix for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(
