@@ -36,6 +36,8 @@ class Measured:
     samples: int
     values: Mapping[str, Mapping[str, float]]
     """By figure, the share of each task in [0, 1], by its id; only figures that every task has."""
+    notes: tuple[str, ...] = ()
+    """Of runs that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> 
         raise DataError(f"Nothing was measured of both {one.path} and {other.path}: figures need true answers.")
     same_place = one.where is None or other.where is None or one.where == other.where
     shared = [task for task in one.values[names[0]] if task in other.values[names[0]]] if same_place else []
-    notes = []
+    notes = [*one.notes, *other.notes]
     counts = len(one.values[names[0]]), len(other.values[names[0]])
     if not shared:
         why = "they share no task" if same_place else f"their tasks are others: {one.where} and {other.where}"
@@ -131,10 +133,15 @@ def measured(path: str | Path) -> Measured:
         raise RunFolderError(
             f"{path} is no run, no folder of runs, and no folder of `skillttrl evaluate --output`: nothing to compare."
         )
+    ended = [run for run in runs if run.label == "after"]
+    left_out = [run.path for run in runs if run not in ended] if ended else []
+    runs = ended or runs
+    notes = [f"Left out, their training has not ended: {', '.join(left_out)}."] if left_out else []
+    notes += [note for run in runs for note in run.notes]
     places = sorted({str(run.where) for run in runs})
     if len(places) > 1:
         raise RunFolderError(f"The runs in {path} were measured on different tasks: {', '.join(places)}.")
-    return Measured(str(path), f"mean of {len(runs)} runs", runs[0].where, runs[0].samples, _means(runs))
+    return Measured(str(path), f"mean of {len(runs)} runs", runs[0].where, runs[0].samples, _means(runs), tuple(notes))
 
 
 def _of_run(path: Path) -> Measured:
@@ -148,7 +155,9 @@ def _of_run(path: Path) -> Measured:
     asked = {} if source is None else {"path": source.path, "revision": source.revision}
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
     where = json.dumps([config.env.id, kwargs, asked, found["split"]], sort_keys=True, default=str)
-    return Measured(str(path), found["label"], where, found["samples"], _values(found["results"]))
+    note = f"The training of {path} has not ended: its evaluation before it is compared."
+    notes = (note,) if found["label"] == "before" else ()
+    return Measured(str(path), found["label"], where, found["samples"], _values(found["results"]), notes)
 
 
 def _of_evaluation(file: Path) -> Measured:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.files import explaining, write_atomic
+from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.read import read_run
 from skill_ttrl.runs.report import Summary, read_summary, summary_rows
 from skill_ttrl.runs.statistics import Interval, repeats_interval
+from skill_ttrl.stages.env_defaults import with_env_defaults
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
@@ -68,7 +71,7 @@ def run_seeds(
         config: what to do; its own seed is not looked at.
         output: folder of the runs; new, or one of the same seeds with `resume`.
         seeds: which, each once.
-        resume: "auto" goes on: seeds that have ended are left as they are. See `stages.train.run`.
+        resume: "auto" goes on: seeds that have ended under these very settings are left as they are. See `stages.train.run`.
         progress: makes what is told of each run, from its folder.
         source: text of the config file, kept with each run.
 
@@ -85,9 +88,9 @@ def run_seeds(
     _begin(output, config.name, seeds, resume)
     for seed in seeds:
         folder = output / f"seed-{seed}"
-        if resume is not None and (folder / "summary.json").is_file():
-            continue
         mine = config.model_copy(update={"seed": seed}, deep=True)
+        if resume is not None and _has_ended(folder, mine):
+            continue
         run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
     return read_seeds(output)
 
@@ -139,6 +142,13 @@ def _together(rows: Sequence[dict[str, float | None]], confidence: float) -> dic
             interval = repeats_interval(values, confidence=confidence)
             found[label] = OverSeeds(fmean(values), spread, interval, tuple(values))
     return found
+
+
+def _has_ended(folder: Path, config: SkillTTRLConfig) -> bool:
+    """Tell whether nothing is left to do: other settings lengthen the run or are refused, as they are without `--seeds`."""
+    if not (folder / "summary.json").is_file():
+        return False
+    return not config_differences(read_run(folder).config, with_env_defaults(config))
 
 
 def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:

@@ -18,6 +18,11 @@ def test_seeds_are_run_resumed_listed_compared_and_inspected(tiny_yaml: Path, tm
     before = (folder / "seed-0" / "summary.json").stat().st_mtime_ns
     assert skillttrl(*command, "--resume", "auto").code == 0
     assert (folder / "seed-0" / "summary.json").stat().st_mtime_ns == before, "what has ended is left as it is"
+    refused(
+        skillttrl(*command, "--resume", "auto", "--set", "rl.learning_rate=1"),
+        4,
+        "rl.learning_rate 0.001 there, 1.0 here",
+    )
     refused(skillttrl("train", tiny_yaml, "--seeds", "a", "-o", tmp_path / "x"), 2, "such as 0,1,2")
     refused(skillttrl("train", tiny_yaml, "--seeds", "0", "--seed", "1"), 2, "give one of them")
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.statistics import paired_difference, repeats_interval, unpaired_difference
 from skill_ttrl.stages.compare import Measured, compare, compare_two
 from skill_ttrl.stages.run_list import list_runs
@@ -42,6 +44,27 @@ def test_what_is_not_paired_is_said_to_be_so(other: Measured, why: str) -> None:
     assert (change.difference, *change.interval) == unpaired_difference([0.25, 0.5, 1.0], [0.5, 1.0])
 
 
+def run_with(path: Path, **accuracy: float) -> Path:
+    """A run folder with these evaluations of one task, by label."""
+    with RunFolder.create(path, SkillTTRLConfig(name="t")) as folder:
+        for label, share in accuracy.items():
+            result = {"task": "a", "correct": int(4 * share), "samples": 4}
+            line = {"label": label, "split": "test", "samples": 4, "results": [result]}
+            folder.append_jsonl("evaluations.jsonl", [json.dumps(line)])
+    return path
+
+
+def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
+    run_with(tmp_path / "seeds" / "seed-0", before=0.0, after=1.0)
+    young = run_with(tmp_path / "seeds" / "seed-1", before=0.0)
+    ended = run_with(tmp_path / "ended", before=0.5, after=0.5)
+    (found,) = compare([ended, tmp_path / "seeds"])
+    assert found.figures["accuracy"].other == 1.0 and f"has not ended: {young}" in found.notes[0]
+    (found,) = compare([ended, young])
+    assert found.figures["accuracy"].other == 0.0 and f"The training of {young} has not ended" in found.notes[0]
+    assert compare([ended, ended])[0].notes == []
+
+
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least two"):
         compare([tmp_path])
@@ -64,8 +87,6 @@ def test_the_interval_over_repetitions_is_students() -> None:
 
 
 def test_seeds_that_cannot_be(tmp_path: Path) -> None:
-    from skill_ttrl.config import SkillTTRLConfig
-
     config = SkillTTRLConfig(name="t")
     with pytest.raises(ConfigError, match="each seed once"):
         run_seeds(config, tmp_path, [0, 0])
