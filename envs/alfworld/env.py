@@ -102,6 +102,8 @@ class ALFWorldEnv(TextEnv):
         checked = ("engine", "max_steps", "reward", "strict", "render_mode")
         _check(**{name: value for name, value in others.items() if name in checked})
         engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
+        if engine == "official":
+            load_packages()  # where they are missing this is said before thousands of games are read
         open_games(data, split, strict=others.get("strict") is True, engine=engine, progress=progress)
 
     def tasks(self, split: str | None = None) -> list[Task]:

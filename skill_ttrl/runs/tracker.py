@@ -62,11 +62,8 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     """
     if kind == "none":
         return None
-    if kind not in _TRACKERS:
-        raise ConfigError(f"Unknown tracker {kind!r}.{did_you_mean(kind, ['none', *_TRACKERS])}")
-    class_name, package = _TRACKERS[kind]
-    if importlib.util.find_spec(package) is None:
-        raise _missing(kind)
+    check_tracker(kind)
+    class_name, _ = _TRACKERS[kind]
     place = folder.tracker.resolve()
     place.mkdir(exist_ok=True)
     _keep_local(str(place))
@@ -81,6 +78,21 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     inner.start()
     inner.store_init_configuration(dict(_flat(config)))
     return RunTracker(kind, inner)
+
+
+def check_tracker(kind: str) -> None:
+    """Refuse a tracker that cannot be had here, without importing it; see `open_tracker`.
+
+    Raises:
+        ConfigError: no tracker has this name.
+        MissingDependencyError: its package is not installed.
+    """
+    if kind == "none":
+        return
+    if kind not in _TRACKERS:
+        raise ConfigError(f"Unknown tracker {kind!r}.{did_you_mean(kind, ['none', *_TRACKERS])}")
+    if importlib.util.find_spec(_TRACKERS[kind][1]) is None:
+        raise _missing(kind)
 
 
 def _missing(kind: str) -> MissingDependencyError:

@@ -16,6 +16,7 @@ until no skill outside what it named can belong to the first k.
 
 from __future__ import annotations
 
+import importlib.util
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.skills.embed import DEFAULT_MODEL, EMBED_CHARS, Embedder, make_embedder, words_of
 from skill_ttrl.skills.index import ChromaIndex, MemoryIndex, VectorIndex
@@ -104,6 +106,22 @@ def make_retriever(
         return Retriever(mode, made, MemoryIndex(), min_score=min_score)
     chroma = ChromaIndex(made.name, folder=None if chroma_server else folder, server=chroma_server)
     return Retriever(mode, made, chroma, min_score=min_score)
+
+
+def check_packages(skills: SkillsConfig) -> None:
+    """Refuse skills that cannot be found for want of a package, without importing it.
+
+    Raises:
+        MissingDependencyError: one is not installed.
+    """
+    asks = skills.retrieval != "template" or skills.max_retrievals > 0
+    wanted = ["bm25s"] if skills.retrieval != "embedding" and asks else []
+    if skills.embeds:
+        wanted += ["chromadb"] * (skills.index == "chroma")
+        wanted += ["sentence_transformers"] * (skills.embedder == "sentence-transformers")
+    for name in wanted:
+        if importlib.util.find_spec(name) is None:
+            raise MissingDependencyError.for_extra(f"The skill bank ({name})", "skills")
 
 
 class Retriever:

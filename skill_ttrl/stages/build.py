@@ -181,7 +181,7 @@ def build(
         evaluated = source_tasks(
             config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress
         )
-    _refuse_cut_series(config, [*train, *evaluated])
+    refuse_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
@@ -193,7 +193,7 @@ def build(
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
             evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-            warnings = _leaks(config, train, evaluated)
+            warnings = leaks(config, train, evaluated)
         else:
             evaluated = train
     except BaseException:
@@ -240,7 +240,7 @@ def build_to_measure(
     env_id = resolve_env(config.env.id)
     check_controls(config)
     every = [task for tasks in problems.values() for task in tasks]
-    _refuse_cut_series(config, every)
+    refuse_cut_series(config, every)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
     warn_unlisted(config, lists_actions(envs.take(1)[0], every, config.seed), progress)
@@ -347,9 +347,10 @@ def evaluation_split(config: SkillTTRLConfig) -> str:
     return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
 
 
-def _refuse_cut_series(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
-    """An episode that ends before its last problem would have the answer to another one judged."""
-    longest = max(1 + len(task.options.get("then", ())) if task.env_id == MATH_ENV_ID else 1 for task in tasks)
+def refuse_cut_series(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
+    """Raise `ConfigError` where an episode would end before its last problem: the answer to another one would be judged."""
+    series = (1 + len(task.options.get("then", ())) for task in tasks if task.env_id == MATH_ENV_ID)
+    longest = max(series, default=1)
     if longest > config.agent.max_turns:
         raise ConfigError(
             f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
@@ -432,7 +433,7 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
     return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieve_k - 1)
 
 
-def _leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
+def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
     """What is to be reported where held-out tasks are learned from: by this run, or by the one that its weights are from.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.stages import version_sets
 from skill_ttrl.stages.doctor_backends import context_checks, endpoint_checks, memory_checks, vllm_checks
@@ -129,13 +129,14 @@ def _skills(config: SkillTTRLConfig) -> list[Check]:
     checks = tried("skill bank", begun)
     if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
         checks += tried("embedder", embedder)
-    asks = skills.retrieval != "template" or skills.max_retrievals > 0
-    packages = ["bm25s"] if skills.retrieval != "embedding" and asks else []
-    packages += ["chromadb"] if skills.index == "chroma" and skills.embeds else []
-    for name in packages:
-        if installed_version(name) is None:
-            checks.append(Check("skills", "fail", f"{name} is not installed", "pip install 'skill-ttrl[skills]'"))
-    return checks
+    return checks + tried("skill packages", lambda: _skill_packages(skills))
+
+
+def _skill_packages(skills: SkillsConfig) -> list[Check]:
+    from skill_ttrl.skills.retrieval import check_packages
+
+    check_packages(skills)
+    return []
 
 
 def _read_model(config: SkillTTRLConfig) -> tuple[Any | None, Check]:

@@ -11,10 +11,15 @@ from pathlib import Path
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.llm.client import make_client
 from skill_ttrl.llm.usage import Ledger
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.runs.progress import Progress
+from skill_ttrl.skills.asking import OPENAI
+from skill_ttrl.skills.embed_openai import with_endpoint
+from skill_ttrl.skills.extractor import make_extractor
+from skill_ttrl.skills.merger import make_merger
 from skill_ttrl.skills.teacher import make_teacher
 from skill_ttrl.stages.bank import RunBank, models_of
 from skill_ttrl.stages.build import evaluation_split, source_tasks, training_tasks
@@ -22,6 +27,7 @@ from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, told_episodes
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
+from skill_ttrl.stages.subject import is_remote
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder."""
@@ -53,13 +59,45 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
     train = training_tasks(config, env_id, config.data.train, progress)
     if config.data.eval is not None or config.data.train is None:
         source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
-    models = models_of(config)
-    if "distill" in config.phases:
-        make_teacher(config.distill.teacher, models=models)
+    check_models(config)
+    refuse_untold(config)
     if "rl" in config.phases:
         check_enough(config, len(train))
-        if config.evolve is not None:
-            make_teacher(config.evolve.teacher, models=models)
+
+
+def check_models(config: SkillTTRLConfig) -> None:
+    """Look whether the language models that a run asks can be asked: their endpoints, keys and packages. Nothing is sent.
+
+    Raises:
+        ConfigError, MissingDependencyError: what is missing.
+    """
+    models, skills = models_of(config), config.skills
+    if "collect" in config.phases and is_remote(config.collect.agent):
+        make_client(config.endpoints, "policy").shut()
+    if "distill" in config.phases:
+        make_teacher(config.distill.teacher, models=models)
+    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == OPENAI:
+        models.asking("teacher")
+    if skills is not None and skills.embeds and skills.embedder == OPENAI:
+        with_endpoint(config)
+        make_client(config.endpoints, "embeddings").shut()
+    if "rl" not in config.phases:
+        return
+    if config.evolve is not None:
+        make_teacher(config.evolve.teacher, models=models)
+    if skills is not None and skills.update == "merge":
+        make_merger(skills.merger, models=models)
+        if skills.extract:
+            make_extractor(skills.extractor, models=models)
+
+
+def refuse_untold(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where skills are to be distilled from episodes that nothing names."""
+    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
+        raise ConfigError(
+            "The phase distill needs episodes: put the phase collect before it, or name a file of them in "
+            "demonstrations.trajectories."
+        )
 
 
 def check_enough(config: SkillTTRLConfig, tasks: int) -> None:
@@ -104,7 +142,7 @@ def gather(
     if not begun and {*config.phases} & {*GATHERING}:
         check_before(config, progress)
     if not begun and "distill" in config.phases and "collect" not in config.phases and path is not None:
-        warnings += _leaks(config, Path(path))
+        warnings += episode_leaks(config, path)
     if "collect" in config.phases:
         path = str(folder.path / COLLECTED)
         if not begun:
@@ -113,11 +151,7 @@ def gather(
                 _collect(Path(path), config, progress)
             spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases and not begun:
-        if path is None:
-            raise ConfigError(
-                "The phase distill needs episodes: put the phase collect before it, or name a file of them in "
-                "demonstrations.trajectories."
-            )
+        assert path is not None  # see `refuse_untold`
         assert bank is not None  # the config's own check
         began = time.perf_counter()
         with ledger.phase("distill"):
@@ -134,7 +168,7 @@ def gather(
     return config.model_copy(update={"demonstrations": demonstrations}), spent
 
 
-def _leaks(config: SkillTTRLConfig, path: Path) -> list[str]:
+def episode_leaks(config: SkillTTRLConfig, path: str | Path) -> list[str]:
     """What is to be reported where skills would come from episodes of held-out tasks.
 
     Raises:

@@ -203,6 +203,27 @@ def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
     return [f"Leak: {found} The figures are not of unseen tasks (data.leak=report)."]
 
 
+def demonstration_leaks(
+    config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool
+) -> list[str]:
+    """What is to be reported where tasks that are measured on are imitated.
+
+    Args:
+        config: names the environment, and says what becomes of a leak.
+        measured: tasks of the evaluation.
+        seen: what is imitated.
+        what: where `seen` is from, for the message.
+        transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
+
+    Raises:
+        DataError: held-out tasks are imitated, and that is not to be reported but refused.
+    """
+    found = leaked(config, measured, seen, what)
+    if found is not None and transductive:
+        return [f"{found} They are training tasks, but not without labels: their answers are learned."]
+    return settle(config, found)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)

@@ -6,21 +6,21 @@ what is usual (`USUAL`), and say how the speed is known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.player import player_names
-from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, SourceConfig, verified_note
-from skill_ttrl.envs.math.tasks import load_tasks
-from skill_ttrl.errors import ModelError, SkillTTRLError
+from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
+from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.known_models import published_config
 from skill_ttrl.llm.model_config import load_model_config
 from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
-from skill_ttrl.stages.ballots import check_vote
-from skill_ttrl.stages.build import refuse_unready
+from skill_ttrl.stages.doctor_backends import context_checks
 from skill_ttrl.stages.env_defaults import with_env_defaults
-from skill_ttrl.stages.gather import check_enough, learning_phases
+from skill_ttrl.stages.preflight import Preflight, look_before
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
@@ -79,7 +79,7 @@ class Plan:
     obstacles: list[str] = field(default_factory=list)
     """Why a run of it would not start, or not end; empty: it would."""
     exit_code: int = 0
-    """With which `skillttrl train` would refuse it; 0: it would not, as far as can be seen without playing."""
+    """With which `skillttrl train` would refuse it, or 5 where memory is too small; 0: it would not, as far as can be seen here."""
 
 
 def plan(config: SkillTTRLConfig) -> Plan:
@@ -88,8 +88,9 @@ def plan(config: SkillTTRLConfig) -> Plan:
     Raises:
         ModelError: the model's config can be had nowhere.
     """
-    config = with_env_defaults(config)
-    assumptions: list[str] = []
+    stated, assumptions = config, list[str]()
+    with suppress(SkillTTRLError):  # such an environment is among the refusals
+        config = with_env_defaults(config)
     model_config = _model_config(config, assumptions)
     device = _device(config, assumptions)
     memory = estimate_memory(
@@ -100,18 +101,13 @@ def plan(config: SkillTTRLConfig) -> Plan:
         total=None if device is None else int(device.memory),
     )
     speed = _speed(config, model_config, device, memory, assumptions)
-    refusal, evaluated = _looked_at(config)
+    found = look_before(stated)
+    assumptions += found.notes
     phases = [
-        _timed(each, speed, config)
-        for each in (_phase(name, config, evaluated) for name in (*config.phases, "evaluate"))
+        _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]
     available = _available(device)
-    obstacles = [] if refusal is None else [str(refusal).rstrip(".")]
-    if memory.peak > available:
-        obstacles.append(
-            f"it needs {memory.peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters "
-            "(model.lora), gradient checkpointing, a smaller micro-batch, or a smaller model"
-        )
+    refusals = [*found.refusals, *_too_large(config, model_config, memory.peak, available)]
     if config.verified is not None and not (note := verified_note(config)).startswith("never"):
         assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
@@ -134,42 +130,31 @@ def plan(config: SkillTTRLConfig) -> Plan:
         _sum([each.usual_hours for each in phases]),
         _sum([each.cost for each in phases]),
         assumptions,
-        obstacles,
-        0 if refusal is None else refusal.exit_code,
+        [str(each).rstrip(".") for each in refusals],
+        refusals[0].exit_code if refusals else 0,
     )
 
 
-def _looked_at(config: SkillTTRLConfig) -> tuple[SkillTTRLError | None, int | None]:
-    """Why a run would be refused at once (None: it would not), and the number of tasks that are measured on (None: not known)."""
-    try:
-        refuse_unready(config)
-        learning_phases(config)
-        if "rl" in config.phases:
-            check_vote(config)
-        train = _tasks_of(config.data.train, "train")
-        if "rl" in config.phases and train is not None:
-            check_enough(config, train)
-        evaluated = train if config.data.eval is None else _tasks_of(config.data.eval, "test")
-    except SkillTTRLError as error:
-        return error, config.env.eval_tasks
-    return None, evaluated if config.data.train is not None or config.data.eval is not None else config.env.eval_tasks
+def _too_large(config: SkillTTRLConfig, model_config: Any, peak: int, available: int) -> Iterator[SkillTTRLError]:
+    """Prompts that the model has no positions for, and `peak` bytes where the device has fewer."""
+    for check in context_checks(config, model_config):
+        if check.status == "fail":
+            yield ConfigError(f"{check.found}. {check.advice}")
+    if peak > available:
+        yield ModelError(
+            f"it needs {peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters (model.lora), "
+            "gradient checkpointing, a smaller micro-batch, or a smaller model"
+        )
 
 
-def _tasks_of(source: SourceConfig | None, split: str) -> int | None:
-    """Tasks of a file or a family; None of a data set on the hub, which is not fetched for a plan, and where there is none."""
-    if source is None or source.path.startswith("hf:"):
-        return None
-    return len(load_tasks(source, split=split))
-
-
-def _phase(name: str, config: SkillTTRLConfig, evaluated: int | None) -> PhasePlan:
-    """The tokens of one phase; `evaluated` tasks are measured on."""
+def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
+    """The tokens of one phase; `found` knows how many tasks there are."""
     if name == "collect":
         collect = config.collect
-        count = collect.episodes or (config.env.train_tasks or 0) * collect.tries
-        found = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
+        count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.tries
+        each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
         batches = -(-count // config.rollout.max_batch_size)
-        return found if _is_player(collect.agent) else _sampled(found, count, batches, config)
+        return each if _is_player(collect.agent) else _sampled(each, count, batches, config)
     if name == "distill":
         asked = TYPES + 2 if config.distill.teacher == "openai" else 0
         return PhasePlan(
@@ -181,23 +166,21 @@ def _phase(name: str, config: SkillTTRLConfig, evaluated: int | None) -> PhasePl
     if name == "sft":
         sft = config.sft
         examples = sft.steps * sft.batch_size
-        found = PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
+        each = PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
         if sft.data is not None or config.demonstrations.thought != OPENAI:
-            return found
+            return each
         # Without `demonstrations.examples` every step is imitated: then as many as are learnt from is the best that is known.
         asked = config.demonstrations.examples or examples
         cost = _cost(asked, _prompt(config), config.endpoints.teacher, answer=THOUGHT)
-        return replace(found, what=f"{found.what}, thoughts by {OPENAI}", requests=asked, cost=cost)
+        return replace(each, what=f"{each.what}, thoughts by {OPENAI}", requests=asked, cost=cost)
     if name == "evaluate":
         trained = {"rl", "vote_sft"} & {*config.phases}
         between = (config.rl.steps - 1) // config.rl.validate_every if trained and config.rl.validate_every else 0
         bank_off = len(trained) if config.skills is not None and config.skills.use else 0
         times = 1 + len(trained) + between + bank_off
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
-        tasks = evaluated or 0
-        what = (
-            f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks (their number is not known here)"
-        )
+        tasks = found.evaluated or config.env.eval_tasks or 0
+        what = f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks"
         return _sampled(PhasePlan(name, what), times * tasks * tries, times * tries, config)
     return _reinforce(name, config)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.config import SFTConfig
+from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.envs.math.families import Demonstration, Told, Written
 from skill_ttrl.envs.math.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
@@ -30,8 +30,8 @@ from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, cover
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.leak import (
     Seen,
+    demonstration_leaks,
     foreign_splits,
-    leaked,
     seen_prompts,
     seen_tasks,
     settle,
@@ -132,7 +132,8 @@ def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progres
     if not demonstrations:
         raise DataError(f"{config.data.path} holds no demonstrations.")
     prompts = seen_prompts(shown.prompt for shown in demonstrations)
-    _look_for_leaks(bench, prompts, f"sft.data ({config.data.path})", begun)
+    if not begun:
+        bench.warnings += _leaks(bench, prompts, f"sft.data ({config.data.path})")
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
     noisy = _encode(bench, demonstrations)
@@ -158,17 +159,13 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
         DataError: they cannot be read, or there is nothing to imitate.
     """
     config = bench.config.demonstrations
-    if config.trajectories is None:
-        raise ConfigError(
-            "The sft phase needs something to imitate: put the phase collect before it, name a file of episodes in "
-            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
-        )
-    episodes, agent = list(read_episodes(config.trajectories, progress)), bench.acting()
+    path = imitated_file(bench.config)
+    episodes, agent = list(read_episodes(path, progress)), bench.acting()
     tagged = bench.config.agent.projection != "none"
-    what = f"demonstrations.trajectories ({config.trajectories})"
+    what = f"demonstrations.trajectories ({path})"
     foreign = foreign_splits(episodes, training_splits(bench.config), what)
     bench.warnings += settle(bench.config, foreign)
-    _look_for_leaks(bench, seen_tasks(episode.task for episode in episodes), what, False)
+    bench.warnings += _leaks(bench, seen_tasks(episode.task for episode in episodes), what)
     shown = list(demonstrate(episodes, agent, config, bench.config.seed))
     if config.thought == OPENAI:
         shown = with_thoughts(shown, models_of(bench.config).asking("teacher"), progress)
@@ -183,19 +180,22 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
     return encoded
 
 
-def _look_for_leaks(bench: Workbench, seen: Seen, what: str, begun: bool) -> None:
-    """Held-out tasks must not be imitated. Where a run is measured on its training tasks, that they are imitated is only said.
+def _leaks(bench: Workbench, seen: Seen, what: str) -> list[str]:
+    return demonstration_leaks(bench.config, bench.eval_tasks, seen, what, transductive=bench.transductive)
+
+
+def imitated_file(config: SkillTTRLConfig) -> str:
+    """The file of episodes that a run imitates.
 
     Raises:
-        DataError: held-out tasks are imitated, and that is not to be reported but refused.
+        ConfigError: none is named.
     """
-    if begun:
-        return
-    found = leaked(bench.config, bench.eval_tasks, seen, what)
-    if found is not None and bench.transductive:
-        bench.warnings.append(f"{found} They are training tasks, but not without labels: their answers are learned.")
-    else:
-        bench.warnings += settle(bench.config, found)
+    if config.demonstrations.trajectories is None:
+        raise ConfigError(
+            "The sft phase needs something to imitate: put the phase collect before it, name a file of episodes in "
+            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
+        )
+    return config.demonstrations.trajectories
 
 
 def encode_kept(bench: Workbench, path: Path) -> list[EncodedDemonstration]:
