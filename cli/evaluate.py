@@ -157,14 +157,14 @@ def evaluate(
 
 
 def _configured(config: str, overrides: Sequence[str], env: str | None, data: Sequence[str] | None) -> SkillTTRLConfig:
-    """The config whose evaluation tasks a player plays; another environment than its own brings its own arguments."""
+    """The config whose evaluation tasks a player plays; another environment than its own brings its own arguments and tasks."""
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
 
     own = load_config(config).env.id
     asked = [] if env is None else [f"env.id={env}"]
     if env is not None and resolve_env(own) != resolve_env(env):
-        asked.append("env.kwargs={}")
+        asked += ["env.kwargs={}", "data.train=null", "data.eval=null"]
     return load_config(config, [*asked, *overrides, *([f"env.kwargs.data={json.dumps(data[0])}"] if data else [])])
 
 

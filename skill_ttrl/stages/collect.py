@@ -116,10 +116,16 @@ def run_as_configured(
         progress: see `run`.
 
     Raises:
-        ConfigError: the order of the actions depends on the skills of a bank, which only the policy's own evaluation knows.
+        ConfigError: the config is measured on tasks of files or families, which an agent does not play; or the order of the actions
+            depends on the skills of a bank, which only the policy's own evaluation knows.
         SkillTTRLError: as for `run`.
     """
-    env = config.env
+    env, source = config.env, config.data.eval or config.data.train
+    if source is not None:
+        raise ConfigError(
+            f"This config is measured on {source.path}, but an agent plays the environment's own tasks, which are others. With --env "
+            "instead of --config it plays those; to play them with these prompts: --set data.train=null --set data.eval=null."
+        )
     bank = config.skills is not None and config.skills.use and config.skills.bank is not None
     if agent == FIRST and config.agent.order == "words" and bank:
         raise ConfigError(

@@ -161,3 +161,9 @@ def test_an_order_that_depends_on_a_bank_is_not_guessed() -> None:
     }
     with pytest.raises(ConfigError, match="skills of the bank decide"):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
+
+
+def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
+    content = {"env": {"id": "math"}, "data": {"train": {"path": "family:add"}}}
+    with pytest.raises(ConfigError, match="is measured on family:add, but an agent plays the environment's own tasks"):
+        run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
