@@ -99,7 +99,7 @@ def play_episode(
 
 
 def failure(raised: BaseException) -> str:
-    """What foreign code raised, as an episode's `error`.
+    """The exception of foreign code as an episode's `error`.
 
     Raises:
         KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.

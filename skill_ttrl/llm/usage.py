@@ -26,7 +26,7 @@ from skill_ttrl.runs.report import cost_text
 
 USAGE = "usage.jsonl"
 ANSWERS = "answers.jsonl"
-"""Beside it: answers that no finished piece of work holds yet (`PaidAnswers`)."""
+"""In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """What a run is told whose budget is spent."""
 RAISE = "Raise the budget before."
@@ -259,7 +259,7 @@ def usage_report(parts: Mapping[tuple[str, str], Totals]) -> dict[str, Any]:
 
 
 def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
-    """What an answer costs by the config's prices; None where it has none. No tokens cost nothing."""
+    """The cost of an answer by the config's prices; None where it has none. No tokens cost nothing."""
     if not config.priced:
         return None if tokens.prompt or tokens.answer else 0.0
     price_in, price_out = config.price_in or 0.0, config.price_out or 0.0
@@ -277,7 +277,7 @@ def current_ledger() -> Ledger:
 def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
     """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
 
-    Answers are saved beside it until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
+    Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
     there. It holds for the whole process, all its threads included. The file begins with the first request.
 
     Raises:

@@ -211,7 +211,7 @@ class RunFolder:
         return {name: self._hash(name, size).hexdigest() for name, size in sizes.items() if size}
 
     def damage(self, sizes: Mapping[str, int], digests: Mapping[str, str]) -> str | None:
-        """What is wrong with the append files, which had these lengths and digests once; None: their beginnings are as they were."""
+        """Describe the damage to the append files, which had these lengths and digests once; None: their beginnings are as they were."""
         found = self.sizes()
         for name, size in sizes.items():
             if found.get(name, 0) < size:

@@ -12,7 +12,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 FAILURES = (Exception, SystemExit, KeyboardInterrupt)
-"""What foreign code, such as an environment or a player, may raise of its own; see `pass_signals`."""
+"""Exceptions that foreign code, such as an environment or a player, may raise of its own; see `pass_signals`."""
 
 
 class Interrupted(BaseException):
@@ -89,7 +89,7 @@ def pass_signals(raised: BaseException) -> None:
 
 
 def _raised_by_signal(error: KeyboardInterrupt) -> bool:
-    """Whether the user's Ctrl-C raised it, and not code that is called here: foreign code may raise what it likes.
+    """Tell whether the user's Ctrl-C raised it, and not code that is called here: foreign code may raise what it likes.
 
     Handlers run in the main thread only, and one that is written in Python is the innermost frame of what it raises. Python's own
     default handler leaves no frame: while it is installed, every `KeyboardInterrupt` counts as the user's.

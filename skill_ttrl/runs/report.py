@@ -117,7 +117,7 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     """What the run warned of, in its words."""
     stopped: str | None = None
-    """What ended the training early: a stopping rule and after how many steps, or updates that were all left out because loss or
+    """The reason why training ended early: a stopping rule and after how many steps, or updates that were all left out because loss or
     gradient was not finite. None where all steps were done."""
     usage: dict[str, Any] = field(default_factory=dict)
     """Requests, tokens and cost of models behind addresses, and under `by` those of each phase and role; empty where none was
@@ -216,7 +216,7 @@ def change_lines(summary: Summary) -> list[str]:
 
 
 def vote_line(summary: Summary) -> str | None:
-    """What the training's votes were like, over all steps and in the last; None where none were held."""
+    """Describe the training's votes, over all steps and in the last; None where none were held."""
     if summary.mean_agreement is None or summary.agreement is None:
         return None
     text = f"Votes, mean over {summary.vote_steps} steps (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
@@ -229,7 +229,7 @@ def vote_line(summary: Summary) -> str | None:
 
 
 def skill_lines(summary: Summary) -> list[str]:
-    """What the votes are without the bank, and which skills the rollouts were given."""
+    """Lines on the votes without the bank, and on the skills that the rollouts were given."""
     lines, votes = [], summary.bank_votes
     if votes:
         text = f"Votes with the skill bank (without it): agreement {votes['agreement']:.3f} ({votes['agreement_bank_off']:.3f})"

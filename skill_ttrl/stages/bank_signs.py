@@ -1,4 +1,4 @@
-"""What a run's votes would be without its skill bank: the control for a bank that makes all samples agree on what it says."""
+"""A run's votes without its skill bank: the control for a bank that makes all samples agree on what it says."""
 
 from __future__ import annotations
 

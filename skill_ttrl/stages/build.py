@@ -55,7 +55,7 @@ class Parts:
     """What it takes to put questions to a policy."""
 
     accelerator: Accelerator | None
-    """Where weights compute; None of a model behind an address."""
+    """Where weights compute; None of a remote model."""
     context: BackendContext
     """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
     backend: Backend

@@ -201,7 +201,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 
 
 def _made_with(prompts: AgentConfig | None) -> dict[str, Any]:
-    """What of a policy's prompts decides an episode of a player."""
+    """The settings of a policy's prompts that decide an episode of a player."""
     return {} if prompts is None else {"prompts": prompts.model_dump(mode="json", include=_LISTING)}
 
 

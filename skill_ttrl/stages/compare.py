@@ -1,4 +1,4 @@
-"""`skillttrl compare`: what one policy is worth beside another, task by task where they were measured on the same tasks.
+"""`skillttrl compare`: the difference between policies, task by task where they were measured on the same tasks.
 
 What is compared: runs (their last evaluation), folders of runs under several seeds (each task's mean over them), and folders that
 `skillttrl evaluate --output` has written.
@@ -21,12 +21,12 @@ from skill_ttrl.stages.run_list import runs_in
 
 EVALUATION = "evaluation.json"
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
-"""What is compared, and how a table calls it; {} is the number of samples."""
+"""The figures that are compared, and their names in a table; {} is the number of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one of the compared, task by task."""
+    """One of the compared, task by task."""
 
     path: str
     label: str

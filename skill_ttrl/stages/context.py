@@ -44,7 +44,7 @@ class Workbench:
 
     config: SkillTTRLConfig
     computes: Accelerator | None
-    """Where weights compute; None of a model behind an address."""
+    """Where weights compute; None of a remote model."""
     learns: Policy | None
     """The policy whose weights change; None where it is only measured: the sampler may live elsewhere."""
     backend: Backend
@@ -60,7 +60,7 @@ class Workbench:
     bank: RunBank | None = None
     """The skill bank; None where the config has no skills."""
     warnings: list[str] = field(default_factory=list)
-    """What the summary of a run has to say of how it was made: held-out tasks that are learned from."""
+    """Lines for the summary on how the run was made: held-out tasks that are learned from."""
     told: Callable[[Trajectory], None] = lambda trajectory: None
     """Told of every episode as it ends, where `play` is given nobody else."""
 
@@ -83,7 +83,7 @@ class Workbench:
             ConfigError: there are no weights here.
         """
         if self.computes is None:
-            raise ConfigError("This policy is behind an address: there are no weights to train here.")
+            raise ConfigError("This policy is a remote model: there are no weights to train here.")
         return self.computes
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def join(parts: Iterable[Controls]) -> Controls:
 
 
 def applies(config: EvalConfig, tasks: Sequence[Task]) -> bool:
-    """Whether controls are asked for, and the environment judges the tasks: they have no true answers."""
+    """Tell whether controls are asked for, and the environment judges the tasks: they have no true answers."""
     return bool(config.controls and tasks) and all(task.reference is None for task in tasks)
 
 
@@ -107,7 +107,7 @@ def _player(name: str, config: SkillTTRLConfig, agent: ConversationAgent | Skill
 
 
 def lists_actions(env: TextEnvironment, tasks: Sequence[Task], seed: int) -> bool:
-    """Whether the environment lists actions, by one step of the first task that can be played."""
+    """Tell whether the environment lists actions, by one step of the first task that can be played."""
     for task in tasks:
         played = play_episode(env, task, ConstantPlayer("look"), seed=seed, max_steps=1)
         if played.steps:

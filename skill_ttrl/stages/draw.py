@@ -41,7 +41,7 @@ KEPT = ("seed", "env", "agent", "skills", "runtime")
 """Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 
 CONTROLS = "controls.json"
-"""What scripted agents did with the problems of a folder."""
+"""The file with the episodes of scripted agents on the problems of a folder."""
 DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
 """Fields of an endpoint that samples depend on."""
 

@@ -1,4 +1,4 @@
-"""What a config that is silent gets in an environment (`TextEnv.config_defaults`): prompts, action parser, turns, reward."""
+"""Defaults that an environment gives a silent config (`TextEnv.config_defaults`): prompts, action parser, turns, reward."""
 
 from __future__ import annotations
 

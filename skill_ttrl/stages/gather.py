@@ -169,7 +169,7 @@ def gather(
 
 
 def episode_leaks(config: SkillTTRLConfig, path: str | Path) -> list[str]:
-    """What is to be reported where skills would come from episodes of held-out tasks.
+    """Lines to report where skills would come from episodes of held-out tasks.
 
     Raises:
         DataError: they would, and that is not to be reported but refused.

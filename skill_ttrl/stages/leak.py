@@ -37,12 +37,12 @@ _SPACES = re.compile(r"\s+")
 _NO_WORDS = re.compile(r"(?<!\w) | (?!\w)")
 
 First = Callable[[Task], str | None]
-"""What an environment shows first of a task; None where that is not known."""
+"""The first observation of a task; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was learned from."""
+    """Tasks and prompts that were learned from."""
 
     contents: frozenset[str] = frozenset()
     """Tasks (`task_content`)."""
@@ -74,7 +74,7 @@ def plain(text: str) -> str:
 
 
 def task_content(task: Task) -> str:
-    """What makes two tasks the same: what they state; ids are often mere numbers that start again in each file."""
+    """A key that two tasks share where they are the same: what they state; ids are often mere numbers that start again in each file."""
     if not task.options and task.seed is None:
         return task.id
     return json.dumps([_plain(task.options), task.seed], sort_keys=True, default=str)
@@ -91,7 +91,7 @@ def seen_prompts(prompts: Iterable[str]) -> Seen:
 
 
 def seen_by_run(config: SkillTTRLConfig, training: Callable[[SkillTTRLConfig], Sequence[Task]]) -> Seen:
-    """What a run learned from, and what the checkpoint that it began with did.
+    """Tasks and prompts that a run learned from, and those of the checkpoint that it began with.
 
     Args:
         config: the run's.
@@ -118,7 +118,7 @@ def run_of(model: str) -> Path | None:
 
 
 class FirstWords:
-    """What the environment of a config shows first of a task, as a run's episodes begin; None where it fails, as they will say.
+    """The first observation of a task in the environment of a config, as a run's episodes begin; None where it fails, as they will say.
 
     It is an environment of its own, made when it is first asked, so that what is asked leaves no trace in the episodes of a run.
     """
@@ -191,7 +191,7 @@ def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: 
 
 
 def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
-    """What is to be reported of a leak: nothing where there is none.
+    """Lines that report a leak: none where there is none.
 
     Raises:
         DataError: there is one, and `data.leak` does not say that it is reported.

@@ -63,7 +63,7 @@ def _model_revision(model: ModelConfig) -> str | None:
 
 
 def _reward_revision(rl: RLConfig) -> str | None:
-    """What exactly a reward model is: the commit of a hub's, a digest of a folder's files."""
+    """The exact version of a reward model: the commit of a hub's, a digest of a folder's files."""
     path, asked = rl.reward.removeprefix(MODEL_REWARD), rl.reward_revision
     if not Path(path).is_dir():
         try:

@@ -40,7 +40,7 @@ class OverSeeds:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """What runs that differ only in their seed reached. Those that have not ended are left out of the figures."""
+    """Figures of runs that differ only in their seed. Those that have not ended are left out of the figures."""
 
     path: str
     name: str
@@ -72,7 +72,7 @@ def run_seeds(
         output: folder of the runs; new, or one of the same seeds with `resume`.
         seeds: which, each once.
         resume: "auto" goes on: seeds that have ended under these very settings are left as they are. See `stages.train.run`.
-        progress: makes what is told of each run, from its folder.
+        progress: makes the progress of each run, from its folder.
         source: text of the config file, kept with each run.
 
     Raises:
@@ -101,7 +101,7 @@ def is_seeds(path: str | Path) -> bool:
 
 
 def read_seeds(path: str | Path) -> Seeds:
-    """What the runs in a folder of seeds have reached so far.
+    """Read the figures that the runs in a folder of seeds have so far.
 
     Raises:
         RunFolderError: it is none, or cannot be read.

@@ -1,4 +1,4 @@
-"""What a run achieved, summed up from what it has written down."""
+"""The summary of a run, made from what it has written."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_evaluations(path: Path) -> list[Evaluation]:
 
 
 def summarise(run: Run, *, failed: str | None = None) -> Summary:
-    """What the run achieved, from what it has written down; `failed` is why a phase could not go on."""
+    """Sum up a run from what it has written; `failed` is why a phase could not go on."""
     config, path = run.config, run.folder.path
     before, after = run.evaluations.get("before"), run.evaluations.get("after")
     bank_off = run.evaluations.get(BANK_OFF)
