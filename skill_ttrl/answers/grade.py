@@ -17,7 +17,9 @@ MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 
 _LONGEST_WHOLE = 200
 """A response without any mark is read as one answer up to this length."""
-_DENIED = re.compile(r"\b(?:not?|never|none|neither|nor|except|but|other|unlike|instead|wrong)\b|n't\b", re.IGNORECASE)
+_DENIED = re.compile(
+    r"\b(?:not?|cannot|never|none|neither|nor|except|but|other|unlike|instead|wrong)\b|n['’]t\b", re.IGNORECASE
+)
 
 
 class Grade(TypedDict):

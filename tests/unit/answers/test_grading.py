@@ -251,3 +251,9 @@ def test_a_comma_between_thousands_is_no_decimal_comma(grouped: str) -> None:
     assert grade_answer(grouped.replace(",", ""), grouped)["score"] == 1
     for answer, reference in [("1,5", "1.5"), ("1.25", "1,25"), ("0,125", "0.125"), ("1234,567", "1234.567")]:
         assert grade_answer(answer, reference)["score"] == 1, (answer, reference)
+
+
+@pytest.mark.parametrize("denial", ["isn't", "isn’t", "cannot be", "can’t be"])
+def test_a_formula_in_words_that_deny_it_is_no_answer(denial: str) -> None:
+    assert compute_reward(f"Answer: It {denial} $9$", "9")["score"] == 0
+    assert compute_reward("Answer: It is the number $9$", "9")["score"] == 1
