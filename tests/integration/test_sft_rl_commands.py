@@ -55,6 +55,8 @@ def imitated(bank: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def reinforced(imitated: Path, bank: Path) -> Path:
+    planned = skillttrl("rl", "--bank", bank, *SMALL, "--dry-run", "--json")
+    assert planned.code == 0 and planned.json["hours"] > 0 and planned.json["speed"]["measured"]
     done = skillttrl("rl", "--bank", bank, *SMALL)
     assert done.code == 0 and "Everything is in runs/a/rl." in " ".join(done.out.split()), done
     return Path("runs/a/rl")
