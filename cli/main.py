@@ -6,6 +6,7 @@ Heavy packages are imported inside the functions, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -311,7 +312,7 @@ def main() -> None:
         app(arguments, prog_name="skillttrl")
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
-            raise
+            traceback.print_exception(error)
         message = visible(f"Error: {error}")
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)

@@ -157,19 +157,21 @@ def _of_run(path: Path) -> Measured:
     where = json.dumps([config.env.id, kwargs, asked, found["split"]], sort_keys=True, default=str)
     note = f"The training of {path} has not ended: its evaluation before it is compared."
     notes = (note,) if found["label"] == "before" else ()
-    return Measured(str(path), found["label"], where, found["samples"], _values(found["results"]), notes)
+    return Measured(str(path), found["label"], where, found["samples"], _values([found]), notes)
 
 
 def _of_evaluation(file: Path) -> Measured:
     try:
         parts = json.loads(file.read_text(encoding="utf-8"))
-        results = [result for part in parts for result in part["results"]]
-        return Measured(str(file.parent), str(parts[0]["label"]), None, parts[0]["samples"], _values(results))
+        return Measured(str(file.parent), str(parts[0]["label"]), None, parts[0]["samples"], _values(parts))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RunFolderError(f"Cannot read the evaluation in {file}: {error!r}.") from None
 
 
-def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _values(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Figures that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
+    results = [result for evaluation in evaluations for result in evaluation["results"]]
+
     def share(result: Mapping[str, Any], name: str) -> float | None:
         if name == "accuracy":
             return None if result["correct"] is None else result["correct"] / result["samples"]
@@ -180,7 +182,7 @@ def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     for name in FIGURES:
         values = {str(result["task"]): share(result, name) for result in results}
         known = {task: value for task, value in values.items() if value is not None}
-        if known and len(known) == len(values):
+        if known and len(known) == len(values) and all(part.get(name) is not None for part in evaluations):
             found[name] = known
     return found
 

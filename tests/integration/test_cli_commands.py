@@ -444,7 +444,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
         )
         debug = "--debug" in arguments
         assert ("Traceback" in done.stderr) == debug and "Did you mean 'quickstart'" in done.stderr
-        assert debug or (done.returncode == 2 and done.stderr.count("\n") == 1)
+        assert done.returncode == 2 and (debug or done.stderr.count("\n") == 1)
     assert not list(tmp_path.iterdir())
 
 

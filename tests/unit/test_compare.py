@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -44,12 +46,12 @@ def test_what_is_not_paired_is_said_to_be_so(other: Measured, why: str) -> None:
     assert (change.difference, *change.interval) == unpaired_difference([0.25, 0.5, 1.0], [0.5, 1.0])
 
 
-def run_with(path: Path, **accuracy: float) -> Path:
+def run_with(path: Path, more: Mapping[str, object] = MappingProxyType({}), **accuracy: float) -> Path:
     """A run folder with these evaluations of one task, by label."""
     with RunFolder.create(path, SkillTTRLConfig(name="t")) as folder:
         for label, share in accuracy.items():
-            result = {"task": "a", "correct": int(4 * share), "samples": 4}
-            line = {"label": label, "split": "test", "samples": 4, "results": [result]}
+            result = {"task": "a", "correct": int(4 * share), "samples": 4, "majority_correct": share == 1}
+            line = {"label": label, "split": "test", "samples": 4, "accuracy": share, "results": [result], **more}
             folder.append_jsonl("evaluations.jsonl", [json.dumps(line)])
     return path
 
@@ -63,6 +65,13 @@ def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
     (found,) = compare([ended, young])
     assert found.figures["accuracy"].other == 0.0 and f"The training of {young} has not ended" in found.notes[0]
     assert compare([ended, ended])[0].notes == []
+
+
+def test_a_majority_is_compared_only_where_one_was_measured(tmp_path: Path) -> None:
+    answers = run_with(tmp_path / "answers", {"majority": 1.0}, after=1.0)
+    game = run_with(tmp_path / "game", {"majority": None}, after=1.0)
+    assert [*compare([answers, answers])[0].figures] == ["accuracy", "majority"]
+    assert [*compare([answers, game])[0].figures] == ["accuracy"]
 
 
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
