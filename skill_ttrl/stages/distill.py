@@ -33,7 +33,7 @@ from skill_ttrl.skills.teacher import Draft, Lesson, fused, make_teacher, skill_
 from skill_ttrl.stages.bank import models_of
 from skill_ttrl.stages.distill_cases import SOURCE, Gathered
 from skill_ttrl.stages.episodes import read_episodes
-from skill_ttrl.stages.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.types import Change, Skill, Trajectory
 
 UNFINISHED = ".unfinished"
@@ -95,11 +95,11 @@ def distill_into(
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
     gathered = Gathered(skills.type_names, config.seed)
-    splits, leaks = training_splits(config), list[str]()
+    foreign = ForeignSplits(training_splits(config))
     for trajectory in trajectories:
-        leaks = leaks or settle(config, foreign_splits([trajectory], splits, "What is distilled"))
+        foreign.take(trajectory)
         gathered.take(trajectory)
-    notes = [*leaks, *gathered.notes()]
+    notes = [*settle(config, foreign.found("What is distilled")), *gathered.notes()]
     lesson = teacher.distill(gathered.cases(), config.distill)
     if not isinstance(lesson, Lesson):
         raise ConfigError(f"The teacher {name!r} gave a {type(lesson).__name__} in place of a Lesson (skills.teacher).")

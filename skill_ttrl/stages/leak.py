@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.interrupt import FAILURES, pass_signals
+from skill_ttrl.skills.hostile import visible
 from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.stages.pin import data_revision
 from skill_ttrl.types import Task, Trajectory, derive_seed
@@ -33,6 +35,8 @@ WAYS = (
     "Held-out tasks must be others than those that are learned from: take other data (without data.eval a run is measured on its "
     "training tasks, as TTRL does), or set data.leak=report, and the run goes on and says so."
 )
+SHOWN = 60
+"""Most characters of a prompt that a refusal shows."""
 _SPACES = re.compile(r"\s+")
 _NO_WORDS = re.compile(r"(?<!\w) | (?!\w)")
 
@@ -58,8 +62,7 @@ class Seen:
             return True
         if not self.texts:
             return False
-        question = task.options.get("question")
-        text = question if isinstance(question, str) else first(task)
+        text = _question(task) or first(task)
         return text is not None and plain(text) in self.texts
 
 
@@ -150,25 +153,45 @@ def training_splits(config: SkillTTRLConfig) -> set[str]:
     return {"train", config.env.train_split} | ({data.split} if data is not None and data.split else set())
 
 
-def foreign_splits(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> str | None:
-    """Says which episodes are of tasks that are not for training; None where all are.
+class ForeignSplits:
+    """Counts, among episodes that pass one by one, those of tasks that are not for training.
 
     Args:
-        episodes: those that would be learned from.
-        splits: see `training_splits`.
-        what: where they are from, for the message.
+        splits: those that may be learned from (`training_splits`).
     """
-    found: dict[str, list[str]] = {}
+
+    def __init__(self, splits: Collection[str]) -> None:
+        self._splits = splits
+        self._counts = Counter[str]()
+        self._first: dict[str, str] = {}
+
+    def take(self, episode: Trajectory) -> None:
+        """Look at one episode."""
+        split = episode.task.split
+        if split not in self._splits:
+            self._counts[split] += 1
+            self._first.setdefault(split, episode.task.id)
+
+    def found(self, what: str) -> str | None:
+        """Says how many there were of each split; None where all are for training. `what` names where they are from."""
+        if not self._counts:
+            return None
+        counts = ", ".join(
+            f"{count:,} of the split {split!r} (first: task {self._first[split]!r})"
+            for split, count in self._counts.items()
+        )
+        return (
+            f"{what} holds episodes of tasks that are not for training: {counts}. It is learned from training tasks only "
+            f"({', '.join(sorted(self._splits))}; env.train_split names another)."
+        )
+
+
+def foreign_splits(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> str | None:
+    """Says which episodes are of tasks that are not for training; None where all are. See `ForeignSplits`."""
+    foreign = ForeignSplits(splits)
     for episode in episodes:
-        if episode.task.split not in splits:
-            found.setdefault(episode.task.split, []).append(episode.task.id)
-    if not found:
-        return None
-    counts = ", ".join(f"{len(ids):,} of the split {split!r} (first: task {ids[0]!r})" for split, ids in found.items())
-    return (
-        f"{what} holds episodes of tasks that are not for training: {counts}. It is learned from training tasks only "
-        f"({', '.join(sorted(splits))}; env.train_split names another)."
-    )
+        foreign.take(episode)
+    return foreign.found(what)
 
 
 def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str) -> str | None:
@@ -181,13 +204,13 @@ def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: 
         what: where `seen` is from, for the message.
     """
     with closing(FirstWords(config)) as first:
-        shared = [task.id for task in measured if seen.holds(task, first)]
+        shared = [task for task in measured if seen.holds(task, first)]
     if not shared:
         return None
     data = config.data
     own = "data.train" if data.train is not None else f"env.eval_split ({config.env.eval_split})"
     name = "data.eval" if data.eval is not None else own
-    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {shared[0]!r}."
+    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {_named(shared[0])}."
 
 
 def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
@@ -222,6 +245,20 @@ def demonstration_leaks(
     if found is not None and transductive:
         return [f"{found} They are training tasks, but not without labels: their answers are learned."]
     return settle(config, found)
+
+
+def _question(task: Task) -> str | None:
+    question = task.options.get("question")
+    return question if isinstance(question, str) else None
+
+
+def _named(task: Task) -> str:
+    """The task by the beginning of what it states, since ids may be made up; by its id alone where it states nothing."""
+    question = _question(task)
+    if question is None:
+        return repr(task.id)
+    text = visible(" ".join(question.split()))
+    return f'"{text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"}" (task {task.id!r})'
 
 
 def _plain(value: Any) -> Any:

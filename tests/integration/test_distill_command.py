@@ -133,8 +133,8 @@ def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) 
     seen = from_json(Trajectory, lines[-1])
     other = replace(seen, task=replace(seen.task, split="valid_seen"))
     mixed = tmp_path / "mixed.jsonl"
-    mixed.write_text("\n".join([*lines, to_json(other)]) + "\n")
-    with pytest.raises(DataError, match=r"of the split 'valid_seen'.*training tasks only \(train; "):
+    mixed.write_text("\n".join([*lines, to_json(other), to_json(other)]) + "\n")
+    with pytest.raises(DataError, match=r"2 of the split 'valid_seen'.*training tasks only \(train; "):
         run(mixed, tmp_path / "bank")
     assert not (tmp_path / "bank").exists()
     named = load_config({}, ["env.train_split=valid_seen"])  # what a run trains on it may learn from

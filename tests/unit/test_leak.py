@@ -85,6 +85,18 @@ def test_a_leak_is_refused_or_reported() -> None:
     assert said.startswith("Leak: It leaks.") and settle(load_config({}), None) == []
 
 
+def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
+    config = load_config({})
+
+    def said(text: str) -> str:
+        task = Task("abc1d638e065c657", "E-v0", {"question": text})
+        return leaked(config, [task], seen_tasks([task]), "sft.data") or ""
+
+    assert said("Compute\n12 + 34.").endswith("first \"Compute 12 + 34.\" (task 'abc1d638e065c657').")
+    long = said("\x1b[31m" + "x" * 100)
+    assert "\x1b" not in long and "x" * 40 in long and "x" * 60 not in long and "…" in long
+
+
 def episode(split: str) -> Trajectory:
     task = Task(f"{split}/1", "E-v0", {"door": 1}, split=split)
     step = Step("seen", "<skill_ops><generate>Add the tens first.</generate></skill_ops> open", 1.0, True, False)

@@ -62,7 +62,9 @@ def test_records_that_cannot_be_trained_on(tiny_yaml: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match="no column 'prompt'"):
         trainer.train([{"text": "?"}])
     same = [{"prompt": "Compute 1+1.", "answer": "2", "id": "a"}]
-    with pytest.raises(DataError, match=r"1 tasks of data\.eval are also in data\.train, first 'b'"):
+    with pytest.raises(
+        DataError, match=r"1 tasks of data\.eval are also in data\.train, first \"Compute 1\+1\.\" \(task 'b'\)"
+    ):
         trainer.train(same, [{"prompt": "Compute 1+1.", "answer": "2", "id": "b"}])
     assert not (tmp_path / "run").exists()  # nothing was begun, so nothing is in the way of the next try
 
