@@ -220,12 +220,6 @@ class Run:
             self.log.track(*tracked(found, bank_off=bank_off), self._learned_steps())
             self.evaluations[label] = found
             self.progress.finish(f"evaluate {label}")
-            for name, control in found.controls.items():
-                if found.accuracy is not None and found.accuracy <= control.accuracy:
-                    self.warn(
-                        f"In the evaluation {label!r} the policy succeeds in {found.accuracy:.3f} of the tasks, the scripted agent "
-                        f"{name} in {control.accuracy:.3f}: success is not above what needs no reading."
-                    )
             if found.failed:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return self.evaluations[label]

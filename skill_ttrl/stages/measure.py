@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -232,6 +232,19 @@ def evaluate_samples(
         exploit_rate=_exploit_rate(main),
         controls=control_results(controls, config),
         no_controls=controls.why_none,
+    )
+
+
+def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
+    """One sentence on all evaluations, by label, in which the policy is not above a scripted agent; None where it is everywhere."""
+    found = []
+    for label, each in evaluations.items():
+        level = {} if each.accuracy is None else {k: v for k, v in each.controls.items() if each.accuracy <= v.accuracy}
+        if level:
+            agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
+            found.append(f"{label} {each.accuracy:.3f} ({agents})")
+    return (
+        f"Success is not above that of scripted agents, which need no reading: {'; '.join(found)}." if found else None
     )
 
 

@@ -20,7 +20,7 @@ from skill_ttrl.runs.statistics import paired_difference
 from skill_ttrl.stages.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.gather import learning_phases
-from skill_ttrl.stages.measure import Evaluation, ProblemResult
+from skill_ttrl.stages.measure import Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.rl import BANK_OFF
 from skill_ttrl.stages.stopping import stopped_by
 from skill_ttrl.types import first_problem, from_json
@@ -66,7 +66,11 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     intervals = _intervals(config, before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
     exposure = run.bench.bank.exposure if run.bench.bank else Exposure()
-    signs = bank_warning(control, intervals.get("bank_majority")), exposure_warning(exposure.rollouts, exposure.given)
+    signs = (
+        control_warning(run.evaluations),
+        bank_warning(control, intervals.get("bank_majority")),
+        exposure_warning(exposure.rollouts, exposure.given),
+    )
     return Summary(
         name=config.name,
         seed=config.seed,

@@ -27,7 +27,7 @@ from skill_ttrl.skills.retrieval import make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.controls import play_controls
-from skill_ttrl.stages.measure import control_results
+from skill_ttrl.stages.measure import Evaluation, TypeResult, control_results, control_warning
 from skill_ttrl.templates import Templates
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
@@ -167,3 +167,16 @@ def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
     content = {"env": {"id": "math"}, "data": {"train": {"path": "family:add"}}}
     with pytest.raises(ConfigError, match="is measured on family:add, but an agent plays the environment's own tasks"):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
+
+
+def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
+    controls = {name: TypeResult(8, share, (0.0, 1.0)) for name, share in (("random", 0.25), ("first", 0.5))}
+    found = {
+        label: Evaluation(
+            *(label, "test", 8, 1, 1.0, accuracy, None, {}, *[None] * 4, {}, None, None, ()), controls=controls
+        )
+        for label, accuracy in (("before", 0.125), ("after", 0.5), ("after, bank off", 0.75))
+    }
+    said = control_warning(found) or ""
+    assert said.endswith(": before 0.125 (random 0.250, first 0.500); after 0.500 (first 0.500).")
+    assert control_warning({"after, bank off": found["after, bank off"]}) is None
