@@ -29,7 +29,10 @@ ANSWERS = "answers.jsonl"
 """In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """What a run is told whose budget is spent."""
-RAISE = "Raise the budget before."
+SAME = "Go on with the same command."
+"""What somebody is told who leaves a command early that goes on by itself."""
+RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
+AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
@@ -290,6 +293,12 @@ def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger
         yield _current
     finally:
         _current = before
+
+
+def when_spent(leaving: str) -> str:
+    """What is said to those who leave early (`leaving`), for those whose budget is spent."""
+    kept, again, _ = leaving.partition(SAME)
+    return f"{kept.rstrip()} {AGAIN if again else f'{RAISE}.'}"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.base import Sampling
-from skill_ttrl.llm.usage import RAISE, USAGE, Ledger, accounting, current_ledger, spending
+from skill_ttrl.llm.usage import USAGE, Ledger, accounting, current_ledger, spending, when_spent
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress, SilentProgress
 from skill_ttrl.runs.report import usage_lines
@@ -214,7 +214,7 @@ def _play(bench: Workbench, plan: Sequence[Chunk], tally: Tally, tries: int, met
                 # Where it was cut off within a chunk, that is played again, and what the file has already is not told twice.
                 new = not there and chunk.episodes == len(chunk.tasks) * tries
                 leaving = tally.leaving(chunk.episodes - there)
-                with stop.leaving_at_once(leaving), spending(f"{leaving} {RAISE}"):
+                with stop.leaving_at_once(leaving), spending(when_spent(leaving)):
                     groups = bench.play(
                         chunk.tasks, tries, bench.sampling, chunk.seed, on_episode=told if new else meter.add
                     )

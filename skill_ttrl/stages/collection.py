@@ -19,6 +19,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
+from skill_ttrl.llm.usage import SAME
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.progress import OPENING, Counting, Progress, telling_warnings
 from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside, read_identity
@@ -264,7 +265,7 @@ class Tally:
             return "Stopped before the first episode was played."
         done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes kept in {self._file.path}"
         again = f"; the {in_play} that were in play are played again" if in_play > 1 else ""
-        return f"{done}{again}. Go on with the same command."
+        return f"{done}{again}. {SAME}"
 
     def found(
         self,

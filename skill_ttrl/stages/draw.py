@@ -20,7 +20,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.base import Sampling
-from skill_ttrl.llm.usage import RAISE, current_ledger, spending
+from skill_ttrl.llm.usage import SAME, current_ledger, spending, when_spent
 from skill_ttrl.rollout import all_unanswered, refuse_failure
 from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.progress import Progress
@@ -178,7 +178,7 @@ def draw_plan(
             if behind <= len(rows):
                 continue
             leaving = _leaving(folder, len(rows), total)
-            with stop.leaving_at_once(leaving), spending(f"{leaving} {RAISE}"):
+            with stop.leaving_at_once(leaving), spending(when_spent(leaving)):
                 groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
             fresh += [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
             if not rows and all_unanswered(groups):  # a server that answers nobody: nothing of it is saved
@@ -304,4 +304,4 @@ def _check_order(rows: Sequence[Drawn], plan: Sequence[Chunk], folder: SampleFol
 def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:
     if folder is None:
         return "Stopped, and nothing is kept. With --output DIR samples are kept as they are drawn."
-    return f"Stopped with {done} of {total} lines of samples drawn; they are kept in {folder.path}. Go on with the same command."
+    return f"Stopped with {done} of {total} lines of samples drawn; they are kept in {folder.path}. {SAME}"

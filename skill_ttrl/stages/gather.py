@@ -12,7 +12,7 @@ from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.client import make_client
-from skill_ttrl.llm.usage import Ledger
+from skill_ttrl.llm.usage import AGAIN, SAME, Ledger
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.interrupt import Interrupted
 from skill_ttrl.runs.progress import Progress
@@ -190,9 +190,9 @@ def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
     try:
         collect_into(path, config, progress)
     except Interrupted as leaving:
-        raise Interrupted(str(leaving).replace(*_AGAIN), leaving.exit_code - 128) from None
+        raise Interrupted(str(leaving).replace(SAME, _RESUME), leaving.exit_code - 128) from None
     except BudgetError as error:
-        raise BudgetError(str(error).replace(*_AGAIN)) from None
+        raise BudgetError(str(error).removesuffix(AGAIN).rstrip()) from None  # `train` says how it goes on
 
 
-_AGAIN = ("Go on with the same command.", "Go on with the same command and --resume auto.")
+_RESUME = "Go on with the same command and --resume auto."

@@ -141,7 +141,7 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
         return Trained(load_config(run / "config.yaml", overrides), path, run)
     raise RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one. Runs are made by `skillttrl train`; "
-        "list yours with: ls runs."
+        "list yours with: skillttrl runs list."
     )
 
 
@@ -186,13 +186,14 @@ def ask(
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     first = "" if config.agent.max_turns == 1 or _plays_math(config) else FIRST_TURN.format(env=config.env.id)
+    passed = f"{ledger.spent()} Requests that are under way together may pass a budget." if ledger.exhausted else ""
     return Reply(
         question,
         tuple(completion.text for completion in completions),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
-        tuple(text for text in (unformatted, first) if text),
+        tuple(text for text in (unformatted, first, passed) if text),
     )
 
 

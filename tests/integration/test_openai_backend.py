@@ -116,7 +116,14 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
     with FaultyServer([], answer=adds) as server:
         whole = evaluate(server, tmp_path / "whole")
         stopped = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=20")
-        refused(stopped, 7, "The budget is spent", "endpoints.max_total_tokens=20", "lines of samples drawn")
+        refused(
+            stopped,
+            7,
+            "The budget is spent",
+            "endpoints.max_total_tokens=20",
+            "lines of samples drawn",
+            "run the same command again: it continues",
+        )
         drawn = (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()
         assert 0 < len(drawn) < 4
         asked = len(server.asked)
@@ -170,6 +177,19 @@ def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
         words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 1]
         refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 tries")
         assert not (out / "samples.jsonl").exists()
+
+
+def test_a_reply_says_that_its_budget_was_passed() -> None:
+    with FaultyServer([], answer=adds) as server:
+        words = ["ask", "openai:tiny", "12+34", "-n", 3, "--json"]
+        passed = skillttrl(*words, *at(server, "endpoints.max_total_tokens=10"))
+        within = skillttrl(*words, *at(server, "endpoints.max_total_tokens=100000"))
+        wrong = skillttrl(*words, *at(server, "endpoints.max_total_tokens=0"))
+    assert passed.code == 0 and any(
+        "The budget is spent: " in said and "max_total_tokens=10" in said for said in passed.json["warnings"]
+    )
+    assert not any("budget" in said for said in within.json["warnings"])
+    refused(wrong, 2, "what --set says has 1 problem", "max_total_tokens")
 
 
 def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
