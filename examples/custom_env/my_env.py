@@ -18,6 +18,7 @@ import gymnasium
 
 from skill_ttrl.answers import extract
 from skill_ttrl.envs import TextEnv
+from skill_ttrl.errors import SplitError
 from skill_ttrl.types import Task
 
 ENV_ID = "MyEnv-v0"
@@ -37,6 +38,8 @@ class MyEnv(TextEnv):
 
     def tasks(self, split: str | None = None) -> Sequence[Task]:
         """What is played and measured. `reference` only measures: a run without labels never trains on it."""
+        if split is not None and split not in SPLITS:
+            raise SplitError(f"{ENV_ID} has no split {split!r}, only {', '.join(SPLITS)}.")
         numbers = NUMBERS[:1192] if split is None else SPLITS[split]
         return [
             Task(id=number, env_id=ENV_ID, options={"number": number}, split=split or "all", reference=number[::-1])

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import load_config, verified_note
-from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.envs import env_tasks
+from skill_ttrl.errors import ConfigError, RunFolderError, SplitError
 from skill_ttrl.stages.init import init_project
 from tests.integration.test_cli_commands import skillttrl
 
@@ -69,6 +70,17 @@ def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
     assert done.json["steps"] == {"sft": 1, "rl": 1} and set(done.json["controls_after"]) == {"random", "first"}
     collected = (tmp_path / "run" / "collected.jsonl").read_text().splitlines()
     assert len(collected) == 8 and all(json.loads(line)["steps"][-1]["terminated"] for line in collected)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_an_unknown_split_is_refused_with_the_known_ones(
+    turns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"split_game_{turns}".lower()
+    init_project(name, tmp_path, turns=turns)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SplitError, match=r"has no split 'nope', only .*train"):
+        env_tasks(f"{name}:SplitGame{turns}-v0", {}, "nope")
 
 
 def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -> None:
