@@ -192,7 +192,7 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     worth = summary.intervals.get("bank_worth")
     if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
         difference = summary.accuracy_after - summary.accuracy_bank_off
-        lines.append(f"What the skill bank is worth: {difference:+.3f}{interval(worth)}, paired over problems.")
+        lines.append(f"What the skill bank is worth: {signed(difference, worth)}, paired over problems.")
     lines += [text for text in (vote_line(summary),) if text is not None]
     lines += skill_lines(summary)
     lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []

@@ -207,7 +207,7 @@ def load_config(
     """
     text = ""
     if isinstance(source, Mapping):
-        data, where = copy.deepcopy(dict(source)), "the given mapping"
+        data, where = copy.deepcopy(dict(source)), "the given mapping" if source or not overrides else "what --set says"
     else:
         text, where = read_config_text(source)
         data = read_mapping(text, where)

@@ -8,13 +8,13 @@ from pathlib import Path
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.read import read_jsonl, read_run
 from skill_ttrl.runs.statistics import Interval
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """One run. Figures are None where they were not measured, or the run has not ended."""
+    """One run. Figures are None where they were not measured; of a run that has not ended, `before` and `after` stand alone."""
 
     path: str
     created: str
@@ -66,11 +66,12 @@ def _listed(path: Path) -> ListedRun:
         created = str(read_run_json(path).get("created", ""))
         run = read_run(path)
         config, summary = run.config, run.summary
+        reached = {} if summary else _reached(path)
     except SkillTTRLError as error:  # one damaged run hides no other
         return ListedRun(str(path), "", fault=str(error))
     listed = ListedRun(str(path), created, config.name, config.seed, tuple(config.phases), config.rl.reward)
     if summary is None:
-        return listed
+        return replace(listed, before=reached.get("before"), after=reached.get("after"))
     return replace(
         listed,
         ended=True,
@@ -82,3 +83,10 @@ def _listed(path: Path) -> ListedRun:
         seconds=sum(seconds for phase, seconds in summary.seconds.items() if "." not in phase),
         warnings=len(summary.warnings),
     )
+
+
+def _reached(path: Path) -> dict[str, float | None]:
+    """avg@k of each evaluation that a run has made so far, by label."""
+    file = path / "evaluations.jsonl"
+    lines = read_jsonl(file)[0] if file.is_file() else []
+    return {line.get("label", ""): line.get("accuracy") for line in lines}

@@ -248,7 +248,7 @@ def _nothing_at(path: Path) -> RunFolderError:
     there = "" if path.exists() else " (there is nothing)"
     return RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "
-        "by `skillttrl train`; list yours with: ls runs. A model of the hub is written owner/name."
+        "by `skillttrl train`; list yours with: skillttrl runs list. A model of the hub is written owner/name."
     )
 
 

@@ -67,6 +67,13 @@ def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
     assert compare([ended, ended])[0].notes == []
 
 
+def test_a_run_that_was_interrupted_is_listed_with_what_it_has_measured(tmp_path: Path) -> None:
+    run_with(tmp_path / "young", before=0.25)
+    RunFolder.create(tmp_path / "new", SkillTTRLConfig(name="t")).close()
+    new, young = list_runs(tmp_path)
+    assert (young.before, young.after, young.ended) == (0.25, None, False) and new.before is None
+
+
 def test_a_majority_is_compared_only_where_one_was_measured(tmp_path: Path) -> None:
     answers = run_with(tmp_path / "answers", {"majority": 1.0}, after=1.0)
     game = run_with(tmp_path / "game", {"majority": None}, after=1.0)
