@@ -173,7 +173,23 @@ def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
     controls = {name: TypeResult(8, share, (0.0, 1.0)) for name, share in (("random", 0.25), ("first", 0.5))}
     found = {
         label: Evaluation(
-            *(label, "test", 8, 1, 1.0, accuracy, None, {}, *[None] * 4, {}, None, None, ()), controls=controls
+            label=label,
+            split="test",
+            problems=8,
+            samples=1,
+            temperature=1.0,
+            accuracy=accuracy,
+            accuracy_interval=None,
+            pass_at_k={},
+            majority=None,
+            majority_interval=None,
+            greedy=None,
+            greedy_interval=None,
+            by_temperature={},
+            agreement=None,
+            entropy=None,
+            results=(),
+            controls=controls,
         )
         for label, accuracy in (("before", 0.125), ("after", 0.5), ("after, bank off", 0.75))
     }

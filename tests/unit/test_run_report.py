@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from skill_ttrl.cli.views import closing_lines
 from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
@@ -40,6 +42,11 @@ SUMMARY = Summary(
     seconds={"sft": 20.0, "rl": 30.5},
     warnings=["agreement rose while <entropy> fell to 0"],
 )
+
+
+def test_what_the_bank_is_worth_has_signs() -> None:
+    found = replace(SUMMARY, accuracy_bank_off=0.95, intervals={"bank_worth": (-0.39, 0.39)})
+    assert "What the skill bank is worth: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
 
 
 @pytest.fixture
