@@ -170,6 +170,13 @@ _SECTIONS_ALONE = {"sections": "alone"}
 """Has a config read without a look at how its sections fit together."""
 
 
+REMOVED = {
+    "eval.bootstrap_samples": "All intervals are score intervals now (docs/evaluate.md). Delete the line.",
+    "endpoints.optimizer": "No part of a run ever asked this endpoint. Delete the section.",
+}
+"""Keys of earlier versions, and what to do with them: run folders made before state them."""
+
+
 class InvalidConfigError(ConfigError):
     """Settings that no config can have.
 
@@ -363,6 +370,9 @@ def _problems(error: ValidationError) -> Iterator[str]:
     """One line for each mistake that pydantic has found."""
     for problem in error.errors():
         path = ".".join(str(part)[:80] for part in problem["loc"])
+        if path in REMOVED:
+            yield f"  {path}: this key was removed. {REMOVED[path]}"
+            continue
         if problem["type"] == "extra_forbidden":
             section = _section_at(problem["loc"][:-1])
             known = section.model_fields if section else ()

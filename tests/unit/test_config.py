@@ -108,9 +108,11 @@ def test_misspelt_key_of_an_override_is_answered_too() -> None:
         load_config({}, ["rl.stesp=3"])
 
 
-def test_an_endpoint_that_nothing_asks_is_an_unknown_key() -> None:
-    with pytest.raises(ConfigError, match=r"endpoints\.optimizer: unknown key\. Known: .*policy, teacher"):
-        load_config({"endpoints": {"optimizer": {"model": "m"}}})
+def test_keys_that_were_removed_say_what_to_do() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"endpoints": {"optimizer": {"model": "m"}}, "eval": {"bootstrap_samples": 100}})
+    assert "endpoints.optimizer: this key was removed." in str(caught.value)
+    assert "eval.bootstrap_samples: this key was removed. All intervals are score intervals" in str(caught.value)
 
 
 def test_every_problem_is_named_at_once() -> None:
