@@ -383,7 +383,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file of that name")
     for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
-        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint")
+        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl runs list")
     refused(skillttrl("inspect", foreign), 4, "none of what inspect knows")
     refused(skillttrl("inspect", tmp_path / "none"), 4, "There is nothing at")
     (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')

@@ -187,7 +187,12 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
 def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     refused(skillttrl("evaluate", model), 2, "has no problems of its own", "--data FILE")
     refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for a plain model")
-    refused(skillttrl("evaluate", tmp_path), 4, "neither a run folder nor a checkpoint of one, nor a model")
+    refused(
+        skillttrl("evaluate", tmp_path),
+        4,
+        "neither a run folder nor a checkpoint of one, nor a model",
+        "skillttrl runs list",
+    )
     refused(skillttrl("evaluate", tmp_path / "none"), 4, "(there is nothing)")
     refused(skillttrl("evaluate", ""), 4, "No source was named")
     (tmp_path / "kept").mkdir()

@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.llm.answer_cache import AnswerCache, PaidAnswers
-from skill_ttrl.llm.usage import Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending
+from skill_ttrl.llm.usage import SAME, Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending, when_spent
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.report import usage_lines
 
@@ -176,3 +176,11 @@ def test_a_bound_on_costs_needs_a_price() -> None:
     with pytest.raises(ConfigError, match=r"endpoints: max_cost .*price_in"):
         load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1"])
     load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1", "endpoints.merger.price_in=0.4"])
+
+
+def test_a_spent_budget_is_raised_and_only_what_is_kept_continues() -> None:
+    raised = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
+    assert when_spent(f"3 lines are kept. {SAME}") == (
+        f"3 lines are kept. {raised}, then run the same command again: it continues."
+    )
+    assert when_spent("Stopped, and nothing is kept.") == f"Stopped, and nothing is kept. {raised}."
