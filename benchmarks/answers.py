@@ -48,7 +48,7 @@ class Kind:
 
     name: str
     graded: bool = True
-    """Whether our side grades, as math-verify does; else it says which answers are one in a vote."""
+    """True if our side grades, as math-verify does; False if it decides which answers count as one in a vote."""
     said: Counter[Said] = field(default_factory=Counter)
 
     def add(self, answer: str, other: str, reference: Reference) -> None:

@@ -178,7 +178,7 @@ def hardware() -> str:
 
 
 def header(folder: Path, *, tiny: bool) -> str:
-    """What the recipe would say as `verified` once its run is recorded."""
+    """The `verified` entry of the recipe once its run is recorded."""
     run, steps = read_summary(folder), timings(folder)
     if tiny:
         return "verified: null # a toy model on a CPU says nothing of the recipe"

@@ -36,7 +36,7 @@ def with_output(readme: str) -> str:
 
 
 def output() -> str:
-    """What the command prints at the end of the run whose summary is kept."""
+    """Output of the command at the end of the run whose summary is kept."""
     screen = Console(file=io.StringIO(), width=WIDTH, force_terminal=False)
     folder = Path("runs/quickstart")
     with tempfile.TemporaryDirectory() as elsewhere, contextlib.chdir(elsewhere):

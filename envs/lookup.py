@@ -167,7 +167,7 @@ def refuse_split(kwargs: Mapping[str, Any]) -> None:
 
 
 def env_defaults(name: str) -> Mapping[str, Any]:
-    """What a config that is silent gets in an environment: `TextEnv.config_defaults` of its class; empty where it has none.
+    """Config defaults of an environment: `TextEnv.config_defaults` of its class; empty if it has none.
 
     Raises:
         EnvError: see `resolve_env`.

@@ -82,10 +82,10 @@ class TextEnv(gymnasium.Env[str, str]):
     splits: tuple[str, ...] = ()
     """Names of the parts that `tasks` knows, for an environment whose ids do not begin with them."""
     config_defaults: ClassVar[Mapping[str, Any]] = {}
-    """What a config that is silent gets in this environment, by key: `{"agent.template": "episode", "agent.memory": "window",
-    "agent.projection": "action", "agent.max_turns": 20}`. Read of the class, before one is made."""
+    """Defaults for config keys that are not set in this environment: `{"agent.template": "episode", "agent.memory": "window",
+    "agent.projection": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
     expensive: bool = False
-    """Whether steps take long or go to a server, so that nothing but what was asked is played: no controls (`eval.controls`)."""
+    """True if steps are slow or go to a server. Only the requested episodes are played then: no controls (`eval.controls`)."""
 
     def __init__(self) -> None:
         self.observation_space = TextSpace()

@@ -154,7 +154,7 @@ class SkillTTRLConfig(Section):
             yield "skills.own_notes needs agent.memory=conversation"
 
     def stated(self) -> dict[str, Any]:
-        """What differs from the defaults, as plain data."""
+        """Settings that differ from the defaults, as plain data."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def to_yaml(self, *, sparse: bool = False) -> str:
@@ -265,7 +265,7 @@ def read_config_text(source: str | Path) -> tuple[str, str]:
 
 
 def _is_of_run(source: str | Path, where: str) -> bool:
-    """Whether a config's file lies in a run folder, or was named by its folder."""
+    """True if the config's file lies in a run folder or was named by its folder."""
     file = Path(where)
     return file.is_file() and (Path(source).is_dir() or (file.parent / "run.json").exists())
 
@@ -280,7 +280,7 @@ def settings_digest(config: SkillTTRLConfig) -> str:
 
 
 def verified_note(config: SkillTTRLConfig) -> str:
-    """What is known of a run of a config: its `verified`, "never", or that these are other settings than those that were run."""
+    """Verification status of a config: its `verified`, "never", or a note that its settings differ from those that were run."""
     found = config.verified
     if found is None:
         return "never"

@@ -110,7 +110,7 @@ class EndpointConfig(Section):
 
     @property
     def priced(self) -> bool:
-        """Whether the cost of a request is known."""
+        """True if the cost of a request is known."""
         return self.price_in is not None or self.price_out is not None
 
     @field_validator("api_key_env")

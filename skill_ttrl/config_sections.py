@@ -85,7 +85,7 @@ class DataConfig(Section):
     overlong: Literal["filter", "truncate", "refuse"] = "filter"
     """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
     leak: Literal["refuse", "report"] = "refuse"
-    """What happens where held-out tasks would be learned from: the command stops, or goes on and says so in its summary."""
+    """Action if held-out tasks would be learned from: the command stops, or continues and reports it in its summary."""
 
 
 class AgentConfig(Section):
@@ -239,7 +239,7 @@ class EmbeddedConfig(Section):
 
 
 EMBEDDED = "embedded"
-"""What `model.path` says for the built-in small policy."""
+"""Value of `model.path` for the built-in small policy."""
 
 
 class ModelConfig(Section):

@@ -133,7 +133,7 @@ def _refusal(reason: str, place: Any) -> yaml.YAMLError:
 
 
 def _reason(error: yaml.YAMLError, text: str) -> str:
-    """What is wrong, and in which line."""
+    """Description of the error, with its line."""
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
         return f"line {line}: the character #x{error.character:04x} is not allowed"

@@ -36,7 +36,7 @@ EXIT_CODES: Mapping[int, str] = {
     7: "the budget for such models is spent",
     8: "no update is finite",
 }
-"""What the command line ends with; 128 + n after signal n."""
+"""Exit codes of the command line; 128 + n after signal n."""
 
 
 class SkillTTRLError(Exception):

@@ -141,7 +141,7 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
 
 
 def is_signed(file: Path, text: str) -> bool:
-    """Whether this user has written `text` to `file` on this machine."""
+    """True if this user has written `text` to `file` on this machine."""
     try:
         key = _key(make=False)
     except OSError:
@@ -170,7 +170,7 @@ def check_links(folder: Path) -> None:
 
 
 def _loads_files(skills: Mapping[str, Any]) -> bool:
-    """Whether an embedder is loaded from files other than those of the default one."""
+    """True if an embedder is loaded from files other than those of the default one."""
     return (
         skills.get("embedder", "sentence-transformers") == "sentence-transformers"
         and str(skills["embedder_model"]) != DEFAULT_EMBEDDER

@@ -282,7 +282,7 @@ class Trajectory:
     reward: float | None = None
     """What the learner is given (set by the reward: a vote, a label, the environment)."""
     error: str | None = None
-    """What went wrong, when `stop_reason` is "error", "timeout" or "no_answer" (of the model): a failed rollout is data, not a crash."""
+    """Reason of the failure when `stop_reason` is "error", "timeout" or "no_answer" (of the model): a failed rollout is data, not a crash."""
     ops: SkillOps | None = None
     """What it asked of the skill bank; None where there was no bank to ask."""
     skills_in_prompt: tuple[str, ...] = ()

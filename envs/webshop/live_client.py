@@ -101,7 +101,7 @@ class LiveClient:
         raise AssertionError("a request has at least one try")
 
     def has(self, to: str, what: str) -> bool:
-        """Whether there is a page; a refusal (status 404, or 500 as the official server fails) is looked at twice.
+        """True if a page exists. A refusal (status 404, or 500 as the official server fails) is tried twice.
 
         Raises:
             EnvError: nothing answers, or it answers otherwise.

@@ -214,7 +214,7 @@ class SiteServer(ThreadingHTTPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """What a visitor sends: the first byte of a request may be long in coming, the whole of it may not."""
+    """Bytes from a visitor. The first byte of a request may take long to arrive, the whole request may not."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

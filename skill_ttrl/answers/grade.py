@@ -52,7 +52,7 @@ def grade_answer(answer: str | None, reference: str) -> Grade:
 
 
 def correct(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
-    """Whether each (answer, reference) scores 1; all distinct answers are looked at in one go."""
+    """Decide for each (answer, reference) pair if it scores 1. All distinct answers are processed together."""
     keys = canonicals([text for pair in pairs for text in pair])
     ours, theirs = keys[::2], keys[1::2]
     right = [one is not None and one == other for one, other in zip(ours, theirs, strict=True)]

@@ -1,4 +1,4 @@
-r"""What a grader accepts beyond equality: other ways to write the reference that no equivalence could hold together.
+r"""Answers a grader accepts beyond equality: other ways to write the reference that do not form an equivalence.
 
 `50\%` may be the reference's `50` and `0.5`, which are not each other; `5 cm` and `5 km` may both answer a reference of 5. So none
 of this is for votes. Both sides are rewritten as texts (`rewritings`), and each text is keyed as any answer is: in bounded time,
@@ -46,7 +46,7 @@ def accepts(pairs: Sequence[tuple[str | None, str]]) -> list[bool]:
 
 
 def _fit(answer: str) -> bool:
-    """Whether it was decided in time: what was not is never tried again in other words."""
+    """True if the answer was decided within limits; any other is never tried again in other words."""
     found = verdict(answer)
     return found is not None and found.gave_up not in _REFUSED
 
@@ -94,7 +94,7 @@ def _different(items: list[str]) -> list[str]:
 
 
 def _values(text: str) -> tuple[list[str], bool] | None:
-    """What is said of names, without them, and whether its order says which is which: `AB = 4, CD = 5`. None where nothing is named."""
+    """Values of named quantities (`AB = 4, CD = 5`) and True if their order tells them apart. None if nothing is named."""
     groups = [_items(group) for group in _split(text, ";")]
     if len(groups) > 1 and all(len(group) > 1 for group in groups):  # p=5, q=2; p=7, q=2
         rows = [[_unnamed(item) for item in group] for group in groups]

@@ -19,7 +19,7 @@ _JOINT = re.compile(
     rf"(?:{_MARK}|\\text\s?\{{\s*(?:and|or)\s*\}}|\b(?:and|or)\b)*+"
     rf"(?:[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?(?:\(\w\))?\s*=(?!=){_MARK}*+)?"
 )
-"""What stands between answers that are one list: `\boxed{2} and \boxed{3}`, `\boxed{1} papers and \boxed{2} bins`."""
+"""Text between answers that form one list: `\boxed{2} and \boxed{3}`, `\boxed{1} papers and \boxed{2} bins`."""
 _TOUCHING = re.compile(r"(?:\\[()\[\]]|[ $])*+")
 
 

@@ -33,7 +33,7 @@ _SHORT_UNITS = frozenset("smhglk")
 _SPACED = frozenset([" m", " s", " g", " h"])
 """But one with a space before it inside of `\\text{ m}` is nothing else than a unit."""
 _COUNTED = re.compile(r"[a-z]{3,}s")
-"""What is counted: a plural (`\text{apples}`), but none of these, which say how many, of which sign, or compare."""
+"""Counted things: a plural (`\\text{apples}`), except the words below, which give a number, a sign or a comparison."""
 _NOT_COUNTED = re.compile(
     r".*(?:ths|ss|us|is|wards)|thirds|halves|quarters|times|dozens|scores|couples|pairs|grosses|hundreds|thousands|(?:m|b|tr|quadr)illions|"
     r"percents|factorials|negatives|positives|inverses|reciprocals|opposites|squares|cubes|roots|powers|logs|sins|always|sometimes|perhaps|"

@@ -49,7 +49,7 @@ def _rendered(tokenizer: Any, conversations: Sequence[Sequence[Message]], contro
 
 
 def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
-    """What a model's chat template makes of a conversation, or of each of several: the text, with no tokens yet.
+    """Render one conversation, or each of several, with the model's chat template: as text, not yet tokenized.
 
     Raises:
         ModelError: the template takes no such conversation (many refuse a system message), or is broken.

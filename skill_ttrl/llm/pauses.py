@@ -31,7 +31,7 @@ class Pause:
 
 
 Answer = Callable[[Sequence[Pause]], Sequence[str | None]]
-"""What to insert for each pause, all of one round at once, an empty text for a question without an answer. None: the mark asked
+"""Returns the text to insert for each pause of one round; empty for a question without an answer. None: the mark asked
 nothing, and the pause does not count."""
 MAX_IDLE = 8
 """So often a completion may pause at a mark that asks nothing; after that its marks are ordinary text. Each such pause costs a

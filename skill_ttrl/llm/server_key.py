@@ -62,7 +62,7 @@ def drawn_key(ports: Sequence[int]) -> Iterator[str]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a host's name is this machine's own: no other machine is reached by it, and no proxy reaches what it names."""
+    """True if a host name means this machine: it reaches no other machine, and no proxy reaches the host it names."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

@@ -30,7 +30,7 @@ ANSWERS = "answers.jsonl"
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """What a run is told whose budget is spent."""
 SAME = "Go on with the same command."
-"""What somebody is told who leaves a command early that goes on by itself."""
+"""Message on leaving a command early, if the same command continues by itself."""
 RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
@@ -296,7 +296,7 @@ def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger
 
 
 def when_spent(leaving: str) -> str:
-    """What is said to those who leave early (`leaving`), for those whose budget is spent."""
+    """Turn the message for leaving early (`leaving`) into the one for a spent budget."""
     kept, again, _ = leaving.partition(SAME)
     return f"{kept.rstrip()} {AGAIN if again else f'{RAISE}.'}"
 

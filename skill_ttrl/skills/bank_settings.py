@@ -24,7 +24,7 @@ SETTINGS = (
     "embedder_revision",
     "stale_after",
 )
-"""What a bank's folder remembers of the settings it was last written with."""
+"""Settings that a bank's folder keeps from its last write."""
 IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
 
 
@@ -45,5 +45,5 @@ def check_settings(settings: Mapping[str, Any], path: Path) -> None:
 
 
 def bank_settings(config: SkillsConfig) -> dict[str, Any]:
-    """What of a config's `skills` section a bank is made with."""
+    """Settings from a config's `skills` section that a bank is made with."""
     return {name: getattr(config, IN_CONFIG.get(name, name)) for name in (*SETTINGS, "index", "chroma_server")}

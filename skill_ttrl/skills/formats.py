@@ -86,7 +86,7 @@ def read_file(path: str | Path, format: Format | None = None) -> SkillFile:
 
 
 def holds_records(path: Path) -> bool:
-    """Whether a path holds skills in one of the formats: by its name, JSON by its content, JSONL by its first line.
+    """True if a path holds skills in one of the formats: judged by its name, JSON by its content, JSONL by its first line.
 
     A bank's folder holds none in this sense.
     """

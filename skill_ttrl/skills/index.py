@@ -322,7 +322,7 @@ class ChromaIndex:
 
 
 def _embeds_itself(kept: Any) -> bool:
-    """Whether an embedder is named anywhere in what Chroma keeps of a collection: it makes it when it next reads its schema."""
+    """True if Chroma's record of a collection names an embedder anywhere: Chroma creates it when it next reads the schema."""
     if isinstance(kept, list):
         return any(map(_embeds_itself, kept))
     if not isinstance(kept, dict):

@@ -29,7 +29,7 @@ def sealed(update: BankUpdate, before: hashlib.blake2b) -> bytes:
 
 
 def is_sealed(text: bytes) -> bool:
-    """Whether a text ends with a line that has a checksum, right or wrong."""
+    """True if a text ends with a line that has a checksum, right or wrong."""
     return _CHECK.search(text) is not None
 
 
@@ -58,7 +58,7 @@ def opened(line: bytes, before: hashlib.blake2b, *, must: bool = False) -> BankU
 
 
 def lost_only_its_end(line: bytes, before: hashlib.blake2b) -> bool:
-    """Whether the last byte of a line was its end and is another now: then the line was whole, and is damaged, not torn."""
+    """True if only the line end was replaced by another byte. The line was whole then, and is damaged, not torn."""
     found = _CHECK.search(line[:-1] + b"\n")
     return found is not None and _checksum(line[: found.start()] + b"}", before) == found[1]
 

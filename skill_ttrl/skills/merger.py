@@ -53,7 +53,7 @@ class Merged:
     evolved_skills: tuple[Rewrite, ...] = ()
     """At most one for each base."""
     skipped: tuple[str, ...] = ()
-    """What is left out, each with its reason."""
+    """Items left out, each with its reason."""
     asked: Asked = field(default_factory=Asked)
 
 

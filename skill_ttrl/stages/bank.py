@@ -65,7 +65,7 @@ class RunBank:
     evolver: Evolver | None = None
     """What lets failures change the bank; None where nothing does."""
     notices: list[str] = field(default_factory=list)
-    """What was found at opening and should be read."""
+    """Findings from opening the bank that the user should read."""
 
     @property
     def version(self) -> int:

@@ -17,7 +17,7 @@ from skill_ttrl.stages.skills import look, refuse_existing
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote."""
+    """Result of an export."""
 
     source: str
     version: int | None
@@ -27,7 +27,7 @@ class Exported:
     format: str
     output: str
     notes: Sequence[str] = ()
-    """What was not taken."""
+    """Notes on what was left out."""
 
 
 def export_text(

@@ -434,7 +434,7 @@ def _around_skills(skills: SkillsConfig, made: Parts) -> int:
 
 
 def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
-    """What is to be reported where held-out tasks are learned from: by this run, or by the one that its weights are from.
+    """Lines that report held-out tasks that this run, or the run its weights come from, learns from.
 
     Raises:
         DataError: they are, and that is not to be reported but refused.

@@ -65,7 +65,7 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
 
 
 def _names(config: SkillTTRLConfig) -> list[Check]:
-    """What a config calls by name, looked up as a run would."""
+    """Look up everything a config calls by name, as a run would."""
     from skill_ttrl.stages.names import looks
 
     env = _env(config)

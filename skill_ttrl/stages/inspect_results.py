@@ -1,4 +1,4 @@
-"""What `skillttrl inspect` shows of evaluations, of folders of runs, and of runs under several seeds."""
+"""Views of `skillttrl inspect` for evaluations, folders of runs, and runs under several seeds."""
 
 from __future__ import annotations
 

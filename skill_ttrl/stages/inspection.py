@@ -1,4 +1,4 @@
-"""What `skillttrl inspect` gives back, and how it writes a value."""
+"""Result of `skillttrl inspect`, and how it writes a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CELL = 80
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found at a path."""
+    """Findings at a path."""
 
     kind: str
     """run, runs, seeds, stopping, checkpoint, samples, evaluation, records, object, config; of a skill bank: bank, history or search; skills of a file."""

@@ -229,7 +229,7 @@ def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
 def demonstration_leaks(
     config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool
 ) -> list[str]:
-    """What is to be reported where tasks that are measured on are imitated.
+    """Lines that report imitated tasks among those that are measured on.
 
     Args:
         config: names the environment, and says what becomes of a leak.

@@ -255,7 +255,7 @@ def _read(path: Path, notes: list[str]) -> list[_Samples]:
 
 
 def _config_of(run: Path) -> SkillTTRLConfig:
-    """What a run trains on is its own to say."""
+    """Load a run's own config, which states what the run trains on."""
     return load_config(run / "config.yaml")
 
 

@@ -1,4 +1,4 @@
-"""What a config calls by name (loss, reward, strategy, template, player, …), looked up together before anything slow begins.
+"""Look up everything a config calls by name (loss, reward, strategy, template, player, …) before anything slow begins.
 
 To add a kind of name, add how it is looked up to `looks`: a run, `--dry-run` and `doctor` then all look at it. What needs torch is
 imported where it is looked up: `doctor` says of each name whether it can be had, also where torch is broken.
@@ -35,7 +35,7 @@ Look = Callable[[], str]
 
 
 def looks(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Look]:
-    """What the config calls by name, by what it is, with how it is looked up.
+    """Lookups for everything the config calls by name, keyed by what it is.
 
     Args:
         config: parts that no phase of it uses are left out.

@@ -37,7 +37,7 @@ class Outcome:
     invalid: int | None = None
     """Steps in which what a model wrote was no valid action (`Step.verdict`); None where that is not judged."""
     unanswered: bool = False
-    """Whether it failed because the model gave no answer."""
+    """True if it failed because the model gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What keeps a run from starting, found without starting it: the checks of `train`, as far as nothing is made, loaded or asked for them."""
+"""Find what keeps a run from starting, without starting it: the checks of `train` that make, load and ask for nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from skill_ttrl.types import Task, derive_seed
 
 @dataclass
 class Preflight:
-    """What was found of a config."""
+    """Findings about a config."""
 
     refusals: list[SkillTTRLError] = field(default_factory=list)
     """Why a run of it would not start; the first is what `train` says, as a rule."""
@@ -50,7 +50,7 @@ class Preflight:
     evaluated: int | None = None
     """Tasks that are measured on."""
     notes: list[str] = field(default_factory=list)
-    """What is not known and why, and leaks that the run would report."""
+    """Unknowns, each with its reason, and leaks that the run would report."""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -143,7 +143,7 @@ class _AtOnce(SilentProgress):
 
 
 def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
-    """What the run would report of demonstrations of tasks that it is measured on."""
+    """Lines the run would report on demonstrations of tasks that it is measured on."""
     data, notes = config.sft.data, list[str]()
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
         notes += episode_leaks(config, config.demonstrations.trajectories)

@@ -119,7 +119,7 @@ class Reply:
     retrieved: tuple[tuple[str, ...], ...] = ()
     """For each text, the ids of the skills that it asked for and was told."""
     warnings: tuple[str, ...] = ()
-    """What to know of the answers."""
+    """Warnings about the answers."""
 
 
 def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
