@@ -76,9 +76,8 @@ def reinforce(run: Run, reward: Reward) -> None:
     warn_if_never(run)
     run.progress.start(PHASE, config.rl.steps, "step", done)
     if 0 < done < config.rl.steps and config.rl.validate_every and done % config.rl.validate_every == 0:
-        run.evaluate(
-            f"step {done}"
-        )  # it was the last step of a run that is lengthened, or something kept it from being measured
+        # It was the last step of a run that is now lengthened, or its evaluation was broken off.
+        run.evaluate(f"step {done}")
 
     for step in range(done, config.rl.steps):
         if stopped_by(run.folder.path, config.rl, step) is not None:  # a resumed run may have been stopped already
