@@ -107,12 +107,17 @@ def save_checkpoint(
             raise
         raise RunFolderError(f"Cannot write the checkpoint {final}: {reason}") from error
     _remove_leftovers(folder)
+    _prune(folder, phase, step, keep)
+    return final
+
+
+def _prune(folder: RunFolder, phase: str, step: int, keep: int | None) -> None:
+    """Remove the checkpoints of `phase` before `step` that `keep` does not cover, the one of `step` counted."""
     if keep is not None:
         of_phase = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.phase == phase]
         older = [checkpoint for checkpoint in of_phase if checkpoint.step < step]
         for checkpoint in older[: max(0, len(older) - (max(keep, 1) - 1))]:
             _remove(checkpoint.path)
-    return final
 
 
 def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
@@ -201,7 +206,8 @@ def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Put the run folder back to where it was when `checkpoint` was saved, and give its trainer state.
 
     The append files are cut; later checkpoints (damaged ones, passed over by "last-good") are set aside under the name
-    `damaged-...`. With None everything is emptied: the run starts fresh.
+    `damaged-...`. Earlier ones that a run killed just after saving had still to remove are removed. With None everything is
+    emptied: the run starts fresh.
 
     Raises:
         CheckpointError: `state.json` cannot be read.
@@ -217,6 +223,8 @@ def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
             if aside.exists():
                 shutil.rmtree(aside)
             other.path.rename(aside)
+    if checkpoint is not None:
+        _prune(folder, checkpoint.phase, checkpoint.step, folder.config.run.keep_checkpoints)
     saved: dict[str, Any] = state["state"]
     return saved
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config_sections import RunConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.runs.checkpoint import (
     list_checkpoints,
@@ -62,6 +63,15 @@ def test_keep_leaves_the_newest_of_each_phase(folder: RunFolder) -> None:
         save(folder, "rl", step, keep=2)
     assert names(folder) == ["sft-000300", "rl-000003", "rl-000010"]
     assert sorted(entry.name for entry in folder.checkpoints.iterdir()) == sorted(names(folder))
+
+
+def test_a_run_killed_between_saving_and_removing_removes_when_it_goes_on(tmp_path: Path) -> None:
+    config = SkillTTRLConfig(phases=["sft", "rl"], run=RunConfig(keep_checkpoints=2))
+    folder = RunFolder.create(tmp_path / "run", config)
+    for step in (1, 2, 3):
+        save(folder, "sft", step, keep=None)  # as a kill before the removal leaves them
+    rewind(folder, newest(folder)[0])
+    assert names(folder) == ["sft-000002", "sft-000003"]
 
 
 def test_phases_are_ordered_as_the_config_has_them(folder: RunFolder) -> None:
