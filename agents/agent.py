@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from skill_ttrl.agents.listing import AS_LISTED, Listing, has_place
-from skill_ttrl.agents.projection import Project, Projection, whole
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_place
+from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Prompt, Window
+from skill_ttrl.agents.turn_prompt import Prompt, Window
 from skill_ttrl.types import Message, Skill, Step
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from skill_ttrl.config import AgentConfig
-from skill_ttrl.skills.access import TIERS, Query, SkillAccess
-from skill_ttrl.skills.hostile import escape
-from skill_ttrl.templates import Templates
+from skill_ttrl.config.schema import AgentConfig
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.sanitize import escape
+from skill_ttrl.skills.retrieval.bank_view import TIERS, Query, SkillAccess
 from skill_ttrl.types import Message, Skill
 
 if TYPE_CHECKING:
-    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.bank.bank import SkillBank
 
 CHARACTERS_PER_TOKEN = 4
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_place
+from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.agent import Scene, conversation
-from skill_ttrl.agents.listing import AS_LISTED, Listing, has_place
-from skill_ttrl.agents.projection import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Prompt, Window
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.skills.access import Query, SkillAccess
+from skill_ttrl.agents.turn_prompt import Prompt, Window
+from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
+from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
 from skill_ttrl.types import Skill, Task
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game
 from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.envs.alfworld.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.generate import generate_games
 
 COLUMNS = ("receptacles", "that open", "things", "admissible", "steps", "open a door", "share a place")
 

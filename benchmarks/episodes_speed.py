@@ -15,15 +15,15 @@ from typing import Any, get_args
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Window
-from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.envs import TextEnv, make_env
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_plain
-from skill_ttrl.llm.embedded import build_tokenizer
+from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import Schedule, rollout
-from skill_ttrl.templates import Templates
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import Schedule, rollout
 from skill_ttrl.types import Message, Skill, Step, Task
 
 TURNS = 12

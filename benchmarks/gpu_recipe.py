@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from skill_ttrl.config import load_config, settings_digest
-from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import paired_difference
+from skill_ttrl.config.schema import load_config, settings_digest
+from skill_ttrl.intervals import paired_difference
+from skill_ttrl.runs.summary import Summary, read_summary
 
 RECIPE = "ttrl_qwen2.5_0.5b_lora_vllm"
 REWARDS = ("majority", "random")
@@ -80,9 +80,9 @@ def main() -> None:
 
 def toy_model(folder: Path) -> Path:
     """A folder with a random Qwen2 whose heads are as wide as vLLM's attention on a CPU has them."""
-    from skill_ttrl.config import EmbeddedConfig
-    from skill_ttrl.llm.embedded import build_model, build_tokenizer
-    from skill_ttrl.llm.load import save_model
+    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+    from skill_ttrl.llm.models.load import save_model
 
     if not (folder / "config.json").exists():
         tokenizer = build_tokenizer(["Compute 12+34.", "<answer>46</answer>"] * 20)
@@ -171,7 +171,7 @@ def interval(found: tuple[float, float, float]) -> str:
 
 def hardware() -> str:
     """What the figures were taken on."""
-    from skill_ttrl.stages.doctor import diagnose
+    from skill_ttrl.stages.doctor.diagnose import diagnose
 
     wanted = ("versions", "gpu", "cpu")
     return "\n".join(f"- {check.name}: {check.found}" for check in diagnose().checks if check.name in wanted) + "\n"

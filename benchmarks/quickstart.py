@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.report import Summary, learned_by, read_summary
+from skill_ttrl.runs.summary import Summary, learned_by, read_summary
 
 RUNS = {
     "quickstart": ("majority", "vote_sft", "label", "random", "format"),

@@ -22,11 +22,11 @@ import numpy as np
 
 from skill_ttrl.answers import extract
 from skill_ttrl.config import load_config
-from skill_ttrl.envs.math.operators import RULES, Operators, question
-from skill_ttrl.llm.base import Request, Sampling, wait_for
-from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import wilson_interval
-from skill_ttrl.stages.build import make_parts
+from skill_ttrl.data.operators import RULES, Operators, question
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.llm.backend import Request, Sampling, wait_for
+from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.stages.setup.build import make_parts
 from skill_ttrl.types import Skill
 
 SKILLS, NOTES = "quickstart_skills", "quickstart_notes"

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.skills.embed import make_embedder
-from skill_ttrl.skills.index import HNSW, ChromaIndex, MemoryIndex, VectorIndex
-from skill_ttrl.skills.retrieval import EXACT_BELOW, Retriever
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.embedders import make_embedder
+from skill_ttrl.skills.retrieval.index import HNSW, ChromaIndex, MemoryIndex, VectorIndex
+from skill_ttrl.skills.retrieval.retriever import EXACT_BELOW, Retriever
 from skill_ttrl.types import Skill
 
 K = 6

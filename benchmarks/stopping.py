@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.beside import find_beside
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.runs.report import Summary, read_summary
-from skill_ttrl.runs.statistics import paired_difference
-from skill_ttrl.stages.stopping import Stopping, look_back
+from skill_ttrl.intervals import paired_difference
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.stages.reports.baseline import find_beside
+from skill_ttrl.stages.training.stopping import Stopping, look_back
 
 RECIPES = ("quickstart", "collapse")
 SWEEP = {

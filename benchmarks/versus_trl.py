@@ -24,10 +24,10 @@ import torch
 
 from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages import train
-from skill_ttrl.stages.build import build
+from skill_ttrl.stages.setup.build import build
 from skill_ttrl.voting import compute_voting_rewards
 
 PROMPTS, SAMPLES = 32, 32

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.report import read_summary
+from skill_ttrl.runs.summary import read_summary
 
 KINDS = {
     "hf": ["rollout.backend=hf"],

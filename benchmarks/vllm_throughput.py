@@ -22,12 +22,12 @@ import numpy as np
 
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.config import load_config
-from skill_ttrl.llm.base import Request
-from skill_ttrl.llm.vllm import VLLMBackend
-from skill_ttrl.llm.vllm_engine import Work
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.stages.build import build
-from skill_ttrl.stages.context import Workbench
+from skill_ttrl.llm.backend import Request
+from skill_ttrl.llm.vllm.backend import VLLMBackend
+from skill_ttrl.llm.vllm.engine import Work
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.training.context import Workbench
 from skill_ttrl.types import Group, Task, derive_seed
 
 MEDIAN, LOWER_END = 0.95, 0.90

@@ -2,7 +2,7 @@
 
     python benchmarks/webshop_agents.py scores         # random, rule, expert and oracle on the test goals, with intervals
     python benchmarks/webshop_agents.py ceiling        # over all goals: how many can be fulfilled, and why the others cannot
-    python benchmarks/webshop_agents.py weights        # the weights of agents/webshop_weighing.py, fitted on `train` by product
+    python benchmarks/webshop_agents.py weights        # the weights of agents/players/webshop_weighing.py, fitted on `train` by product
     python benchmarks/webshop_agents.py misses         # why the expert's purchases on `dev` are below the oracle's
     python benchmarks/webshop_agents.py worth          # the expert on `dev` without one or another part of what it does
 
@@ -23,17 +23,17 @@ from unittest.mock import patch
 
 import numpy as np
 
-from skill_ttrl.agents import webshop_expert, webshop_weighing
-from skill_ttrl.agents.player import make_player
-from skill_ttrl.agents.webshop_expert import STEPS, WebShopExpert, query
-from skill_ttrl.agents.webshop_reading import Offer, read_wish
-from skill_ttrl.agents.webshop_weighing import Signs, signs
+from skill_ttrl.agents.players import webshop_expert, webshop_weighing
+from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.players.webshop_expert import STEPS, WebShopExpert, query
+from skill_ttrl.agents.players.webshop_reading import Offer, read_wish
+from skill_ttrl.agents.players.webshop_weighing import Signs, signs
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
-from skill_ttrl.episode import play_episode
-from skill_ttrl.runs.statistics import mean_interval, wilson_interval
+from skill_ttrl.intervals import mean_interval, wilson_interval
+from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Trajectory
 
 AGENTS = {"random": "random", "rule": "rule", "expert": "expert", "oracle": "walkthrough"}

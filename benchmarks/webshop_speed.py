@@ -34,7 +34,7 @@ from typing import Any
 import psutil
 
 from skill_ttrl.envs import make_vec_env
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.visit import MODES
 

@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collection import Collected
-    from skill_ttrl.stages.outcomes import Success
+    from skill_ttrl.stages.collecting.collection import Collected
+    from skill_ttrl.stages.evaluation.outcomes import Success
 
 Env = Annotated[
     str, typer.Option(help="Short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0` of your own.")
@@ -106,10 +106,10 @@ def collect(
     A policy plays as it is sampled in its rollouts, with the skills of its bank in its prompts. Where an environment rewards what
     is right in part (`webshop`), the mean score is reported beside.
     """
-    from skill_ttrl.cli.output import print_json, prints_aside
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.output import print_json, prints_aside
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.stages.play import find_player
+    from skill_ttrl.stages.collecting.watch import find_player
 
     is_player = find_player(agent, resolve_env(env)) is not None
     _refuse_idle(is_player, agent, {"--explore": explore, "--jobs": jobs}, {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None})  # fmt: skip
@@ -133,7 +133,7 @@ def collect(
                 progress=view,
             )
         else:
-            from skill_ttrl.stages.collect_policy import run_policy
+            from skill_ttrl.stages.collecting.policy import run_policy
 
             found = run_policy(
                 agent,
@@ -235,7 +235,7 @@ def _bounds(interval: tuple[float, float] | None) -> str:
 
 def success_table(rows: Mapping[str, Success]) -> Table:
     """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup. Scores, where there are any."""
-    from skill_ttrl.cli.views import number
+    from skill_ttrl.cli.display.views import number
 
     scored = any(each.score is not None for each in rows.values())
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))

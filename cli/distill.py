@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.distill import Distilled
@@ -56,8 +56,8 @@ def distill(
     unless the config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache`
     names a folder: the same command then asks only for what is missing.
     """
-    from skill_ttrl.cli.output import print_json, prints_aside
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.output import print_json, prints_aside
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.config import load_config
     from skill_ttrl.stages.distill import run
 
@@ -76,7 +76,7 @@ def distill(
 
 def distilled_view(found: Distilled) -> RenderableType:
     """What was looked at, and the skills by tier and type. Texts are shown as text, their control characters as pictures."""
-    from skill_ttrl.cli.views import rows_table
+    from skill_ttrl.cli.display.views import rows_table
 
     kinds = sorted({*found.episodes, *(skill.task_type for skill in found.skills if skill.task_type)})
     counts: list[tuple[str | int | None, ...]] = [
@@ -111,7 +111,7 @@ def distilled_view(found: Distilled) -> RenderableType:
 
 def closing_lines(found: Distilled) -> list[str]:
     """What was left out, what it cost, and what became of the bank."""
-    from skill_ttrl.runs.report import usage_lines
+    from skill_ttrl.runs.summary import usage_lines
 
     lines = [_cell(note, 300) for note in found.notes[:MAX_NOTES]]
     if len(found.notes) > MAX_NOTES:

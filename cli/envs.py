@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.output import print_json
+from skill_ttrl.cli.games.play import play
+from skill_ttrl.cli.games.serve_shop import serve
 from skill_ttrl.cli.generate import generate
-from skill_ttrl.cli.output import print_json
-from skill_ttrl.cli.play import play
-from skill_ttrl.cli.serve_shop import serve
 from skill_ttrl.errors import ConfigError
 
 ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
@@ -38,7 +38,7 @@ def envs_list(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    from skill_ttrl.cli.views import rows_table
+    from skill_ttrl.cli.display.views import rows_table
 
     rows = [(info.short_name, info.id, info.description) for info in found]
     Console().print(rows_table("Environments", ("short name", "id", "what it is"), rows))

@@ -15,9 +15,9 @@ from skill_ttrl.cli.collect import Jobs, environment_arguments, show_collected
 from skill_ttrl.errors import ConfigError, SplitError
 
 if TYPE_CHECKING:
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.stages.measure import Evaluation
+    from skill_ttrl.stages.evaluation.measure import Evaluation
 
 SPLIT = "test"
 """Of an environment, where none is named."""
@@ -116,9 +116,9 @@ def evaluate(
     With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
     success by type of task. Where an environment rewards what is right in part (`webshop`), the mean score stands beside.
     """
-    from skill_ttrl.cli.output import print_json, prints_aside
-    from skill_ttrl.cli.tables import evaluation_table
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.output import print_json, prints_aside
+    from skill_ttrl.cli.display.tables import evaluation_table
+    from skill_ttrl.cli.display.views import RunView
 
     who = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}
     how = {"--chunk": chunk, "--no-bank": no_bank or None}
@@ -205,7 +205,7 @@ def _measure(
             use_bank=use_bank,
             progress=view,
         )
-    from skill_ttrl.stages.evaluate_env import measure_policy
+    from skill_ttrl.stages.evaluation.evaluate_env import measure_policy
 
     env, split, limit = place
     return measure_policy(

@@ -75,9 +75,9 @@ def generate(
 
 
 def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> None:
-    from skill_ttrl.cli.output import print_json
-    from skill_ttrl.cli.views import RunView
-    from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS
+    from skill_ttrl.cli.display.output import print_json
+    from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
     from skill_ttrl.stages.generate_catalogue import run
 
     with RunView(Console(stderr=True), "generate webshop", loop=False) as view:
@@ -92,8 +92,8 @@ def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> 
 
 
 def _games(env: str, output: Path, split: str, games: int, seed: int, types: list[str] | None, as_json: bool) -> None:
-    from skill_ttrl.cli.output import print_json
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.output import print_json
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.stages.generate_games import run
 
     chosen = [name.strip() for each in types or () for name in each.split(",") if name.strip()]

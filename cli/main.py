@@ -15,19 +15,19 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
+from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.cli.distill import distill
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.merge import merge
-from skill_ttrl.cli.output import print_json
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError
-from skill_ttrl.runs.interrupt import Interrupted
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.trust import trusting
 
 EXIT_LINE = (
@@ -108,9 +108,9 @@ def ask(
     as_json: AsJson = False,
 ) -> None:
     """Put a question to a trained policy, or to a model behind an address."""
-    from skill_ttrl.cli.tables import reply_view
-    from skill_ttrl.stages.subject import find_asked
-    from skill_ttrl.stages.trained import ask as put
+    from skill_ttrl.cli.display.tables import reply_view
+    from skill_ttrl.stages.targets.resolve import find_asked
+    from skill_ttrl.stages.targets.trained import ask as put
 
     heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
     asked = find_asked(path, overrides or (), config=config, use_bank=not no_bank)
@@ -150,11 +150,11 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
+    from skill_ttrl.cli.display.tables import inspection_view
     from skill_ttrl.cli.skills import show_diff
-    from skill_ttrl.cli.tables import inspection_view
-    from skill_ttrl.stages import skills
-    from skill_ttrl.stages.inspect import inspect as look
-    from skill_ttrl.stages.stopping import inspect_stopping
+    from skill_ttrl.stages.reports import inspect_bank as skills
+    from skill_ttrl.stages.reports.inspect import inspect as look
+    from skill_ttrl.stages.training.stopping import inspect_stopping
 
     if (search is not None) + history + (diff is not None) + stopping > 1:
         raise ConfigError("--search, --history, --diff and --stopping each show something else: give one of them.")
@@ -184,8 +184,8 @@ def export(
     merged: Annotated[bool, typer.Option(help="Fold LoRA adapters into the base model's weights.")] = False,
 ) -> None:
     """Write a trained policy as a plain Hugging Face folder."""
-    from skill_ttrl.stages.export import export as write
-    from skill_ttrl.stages.trained import find_trained
+    from skill_ttrl.stages.targets.export import export as write
+    from skill_ttrl.stages.targets.trained import find_trained
 
     print(write(find_trained(path), output, merged=merged))
 
@@ -200,7 +200,7 @@ app.command()(serve)
 @configs_app.command("list")
 def configs_list(as_json: AsJson = False) -> None:
     """The shipped recipes and on what each was verified."""
-    from skill_ttrl.config import load_config, recipe_names, verified_note
+    from skill_ttrl.config.schema import load_config, recipe_names, verified_note
 
     rows = []
     for name in recipe_names():
@@ -211,7 +211,7 @@ def configs_list(as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
     else:
-        from skill_ttrl.cli.views import rows_table
+        from skill_ttrl.cli.display.views import rows_table
 
         cells = [
             (row["name"], row["model"], _verified_on(str(row["verified"])), row["waits_for"] or "nothing")
@@ -234,7 +234,7 @@ def configs_show(
     ] = False,
 ) -> None:
     """Print a recipe as it is written, or resolved with `--full` or `--set`."""
-    from skill_ttrl.config import load_config, read_config_text
+    from skill_ttrl.config.schema import load_config, read_config_text
 
     text, _ = read_config_text(source)
     sys.stdout.write(load_config(source, overrides or [], trust=True).to_yaml() if full or overrides else text)
@@ -246,8 +246,8 @@ def configs_copy(
     target: Annotated[Path | None, typer.Argument(help="File to write. Default: NAME.yaml here.")] = None,
 ) -> None:
     """Copy a recipe to a file of your own."""
-    from skill_ttrl.config import read_config_text
-    from skill_ttrl.runs.files import write_new
+    from skill_ttrl.config.schema import read_config_text
+    from skill_ttrl.storage.files import write_new
 
     text, _ = read_config_text(name)
     print(write_new(target or Path(f"{name}.yaml"), text))
@@ -263,7 +263,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Write an environment of your own to start from: the environment, a recipe, demonstrations and a test."""
-    from skill_ttrl.stages.init import init_project
+    from skill_ttrl.envs.scaffold import init_project
 
     for path in init_project(name, folder, turns=turns, force=force):
         print(path)
@@ -283,18 +283,18 @@ def doctor(
 ) -> None:
     """Say what is installed, what this machine can do, what will not work and what to do about it."""
     if lock is not None:
-        from skill_ttrl.stages.version_sets import lock_path
+        from skill_ttrl.stages.doctor.version_sets import lock_path
 
         print(lock_path(lock))
         return
     from skill_ttrl.config import load_config
-    from skill_ttrl.stages.doctor import diagnose
+    from skill_ttrl.stages.doctor.diagnose import diagnose
 
     found = diagnose(load_config(config, overrides or []) if config else None)
     if as_json:
         print_json(found)
     else:
-        from skill_ttrl.cli.tables import diagnosis_view
+        from skill_ttrl.cli.display.tables import diagnosis_view
 
         Console().print(diagnosis_view(found))
     if found.failed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.merge import MergeResult
@@ -52,7 +52,7 @@ def merge(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.config import load_config
     from skill_ttrl.stages.merge import run
 
@@ -69,7 +69,7 @@ def merge(
 
 def merge_view(found: MergeResult) -> RenderableType:
     """The changes of each update. Skill texts are shown as text, their control characters as pictures."""
-    from skill_ttrl.cli.views import rows_table
+    from skill_ttrl.cli.display.views import rows_table
 
     rows = []
     for update in found.updates:
@@ -87,7 +87,7 @@ def merge_view(found: MergeResult) -> RenderableType:
 
 def closing_lines(found: MergeResult) -> list[str]:
     """The counts, what was left out, and what became of the bank."""
-    from skill_ttrl.runs.report import usage_lines
+    from skill_ttrl.runs.summary import usage_lines
 
     skipped = found.report.skipped
     lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]

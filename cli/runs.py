@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.output import print_json
+from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
@@ -32,8 +32,8 @@ def runs_list(
     as_json: AsJson = False,
 ) -> None:
     """The runs in a folder, and one level below it, with what each reached."""
-    from skill_ttrl.cli.views import rows_table, signed
-    from skill_ttrl.stages.run_list import list_runs
+    from skill_ttrl.cli.display.views import rows_table, signed
+    from skill_ttrl.stages.reports.run_list import list_runs
 
     found = list_runs(folder)
     if as_json:
@@ -66,9 +66,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare what policies reached, task by task where they were measured on the same tasks; else as two means, which is said."""
-    from skill_ttrl.cli.views import number, rows_table, signed
-    from skill_ttrl.stages.compare import FIGURES, measured
-    from skill_ttrl.stages.compare import compare as differ
+    from skill_ttrl.cli.display.views import number, rows_table, signed
+    from skill_ttrl.stages.evaluation.compare import FIGURES, measured
+    from skill_ttrl.stages.evaluation.compare import compare as differ
 
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence lies between 0 and 1, found {confidence}.")
@@ -115,7 +115,7 @@ def train_seeds(
     config: SkillTTRLConfig, seeds: Sequence[int], folder: Path, resume: str | None, text: str, *, as_json: bool
 ) -> None:
     """Run every seed, each with its own view, and print what they reach together."""
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.stages.seeds import run_seeds
 
     screen = Console(stderr=as_json)
@@ -137,8 +137,8 @@ def train_seeds(
     if as_json:
         print_json(found)
         return
-    from skill_ttrl.cli.tables import inspection_view
-    from skill_ttrl.stages.inspect_results import seeds_inspection
+    from skill_ttrl.cli.display.tables import inspection_view
+    from skill_ttrl.stages.reports.inspect_results import seeds_inspection
 
     screen.print(inspection_view(seeds_inspection(found)))
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)

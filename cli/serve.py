@@ -17,12 +17,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from skill_ttrl.cli.output import print_json
+from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.supervise import Watched
+    from skill_ttrl.llm.vllm.servers.supervise import Watched
 
 STYLES = {"starting": "yellow", "ready": "green", "waiting": "red", "stopped": "dim"}
 
@@ -82,8 +82,8 @@ def serve(
 ) -> None:
     """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and keep them running until a signal."""
     from skill_ttrl.config import load_config
+    from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Patience, Supervisor
     from skill_ttrl.stages.serve import Serving, keyed, of_recipe, plan
-    from skill_ttrl.stages.supervise import STATE_FILE, Patience, Supervisor
 
     if config is not None:
         serving = of_recipe(load_config(config, overrides or []), log_dir, model)
@@ -162,7 +162,7 @@ class ServeView:
 
 def _about_key(watched: Sequence[Watched]) -> str:
     """Where other clients find the key; nothing where it is in the environment, as the user knows."""
-    from skill_ttrl.llm.server_key import given_key, key_file
+    from skill_ttrl.llm.vllm.servers.key import given_key, key_file
 
     first = key_file(urlsplit(watched[0].job.address).port or 0)
     return (

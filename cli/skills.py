@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from skill_ttrl.stages.bank_diff import BankComparison, BankSide
-    from skill_ttrl.stages.skills import BankDiff
+    from skill_ttrl.stages.reports.bank_diff import BankComparison, BankSide
+    from skill_ttrl.stages.reports.inspect_bank import BankDiff
     from skill_ttrl.types import BankUpdate
 
 skills_app = typer.Typer(
@@ -60,7 +60,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a skill. The bank is made where there is none; a full bank gives up its least useful skill."""
-    from skill_ttrl.stages.skills import open_or_make
+    from skill_ttrl.stages.reports.inspect_bank import open_or_make
 
     record = {"title": title, "text": _text(text), "when_to_apply": when, "tier": tier, "id": skill_id}
     with open_or_make(bank) as opened:
@@ -82,7 +82,7 @@ def edit(
 ) -> None:
     """Correct a skill: what is not named stays, its statistics too."""
     from skill_ttrl.errors import SkillBankError
-    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.bank.bank import SkillBank
 
     words = None if text is None else _text(text)
     fields = {"title": title, "text": words, "when_to_apply": when, "tier": tier, "task_type": task_type}
@@ -99,7 +99,7 @@ def edit(
 @skills_app.command()
 def remove(bank: Bank, skill_id: Id, reason: Reason = None, as_json: AsJson = False) -> None:
     """Take a skill out."""
-    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.bank.bank import SkillBank
 
     with SkillBank.open(bank) as opened:
         opened.remove(skill_id, reason=reason or "remove by hand")
@@ -121,9 +121,9 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Bring the skills of a file into a bank, all of them or, after a mistake, none. The bank is made where there is none."""
-    from skill_ttrl.skills.formats import known_format
-    from skill_ttrl.stages.bank_diff import skills_at
-    from skill_ttrl.stages.skills import open_or_make
+    from skill_ttrl.skills.formats.files import known_format
+    from skill_ttrl.stages.reports.bank_diff import skills_at
+    from skill_ttrl.stages.reports.inspect_bank import open_or_make
 
     found, _ = skills_at(file, known_format(form))  # before a bank is made
     notices = list(found.notices)
@@ -161,10 +161,10 @@ def export(
     ] = False,
 ) -> None:
     """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
-    from skill_ttrl.skills.formats import known_format
-    from skill_ttrl.stages import bank_export
+    from skill_ttrl.skills.formats.files import known_format
+    from skill_ttrl.stages.reports import bank_export
 
     chosen = known_format(form)
     if output is None:
@@ -192,7 +192,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Make a bank again what it was, statistics included, by a new update: the history stays."""
-    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.bank.bank import SkillBank
 
     with SkillBank.open(bank) as opened:
         _show(opened.rollback(version, reason=reason), bank, as_json)
@@ -202,10 +202,10 @@ def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
     """Two versions of the bank at `path`, or, without one, the banks at `a` and `b`."""
     from rich.console import Console
 
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
-    from skill_ttrl.stages.bank_diff import compare_banks
-    from skill_ttrl.stages.skills import diff_bank
+    from skill_ttrl.stages.reports.bank_diff import compare_banks
+    from skill_ttrl.stages.reports.inspect_bank import diff_bank
 
     found: BankComparison | BankDiff
     if path is None:
@@ -244,7 +244,7 @@ def comparison_view(found: BankComparison) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from skill_ttrl.cli.views import rows_table
+    from skill_ttrl.cli.display.views import rows_table
 
     def side(name: str, one: BankSide) -> str:
         version = "" if one.version is None else f", version {one.version}"
@@ -289,7 +289,7 @@ def _text(given: str) -> str:
 
 def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
     """What a command did to the bank."""
-    from skill_ttrl.cli.output import print_json
+    from skill_ttrl.cli.display.output import print_json
 
     if as_json:
         print_json(update)

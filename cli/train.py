@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.cli.envs import ENV_RULE
-from skill_ttrl.cli.output import print_json
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.runs.report import Summary
+    from skill_ttrl.runs.summary import Summary
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
 MaybeSource = Annotated[
@@ -171,7 +171,7 @@ def rl(
     the one that `--model` names) and does what its recipe says.
     """
     from skill_ttrl.runs.folder import RunFolder
-    from skill_ttrl.stages.trained import find_trained
+    from skill_ttrl.stages.targets.trained import find_trained
 
     given = list(overrides or [])
     if bank is not None:
@@ -209,7 +209,7 @@ def _bank_that_comes_with(model: Path, source: str, given: list[str]) -> list[st
     """The setting that begins with the bank of the run that the weights are of; none where another is named, or nothing asks it."""
     from skill_ttrl.config import load_config
     from skill_ttrl.runs.folder import RunFolder
-    from skill_ttrl.skills.folder import is_bank
+    from skill_ttrl.skills.bank.folder import is_bank
 
     runs = (model, model.resolve().parent.parent)
     bank = next((run / "bank" for run in runs if RunFolder.exists(run) and is_bank(run / "bank")), None)
@@ -238,7 +238,7 @@ def changes(
     """
     own: list[str] = []
     if env is not None:
-        from skill_ttrl.stages.env_defaults import in_another_env
+        from skill_ttrl.stages.setup.env_defaults import in_another_env
 
         # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
         own = ["data.train=null", "data.eval=null", *in_another_env(source, env)]
@@ -265,7 +265,7 @@ def _run_of(bank: Path) -> Path | None:
 
 def _episodes(bank: Path | None, trajectories: Path | None) -> Path:
     """The file of episodes: what was given, what the bank's run has collected, or what stands beside the bank."""
-    from skill_ttrl.stages.gather import COLLECTED
+    from skill_ttrl.stages.data_phases import COLLECTED
 
     if trajectories is not None:
         return trajectories
@@ -282,9 +282,9 @@ def _episodes(bank: Path | None, trajectories: Path | None) -> Path:
 
 def _quickstart_of(episodes: Path) -> str:
     """The recipe of the environment that the episodes are of."""
-    from skill_ttrl.config import recipe_names
+    from skill_ttrl.config.schema import recipe_names
+    from skill_ttrl.data.episodes import read_episodes
     from skill_ttrl.envs.lookup import SHORT_NAMES
-    from skill_ttrl.stages.episodes import read_episodes
 
     env_id = next(read_episodes(episodes)).task.env_id
     short = next((name for name, known in SHORT_NAMES.items() if known == env_id), None)
@@ -300,7 +300,7 @@ def _as_collected(episodes: Path) -> list[str]:
     """What a quickstart recipe takes over from how the episodes were collected: where games or products are, and what can be
     imitated. Of episodes from elsewhere nothing is known.
     """
-    from skill_ttrl.runs.trajectory_file import beside, read_identity
+    from skill_ttrl.runs.trajectories import beside, read_identity
 
     if not beside(episodes).is_file():
         return []
@@ -343,17 +343,17 @@ def _run(
     another_env: bool,
     seeds: list[int] | None = None,
 ) -> None:
-    from skill_ttrl.cli.views import RunView
-    from skill_ttrl.config import InvalidConfigError, load_config, read_config_text, verified_note
+    from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.config.schema import InvalidConfigError, load_config, read_config_text, verified_note
 
     try:
         config = load_config(source, overrides)
     except InvalidConfigError as error:
-        from skill_ttrl.stages.names import with_wrong_names
+        from skill_ttrl.stages.setup.names import with_wrong_names
 
         raise with_wrong_names(error) from None
     if another_env:
-        from skill_ttrl.stages.env_defaults import refuse_foreign
+        from skill_ttrl.stages.setup.env_defaults import refuse_foreign
 
         refuse_foreign(source, config)
     text, where = read_config_text(source)
@@ -361,8 +361,8 @@ def _run(
         raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
     screen = Console(stderr=as_json)
     if dry_run:
-        from skill_ttrl.cli.tables import plan_view
-        from skill_ttrl.stages.plan import plan
+        from skill_ttrl.cli.display.tables import plan_view
+        from skill_ttrl.stages.doctor.plan import plan
 
         planned = plan(config)
         if as_json:
@@ -394,8 +394,8 @@ def _run(
 
 def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
     """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
-    from skill_ttrl.cli.views import closing_lines, summary_table
-    from skill_ttrl.runs.beside import beside_lines
+    from skill_ttrl.cli.display.views import closing_lines, summary_table
+    from skill_ttrl.stages.reports.baseline import beside_lines
 
     screen.print(summary_table(summary))
     for line in closing_lines(summary, beside_lines(folder)):

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from skill_ttrl.cli.evaluate import Chunk, Data, NoBank, Overrides, Recipe
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.hostile import visible
+from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.replay import Difference, Figure, Replayed
+    from skill_ttrl.stages.evaluation.vote_comparison import Difference, Figure, Replayed
     from skill_ttrl.stages.vote import VoteLab
 
 COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")
@@ -75,8 +75,8 @@ def vote(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Vote on the same samples under one strategy or all, side by side, with intervals; what is noise is called so."""
-    from skill_ttrl.cli.output import print_json
-    from skill_ttrl.cli.views import RunView
+    from skill_ttrl.cli.display.output import print_json
+    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.stages.vote import Drawing, run
 
     with RunView(Console(stderr=True), f"vote {path}", loop=False) as view:
@@ -107,7 +107,7 @@ def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: a word is not written so.
     """
-    from skill_ttrl.config_text import read_value
+    from skill_ttrl.config.yaml_text import read_value
 
     found: dict[str, dict[str, Any]] = {}
     for word in words:
@@ -123,7 +123,7 @@ def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def lab_view(lab: VoteLab) -> RenderableType:
     """The strategies side by side, their differences from the majority, and one table by type of problem."""
-    from skill_ttrl.stages.vote_plot import said_of
+    from skill_ttrl.stages.reports.vote_page import said_of
 
     judged = [each for each in lab.strategies if each.needs is None]
     parts: list[RenderableType] = [Text(visible(f"{lab.source}: {said_of(lab)}"), "bold")]
@@ -185,7 +185,7 @@ def types_table(judged: Sequence[Replayed]) -> Table:
 
 def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
     """The figures that there are, the main one first, with what they are called."""
-    from skill_ttrl.stages.vote_plot import TITLES
+    from skill_ttrl.stages.reports.vote_page import TITLES
 
     return {name: title for name, title in TITLES.items() if any(name in each.figures for each in judged)}
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from skill_ttrl.cli.train import show_outcome
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.report import Summary
+from skill_ttrl.runs.summary import Summary
 from skill_ttrl.types import from_json
 
 README = Path(__file__).parents[1] / "README.md"

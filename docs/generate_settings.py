@@ -1,6 +1,6 @@
 """Write docs/settings.md from the config's own types. `tests/integration/test_docs.py` holds the two together.
 
-Run it after a change of `skill_ttrl/config.py`: python docs/generate_settings.py
+Run it after a change of `skill_ttrl/config/schema.py`: python docs/generate_settings.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from skill_ttrl.config import Section, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config.schema import Section, SkillTTRLConfig, SourceConfig
 
 TARGET = Path(__file__).with_name("settings.md")
 SOURCES = ("data.train", "data.eval", "sft.data")
@@ -20,7 +20,7 @@ SOURCES = ("data.train", "data.eval", "sft.data")
 OPENING = """\
 # All settings
 
-Made from `skill_ttrl/config.py` by `python docs/generate_settings.py`; do not edit it by hand. What the words mean and how a
+Made from `skill_ttrl/config/schema.py` by `python docs/generate_settings.py`; do not edit it by hand. What the words mean and how a
 file is written stands in [configuration.md](configuration.md).
 
 `None` in a meaning is written `null` in a file. A default is what counts where neither the file nor `--set` says anything. `skillttrl configs show NAME --full` prints the

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import gymnasium
 
 from skill_ttrl.errors import EnvError, SkillTTRLError
-from skill_ttrl.runs.interrupt import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.registry import import_user_module
-from skill_ttrl.runs.interrupt import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
 SHORT_NAMES: dict[str, str] = {

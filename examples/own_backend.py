@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from skill_ttrl import RolloutEngine
 from skill_ttrl.config import load_config
-from skill_ttrl.llm.base import Generation, Request, Sampling
-from skill_ttrl.llm.engine import BackendContext
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend
+from skill_ttrl.llm.rollout_engine import BackendContext
 
 
 class Timed(HFBackend):

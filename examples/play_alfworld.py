@@ -13,7 +13,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.errors import EnvError, MissingDependencyError
 
 ENV_ID = "SkillTTRL/ALFWorld-v0"

@@ -12,7 +12,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.errors import EnvError
 
 ENV_ID = "SkillTTRL/WebShop-v0"

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skill_ttrl.agents.prompt import PromptFormatter
     from skill_ttrl.answers import compute_reward, grade_answer
-    from skill_ttrl.config import SkillTTRLConfig, load_config
-    from skill_ttrl.llm.engine import RolloutEngine
-    from skill_ttrl.rewards import RewardManager
+    from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+    from skill_ttrl.llm.rollout_engine import RolloutEngine
     from skill_ttrl.rl.advantages import compute_gae_advantage, compute_grpo_advantage, whiten_advantages
     from skill_ttrl.rl.kl import compute_kl_penalty
     from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
-    from skill_ttrl.runs.read import read_run
-    from skill_ttrl.skills.bank import SkillBank
-    from skill_ttrl.skills.merger import SkillMerger
+    from skill_ttrl.runs.reader import read_run
+    from skill_ttrl.skills.bank.bank import SkillBank
+    from skill_ttrl.skills.merge.merger import SkillMerger
     from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.stages.trainer import SkillTTRLTrainer
     from skill_ttrl.trust import trusting
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         majority_vote,
         restore_labels,
     )
+    from skill_ttrl.voting.rewards import RewardManager
 
 __version__ = "0.1.0"
 
@@ -90,11 +90,11 @@ _HOME = {
     "Group": "types",
     "OutputParser": "skills.ops",
     "PromptFormatter": "agents.prompt",
-    "RewardManager": "rewards",
-    "RolloutEngine": "llm.engine",
+    "RewardManager": "voting.rewards",
+    "RolloutEngine": "llm.rollout_engine",
     "Skill": "types",
-    "SkillBank": "skills.bank",
-    "SkillMerger": "skills.merger",
+    "SkillBank": "skills.bank.bank",
+    "SkillMerger": "skills.merge.merger",
     "SkillOps": "types",
     "SkillTTRLConfig": "config",
     "SkillTTRLTrainer": "stages.trainer",
@@ -114,7 +114,7 @@ _HOME = {
     "grade_answer": "answers",
     "load_config": "config",
     "majority_vote": "voting",
-    "read_run": "runs.read",
+    "read_run": "runs.reader",
     "restore_labels": "voting",
     "trusting": "trust",
     "whiten_advantages": "rl.advantages",

@@ -135,8 +135,8 @@ def tiny_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> tuple[Any, Any]:
     """(model, tokenizer): a random Qwen2 whose distributions are far from flat. Not to be trained."""
-    from skill_ttrl.config import EmbeddedConfig
-    from skill_ttrl.llm.embedded import build_model, build_tokenizer
+    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["Compute 12+34.", "8;12;<answer>128</answer>"] * 20)
     model: Any = build_model(EmbeddedConfig(hidden_size=32, layers=2, heads=4, max_positions=128), tokenizer, seed=3)

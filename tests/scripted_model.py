@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig
-from skill_ttrl.skills.asking import Models, OnFailure
+from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig
+from skill_ttrl.skills.querying import Models, OnFailure
 from tests.faulty_server import FaultyServer
 
 Script = Callable[[str], Any]

@@ -77,7 +77,7 @@ class Data:
         if self.folder is not None:
             source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
             return self.folder / split, source
-        from skill_ttrl.envs.alfworld.generate import ensure_generated
+        from skill_ttrl.envs.alfworld.maker.generate import ensure_generated
 
         return ensure_generated(split, progress=progress) / JSON_FOLDER / split, GENERATED
 

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 from skill_ttrl.envs.alfworld.game import GAME_FILE
 from skill_ttrl.envs.alfworld.survey import Progress, look_at_all
 from skill_ttrl.errors import EnvError
-from skill_ttrl.runs.cache import cache_folder, digest_of, waiting_for
-from skill_ttrl.runs.files import write_atomic
+from skill_ttrl.storage.cache import cache_folder, digest_of, waiting_for
+from skill_ttrl.storage.files import write_atomic
 
 RECHECK_SECONDS = 5.0
 _READERS = ("game", "grammar", "index", "problem", "survey", "world")

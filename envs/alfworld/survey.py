@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import skill_ttrl
+from skill_ttrl.cores import cores
 from skill_ttrl.envs.alfworld.game import GAME_FILE, TASK_TYPES, read_content, read_game_file
 from skill_ttrl.errors import EnvError
-from skill_ttrl.runs.cores import cores
 
 PLAYABLE, FAST_CANNOT, DAMAGED, EXCLUDED = "playable", "fast cannot", "damaged", "excluded"
 """What becomes of a game: it is played; only the official engine may play it; it cannot be read; it is none of the six tasks,

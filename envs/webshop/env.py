@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.envs.webshop.catalogue import GENERATED, Progress, open_catalogue, progress_unit
+from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
 from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
-from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
+from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
 from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View

@@ -13,8 +13,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from skill_ttrl.envs.webshop.files import HumanInstruction
-from skill_ttrl.envs.webshop.product import Product
+from skill_ttrl.envs.webshop.catalogue.files import HumanInstruction
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.types import derive_seed
 
 NO_CEILING = 1_000_000.0

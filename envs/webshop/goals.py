@@ -23,10 +23,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from skill_ttrl.envs.webshop.files import HumanInstruction
+from skill_ttrl.envs.webshop.catalogue.files import HumanInstruction
+from skill_ttrl.envs.webshop.catalogue.product import Product
+from skill_ttrl.envs.webshop.catalogue.store import Store
 from skill_ttrl.envs.webshop.goal import UPSTREAM_SEED, Goal, human_goal, synthetic_goal
-from skill_ttrl.envs.webshop.product import Product
-from skill_ttrl.envs.webshop.store import Store
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 
 SPLITS = ("train", "dev", "test")

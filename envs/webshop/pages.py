@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from skill_ttrl.envs.webshop.product import NO_RATING, Product
+from skill_ttrl.envs.webshop.catalogue.product import NO_RATING, Product
 
 Kind = Literal["text", "button", "option", "product"]
 

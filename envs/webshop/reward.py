@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from skill_ttrl.envs.webshop.colours import COLOURS, normalise_colour
+from skill_ttrl.envs.webshop.catalogue.colours import COLOURS, normalise_colour
+from skill_ttrl.envs.webshop.catalogue.nouns import Nouns
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import Goal
-from skill_ttrl.envs.webshop.nouns import Nouns
-from skill_ttrl.envs.webshop.product import Product
 
 ALIKE = 85
 """Per cent; two texts match above it."""

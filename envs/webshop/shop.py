@@ -17,9 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
-from skill_ttrl.envs.webshop.analysis import analyse
+from skill_ttrl.envs.webshop.catalogue.analysis import analyse
+from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
+from skill_ttrl.envs.webshop.catalogue.product import Product
+from skill_ttrl.envs.webshop.catalogue.search import RESULTS
+from skill_ttrl.envs.webshop.catalogue.store import Store
 from skill_ttrl.envs.webshop.goal import Goal, price_of
-from skill_ttrl.envs.webshop.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.pages import (
     BACK,
     BUY,
@@ -35,10 +38,7 @@ from skill_ttrl.envs.webshop.pages import (
     search_page,
     sub_page,
 )
-from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
-from skill_ttrl.envs.webshop.search import RESULTS
-from skill_ttrl.envs.webshop.store import Store
 from skill_ttrl.types import derive_seed
 
 QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")

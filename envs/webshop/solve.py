@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.envs.webshop.colours import normalise_colour
+from skill_ttrl.envs.webshop.catalogue.colours import normalise_colour
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
     BUTTONS,
@@ -22,7 +23,6 @@ from skill_ttrl.envs.webshop.pages import (
     item_page,
     results_page,
 )
-from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import (
     PurchaseReward,
     alike,

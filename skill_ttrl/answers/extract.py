@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from skill_ttrl.answers.spans import unbox
+from skill_ttrl.answers.latex.spans import unbox
 
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "whole", "formula", "conclusion", "last_number"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
-from skill_ttrl.answers.lenient import accepts
-from skill_ttrl.answers.normalise import clean, plain
-from skill_ttrl.answers.spans import last_formula
+from skill_ttrl.answers.latex.lenient import accepts
+from skill_ttrl.answers.latex.normalise import clean, plain
+from skill_ttrl.answers.latex.spans import last_formula
 from skill_ttrl.answers.verdicts import canonicals, verdict
 
 MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
-from skill_ttrl.answers.linear import multiplied_out, solved
+from skill_ttrl.answers.latex.linear import multiplied_out, solved
 from skill_ttrl.answers.shapes import Tree, has_symbols, is_called, is_name
 
 MAX_BITS = 4000

@@ -19,13 +19,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from skill_ttrl.answers.grammar import Tree, parse
 from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
-from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
-from skill_ttrl.answers.numbers import read_number
+from skill_ttrl.answers.latex.grammar import Tree, parse
+from skill_ttrl.answers.latex.normalise import MAX_LENGTH, clean, plain, plain_long
+from skill_ttrl.answers.latex.numbers import read_number
+from skill_ttrl.answers.latex.tokens import Refused
+from skill_ttrl.answers.latex.units import unit_with_currency, without_unit
 from skill_ttrl.answers.pool import Judged, Pool
-from skill_ttrl.answers.tokens import Refused
-from skill_ttrl.answers.units import unit_with_currency, without_unit
 from skill_ttrl.errors import RunFolderError
 
 Rule = Literal["text", "number", "symbolic"]

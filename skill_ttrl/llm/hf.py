@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import KnowsTokens, end_ids
 from skill_ttrl.llm.stop import StopTexts
 from skill_ttrl.types import Completion, FinishReason, derive_seed

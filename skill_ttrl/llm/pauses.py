@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from skill_ttrl.llm.base import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.types import Completion, derive_seed
 
 

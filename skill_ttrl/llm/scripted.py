@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from skill_ttrl.llm.base import Generation, Request, Sampling
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.types import Completion, Message
 
 SCRIPTED_VERSION = -1

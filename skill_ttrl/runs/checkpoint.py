@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.errors import CheckpointError, RunFolderError
-from skill_ttrl.runs.files import explain_os_error, explaining, fsync
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.storage.files import explain_os_error, explaining, fsync
 
 MANIFEST = "manifest.json"
 STATE = "state.json"

@@ -17,9 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
-from skill_ttrl.runs.files import (
+from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
+from skill_ttrl.storage.files import (
     LOCK_FILE,
     acquire_lock,
     explain_os_error,
@@ -30,7 +31,6 @@ from skill_ttrl.runs.files import (
     write_all,
     write_atomic,
 )
-from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
 from skill_ttrl.trust import SUFFIX, check_links, sign
 
 __all__ = ["APPEND_FILES", "SCHEMA_VERSION", "RunFolder"]

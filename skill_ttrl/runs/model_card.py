@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.runs.statistics import paired_difference
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.intervals import paired_difference
 
 _REWARDS = {
     "majority": "agreement with the majority answer of the samples: **no labels were used**",

@@ -17,20 +17,29 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.player import FIRST, Player, WalkthroughPlayer, make_player
-from skill_ttrl.config import AgentConfig, SkillTTRLConfig
+from skill_ttrl.agents.players.scripted_agent import FIRST, Player, WalkthroughPlayer, make_player
+from skill_ttrl.config.schema import AgentConfig, SkillTTRLConfig
+from skill_ttrl.cores import cores
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
-from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.cores import cores
-from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.stages.collection import PHASE, Collected, Place, Tally, Unit, open_file, training_place, written
-from skill_ttrl.stages.outcomes import Outcome
-from skill_ttrl.stages.play import find_player
-from skill_ttrl.stages.workers import work
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.stages.collecting.collection import (
+    PHASE,
+    Collected,
+    Place,
+    Tally,
+    Unit,
+    open_file,
+    training_place,
+    written,
+)
+from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.evaluation.outcomes import Outcome
+from skill_ttrl.workers import work
 
 _LISTING = {"order", "unlisted", "actions", "projection", "max_turns"}
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
@@ -192,7 +201,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         Interrupted: a signal came; what was played is kept.
     """
     if find_player(config.collect.agent, resolve_env(config.env.id)) is None:
-        from skill_ttrl.stages.collect_policy import collect_for_run
+        from skill_ttrl.stages.collecting.policy import collect_for_run
 
         return collect_for_run(path, config, progress)
     jobs = 1  # more need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know

@@ -16,24 +16,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
-from skill_ttrl.llm.usage import accounting
-from skill_ttrl.runs.files import explaining
-from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.skills.asking import Models
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.bank_settings import bank_settings
-from skill_ttrl.skills.changes import shown
-from skill_ttrl.skills.evolved import said_already
-from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.fuse import Similarity, embedding_similarity
-from skill_ttrl.skills.merge_llm import text_problem
-from skill_ttrl.skills.teacher import Draft, Lesson, fused, make_teacher, skill_of
-from skill_ttrl.stages.bank import models_of
-from skill_ttrl.stages.distill_cases import SOURCE, Gathered
-from skill_ttrl.stages.episodes import read_episodes
-from skill_ttrl.stages.leak import ForeignSplits, settle, training_splits
+from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.skills.admit import said_already
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.folder import is_bank
+from skill_ttrl.skills.bank.settings import bank_settings
+from skill_ttrl.skills.merge.llm import text_problem
+from skill_ttrl.skills.querying import Models
+from skill_ttrl.skills.similarity import Similarity, embedding_similarity
+from skill_ttrl.skills.teachers.teacher import Draft, Lesson, fused, make_teacher, skill_of
+from skill_ttrl.stages.collecting.cases import SOURCE, Gathered
+from skill_ttrl.stages.setup.leak import ForeignSplits, settle, training_splits
+from skill_ttrl.stages.training.run_bank import models_of
+from skill_ttrl.storage.files import explaining
 from skill_ttrl.types import Change, Skill, Trajectory
 
 UNFINISHED = ".unfinished"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from skill_ttrl.answers import journal
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.usage import USAGE, accounting
+from skill_ttrl.llm.openai.ledger import USAGE, accounting
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.samples import Drawn
 from skill_ttrl.runs.folder import VERDICTS
-from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.runs.report import usage_lines
-from skill_ttrl.stages.draw import DrawnSamples, draw_samples, open_samples
-from skill_ttrl.stages.measure import Evaluation, evaluate_samples, evaluation_draws
-from skill_ttrl.stages.samples import Drawn
-from skill_ttrl.stages.subject import Problems, Subject, find_subject
+from skill_ttrl.runs.summary import usage_lines
+from skill_ttrl.stages.evaluation.measure import Evaluation, evaluate_samples, evaluation_draws
+from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
+from skill_ttrl.stages.targets.resolve import Problems, Subject, find_subject
 from skill_ttrl.types import to_json
 
 EVALUATIONS = "evaluation.json"

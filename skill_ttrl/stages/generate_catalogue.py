@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_ttrl.envs.webshop.generate import write_catalogue
-from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS, SEED
-from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import Counting, Progress, SilentProgress
+from skill_ttrl.envs.webshop.maker.generate import write_catalogue
+from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, SEED
+from skill_ttrl.progress import Counting, Progress, SilentProgress
+from skill_ttrl.signals import StopSignal
 
 PHASE = "products"
 

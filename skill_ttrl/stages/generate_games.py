@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_ttrl.envs.alfworld.generate import SEED, generate_games, read_record
+from skill_ttrl.envs.alfworld.maker.generate import SEED, generate_games, read_record
 from skill_ttrl.errors import EnvError
-from skill_ttrl.runs.interrupt import StopSignal
-from skill_ttrl.runs.progress import Counting, Progress, SilentProgress
+from skill_ttrl.progress import Counting, Progress, SilentProgress
+from skill_ttrl.signals import StopSignal
 
 ENVIRONMENTS = ("alfworld",)
 """Those whose games can be made."""

@@ -16,20 +16,20 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
-from skill_ttrl.data import column, read_records, record_ids
+from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig, load_config
+from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
-from skill_ttrl.llm.usage import accounting
+from skill_ttrl.llm.openai.ledger import accounting
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import first_keys, whole_lines
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.extractor import make_extractor
-from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.merge import MergeReport, make_merger, merge_groups
-from skill_ttrl.skills.merged import group_digest, merged_samples
+from skill_ttrl.runs.reader import first_keys, whole_lines
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.folder import is_bank
+from skill_ttrl.skills.merge.extractor import make_extractor
+from skill_ttrl.skills.merge.merged import group_digest, merged_samples
+from skill_ttrl.skills.merge.plan import MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.bank import models_of, winning
-from skill_ttrl.stages.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.setup.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.training.run_bank import models_of, winning
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
 from skill_ttrl.voting import majority_vote
 

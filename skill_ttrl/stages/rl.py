@@ -14,32 +14,32 @@ from functools import partial
 import numpy as np
 
 from skill_ttrl.answers import grade_answer
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.episode import failure
+from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, SkillTTRLError
+from skill_ttrl.intervals import vote_entropy
+from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.llm.reward_model import RewardModel
-from skill_ttrl.llm.usage import current_ledger
-from skill_ttrl.rewards import MODEL_REWARD, Reward, build_reward
 from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import Correction
-from skill_ttrl.rl.gauge import Gauge
-from skill_ttrl.rl.update import Learner
-from skill_ttrl.rollout import refuse_failure
+from skill_ttrl.rl.gpu_monitor import Gauge
+from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.rollout.scripted import failure
 from skill_ttrl.runs.checkpoint import load_tensors
-from skill_ttrl.runs.interrupt import FAILURES, Interrupted
 from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.runs.statistics import vote_entropy
-from skill_ttrl.stages.ballots import Poll, shaped
-from skill_ttrl.stages.bank import skill_figures
-from skill_ttrl.stages.context import Run, Workbench
-from skill_ttrl.stages.episode_figures import episode_figures, several_types
-from skill_ttrl.stages.evolve import evolve, warn_if_never
-from skill_ttrl.stages.pin import FOLDER_DIGEST
-from skill_ttrl.stages.signs import EARLY, early_signs, late_signs
-from skill_ttrl.stages.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
+from skill_ttrl.signals import FAILURES, Interrupted
+from skill_ttrl.stages.setup.pin import FOLDER_DIGEST
+from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.episode_metrics import episode_figures, several_types
+from skill_ttrl.stages.training.evolve import evolve, warn_if_never
+from skill_ttrl.stages.training.run_bank import skill_figures
+from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
+from skill_ttrl.stages.training.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
+from skill_ttrl.stages.training.votes import Poll, shaped
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
+from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
 
 PHASE = "GRPO"
 VOTED = "majority"

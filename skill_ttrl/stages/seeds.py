@@ -10,16 +10,16 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.runs.files import explaining, write_atomic
+from skill_ttrl.intervals import Interval, repeats_interval
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.runs.read import read_run
-from skill_ttrl.runs.report import Summary, read_summary, summary_rows
-from skill_ttrl.runs.statistics import Interval, repeats_interval
-from skill_ttrl.stages.env_defaults import with_env_defaults
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.runs.summary import Summary, read_summary, summary_rows
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.storage.files import explaining, write_atomic
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.runs.progress import Progress
+    from skill_ttrl.config.schema import SkillTTRLConfig
+    from skill_ttrl.progress import Progress
     from skill_ttrl.stages.train import Resume
 
 SEEDS = "seeds.json"

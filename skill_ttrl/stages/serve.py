@@ -15,16 +15,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import skill_ttrl
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_here
-from skill_ttrl.llm.vllm_transfer import transfer_folder
-from skill_ttrl.runs.cores import cores
-from skill_ttrl.runs.files import explaining
+from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_here
+from skill_ttrl.llm.vllm.servers.supervise import Job
+from skill_ttrl.llm.vllm.servers.transfer import transfer_folder
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.stages.supervise import Job
+from skill_ttrl.storage.files import explaining
 
-LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm_side" / "launch.py"
+LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
 ASK_TIMEOUT = 180.0
 """Seconds in which an interpreter must say what it has."""
 QUESTION = """
@@ -97,9 +97,9 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         log_dir: where the servers' logs go.
         model: in place of the recipe's own.
     """
-    from skill_ttrl.config import EMBEDDED
-    from skill_ttrl.llm.model_config import load_model_config
-    from skill_ttrl.llm.vllm_checks import engine_length
+    from skill_ttrl.config.schema import EMBEDDED
+    from skill_ttrl.llm.models.model_config import load_model_config
+    from skill_ttrl.llm.vllm.checks import engine_length
 
     vllm, own = config.vllm, config.model
     lora = own.lora if vllm.updates == "lora" else None
@@ -188,7 +188,7 @@ def find_model(path: str) -> str:
         ModelError: there is no such folder, or it holds adapters or nothing of a model.
         RunFolderError: a run that has no checkpoint.
     """
-    from skill_ttrl.stages.trained import find_trained
+    from skill_ttrl.stages.targets.trained import find_trained
 
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -247,7 +247,7 @@ def _command(serving: Serving, port: int, folder: Path) -> list[str]:
 
 def _refuse_heads(model: str) -> None:
     """Raise `ModelError` for a model that vLLM's attention cannot compute on a CPU."""
-    from skill_ttrl.llm.vllm_checks import HEAD_SIZES
+    from skill_ttrl.llm.vllm.checks import HEAD_SIZES
 
     try:
         config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
@@ -316,9 +316,9 @@ def _shares(serving: Serving, found: Interpreter) -> list[str]:
 
 def _written(config: SkillTTRLConfig, folder: Path) -> Path:
     """The built-in model as a run of this recipe would begin with it."""
-    from skill_ttrl.llm.load import save_model
+    from skill_ttrl.llm.models.load import save_model
     from skill_ttrl.rl.device import make_accelerator
-    from skill_ttrl.stages.build import load_policy
+    from skill_ttrl.stages.setup.build import load_policy
 
     loaded = load_policy(config, make_accelerator(config.runtime), None)
     with explaining("write", folder):

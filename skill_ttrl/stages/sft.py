@@ -11,24 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.config import SFTConfig, SkillTTRLConfig
-from skill_ttrl.envs.math.families import Demonstration, Told, Written
-from skill_ttrl.envs.math.tasks import load_demonstrations
+from skill_ttrl.config.schema import SFTConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.families import Demonstration, Told, Written
+from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.llm.chat import encode_chats, encode_plain
+from skill_ttrl.progress import Progress
 from skill_ttrl.rl.batch import EncodedDemonstration
-from skill_ttrl.rl.sft import SFTLearner
+from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.progress import Progress
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.skills.asking import OPENAI
-from skill_ttrl.stages.bank import models_of
-from skill_ttrl.stages.context import Run, Workbench
-from skill_ttrl.stages.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
-from skill_ttrl.stages.episodes import read_episodes
-from skill_ttrl.stages.leak import (
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.skills.querying import OPENAI
+from skill_ttrl.stages.setup.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.setup.leak import (
     Seen,
     demonstration_leaks,
     foreign_splits,
@@ -37,8 +35,10 @@ from skill_ttrl.stages.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
-from skill_ttrl.stages.thoughts import with_thoughts
+from skill_ttrl.stages.setup.rationale import with_thoughts
+from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.run_bank import models_of
+from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import Message, Skill, Step, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]

@@ -10,34 +10,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.answers import journal
-from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
+from skill_ttrl.config.schema import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.usage import GO_ON, USAGE, accounting, spending
-from skill_ttrl.runs.beside import beside_lines
+from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, accounting, spending
+from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.identity import config_differences, some
-from skill_ttrl.runs.interrupt import StopSignal
 from skill_ttrl.runs.metrics import MetricsLog
-from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.runs.report import Summary, write_summary
-from skill_ttrl.runs.report_html import write_report_html
+from skill_ttrl.runs.summary import Summary, write_summary
 from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.skills.embed_openai import with_endpoint
-from skill_ttrl.stages.bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
-from skill_ttrl.stages.build import build, refuse_unready
-from skill_ttrl.stages.context import Run, Workbench
-from skill_ttrl.stages.env_defaults import with_env_defaults
-from skill_ttrl.stages.evolve import make_evolver
-from skill_ttrl.stages.gather import check_enough, gather, learning_phases
-from skill_ttrl.stages.names import check_names
-from skill_ttrl.stages.pin import pin_revisions, take_revisions
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.stages.data_phases import check_enough, gather, learning_phases
+from skill_ttrl.stages.reports.baseline import beside_lines
+from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.rl import make_reward, reinforce
+from skill_ttrl.stages.setup.build import build, refuse_unready
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.names import check_names
+from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
+from skill_ttrl.stages.setup.rationale import KEPT
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
-from skill_ttrl.stages.summary import read_evaluations, summarise
-from skill_ttrl.stages.thoughts import KEPT
+from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.evolve import make_evolver
+from skill_ttrl.stages.training.run_bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
+from skill_ttrl.stages.training.summarize import read_evaluations, summarise
 from skill_ttrl.stages.vote_sft import imitate_majority
 from skill_ttrl.voting import needs
 

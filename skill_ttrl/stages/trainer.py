@@ -9,17 +9,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig
-from skill_ttrl.envs.math.tasks import MATH_ENV_ID
-from skill_ttrl.runs.files import explaining, write_atomic
-from skill_ttrl.runs.progress import Progress
-from skill_ttrl.runs.report import Summary
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.extractor import make_extractor
-from skill_ttrl.skills.merge import make_merger, merge_groups
+from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.progress import Progress
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.merge.extractor import make_extractor
+from skill_ttrl.skills.merge.plan import make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.bank import models_of, starting_skills
 from skill_ttrl.stages.train import Resume, run
+from skill_ttrl.stages.training.run_bank import models_of, starting_skills
+from skill_ttrl.storage.files import explaining, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import ballot_of, batch_vote
 
@@ -106,7 +106,7 @@ class SkillTTRLTrainer:
                 f"of lengths {[len(responses) for responses in all_responses]}."
             )
         from skill_ttrl.rl.advantages import ADVANTAGES
-        from skill_ttrl.stages.ballots import shaped
+        from skill_ttrl.stages.training.votes import shaped
 
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         chosen = self.config.vote

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers import journal
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
-from skill_ttrl.llm.base import Sampling
-from skill_ttrl.llm.usage import USAGE, accounting
-from skill_ttrl.runs.files import explaining, write_atomic
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.openai.ledger import USAGE, accounting
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.samples import SAMPLE, Draw
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
-from skill_ttrl.runs.progress import Progress, SilentProgress
-from skill_ttrl.runs.report import usage_lines
-from skill_ttrl.runs.sample_folder import SampleFolder
-from skill_ttrl.stages.draw import draw_samples, open_samples
-from skill_ttrl.stages.replay import Held, Replayed, Settings, Visits, replay
-from skill_ttrl.stages.samples import SAMPLE, Draw
-from skill_ttrl.stages.stored import is_stored, read_stored
-from skill_ttrl.stages.subject import find_subject
+from skill_ttrl.runs.samples import SampleFolder
+from skill_ttrl.runs.summary import usage_lines
+from skill_ttrl.stages.evaluation.vote_comparison import Held, Replayed, Settings, Visits, replay
+from skill_ttrl.stages.targets.draw import draw_samples, open_samples
+from skill_ttrl.stages.targets.resolve import find_subject
+from skill_ttrl.stages.targets.stored import is_stored, read_stored
+from skill_ttrl.storage.files import explaining, write_atomic
 from skill_ttrl.types import derive_seed, to_json
 from skill_ttrl.voting import STRATEGIES, GivenUp, check_strategy, given_up
 
@@ -134,7 +134,7 @@ def run(
     if output is not None:
         _write(Path(output), lab, votes)
     if plot is not None:
-        from skill_ttrl.stages.vote_plot import vote_html
+        from skill_ttrl.stages.reports.vote_page import vote_html
 
         with explaining("write", Path(plot)):
             write_atomic(Path(plot), vote_html(lab).encode())

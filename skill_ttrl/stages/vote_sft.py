@@ -19,16 +19,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from skill_ttrl.answers import grade_answer
-from skill_ttrl.config import SFTConfig, SkillTTRLConfig
+from skill_ttrl.config.schema import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.batch import EncodedDemonstration
-from skill_ttrl.rl.sft import SFTLearner
-from skill_ttrl.rollout import refuse_failure
+from skill_ttrl.rl.sft_learner import SFTLearner
+from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.stages.context import Run
 from skill_ttrl.stages.rl import BANK_OFF, answer_figures, group_figures, label_figures, step_tasks, warn_of_given_up
 from skill_ttrl.stages.sft import batch_indices
-from skill_ttrl.stages.stopping import skipped_too_often, watch_updates
+from skill_ttrl.stages.training.context import Run
+from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 

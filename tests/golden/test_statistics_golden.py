@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skill_ttrl.runs.statistics import (
+from skill_ttrl.intervals import (
     mean_interval,
     mean_pass_at_k,
     paired_difference,

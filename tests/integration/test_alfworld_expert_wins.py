@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.alfworld_expert import ALFWorldExpert, read_errand
-from skill_ttrl.agents.alfworld_places import TABLE
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert, read_errand
+from skill_ttrl.agents.players.alfworld_places import TABLE
+from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.envs.alfworld.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
+from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Trajectory
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "alfworld_expert.py"
@@ -69,7 +69,7 @@ def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
 def test_it_wins_as_well_where_it_knows_nothing_about_where_things_are(
     official_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.agents.alfworld_expert.chance", lambda thing, place: 1.0)
+    monkeypatch.setattr("skill_ttrl.agents.players.alfworld_expert.chance", lambda thing, place: 1.0)
     assert share_won(episodes(official_games, "valid_unseen", ALFWorldExpert())) >= 0.95
 
 

@@ -16,7 +16,7 @@ import pytest
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import Engine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
-from skill_ttrl.envs.alfworld.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 from skill_ttrl.envs.alfworld.transcripts import WALKS, walk
 from skill_ttrl.errors import EnvError

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.folder import LOG_FILE
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.folder import LOG_FILE
 from skill_ttrl.types import BankUpdate, from_json
 
 KILLS = 100
@@ -21,8 +21,8 @@ KILLS = 100
 # Every second child has a slow disk: its lines are written piece by piece, so that kills fall between the pieces.
 WRITER = """
 import os, sys, time
-import skill_ttrl.skills.log
-from skill_ttrl.skills.bank import SkillBank
+import skill_ttrl.skills.bank.log
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.types import Skill, to_json
 to_json(Skill("warm", "up", "the imports"))
 def write_slowly(descriptor, data):
@@ -33,7 +33,7 @@ for count, line in enumerate(sys.stdin):
     child = os.fork()
     if child == 0:
         if count % 2:
-            skill_ttrl.skills.log.write_all = write_slowly
+            skill_ttrl.skills.bank.log.write_all = write_slowly
         bank = SkillBank(sys.argv[1], max_skills=6, snapshot_every=5)
         os.write(1, f"open {bank.version} {os.getpid()}\\n".encode())
         while True:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.embed import HashEmbedder
-from skill_ttrl.skills.index import ChromaIndex, MemoryIndex
-from skill_ttrl.skills.retrieval import Retriever, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.embedders import HashEmbedder
+from skill_ttrl.skills.retrieval.index import ChromaIndex, MemoryIndex
+from skill_ttrl.skills.retrieval.retriever import Retriever, make_retriever
 from skill_ttrl.types import Skill
 
 QUERIES = ["how to carry over", "open the 7th fridge", ""]

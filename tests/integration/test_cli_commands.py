@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.reader import read_run
 
 
 @dataclass

@@ -13,12 +13,12 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
-from skill_ttrl.runs.interrupt import Interrupted
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.statistics import wilson_interval
-from skill_ttrl.runs.trajectory_file import read_identity
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.trajectories import read_identity
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into, run
-from skill_ttrl.stages.collect_policy import chunks, run_policy
+from skill_ttrl.stages.collecting.policy import chunks, run_policy
 from skill_ttrl.types import Task, Trajectory, from_json
 from tests.doors import DOORS, Doors
 from tests.faulty_server import FaultyServer
@@ -256,8 +256,8 @@ def test_without_the_bank_no_embedder_is_looked_for(
     def no_hub(*_: object) -> str:
         raise AssertionError("an embedder was looked for")
 
-    monkeypatch.setattr("skill_ttrl.stages.pin.hub_commit", no_hub)
-    monkeypatch.setattr("skill_ttrl.skills.embed.hub_commit", no_hub)
+    monkeypatch.setattr("skill_ttrl.stages.setup.pin.hub_commit", no_hub)
+    monkeypatch.setattr("skill_ttrl.skills.retrieval.embedders.hub_commit", no_hub)
     overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
     found = run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.config import DistillConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config.schema import DistillConfig, SkillTTRLConfig, load_config
+from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
-from skill_ttrl.skills.asking import Models
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.teacher import Case, Draft, Lesson
-from skill_ttrl.stages import collect, distill_cases
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.querying import Models
+from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.stages import collect
+from skill_ttrl.stages.collecting import cases as distill_cases
 from skill_ttrl.stages.distill import distill_into, run
-from skill_ttrl.stages.episodes import read_episodes
 from skill_ttrl.types import Task, Trajectory, from_json, to_json
 
 TYPES = ("pick_clean_then_place_in_recep", "look_at_obj_in_light")
@@ -245,7 +246,7 @@ def test_the_command_shows_what_was_found(
 
 KILL = """
 import os, signal
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.distill import run
 close = SkillBank.close
 def killed(self):

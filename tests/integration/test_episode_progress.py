@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.train import run
 from tests.integration.test_episode_run import CONFIG
 

@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.train import run
 from skill_ttrl.types import Task
 from tests.doors import TASKS, Doors

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import ConversationAgent
-from skill_ttrl.agents.projection import project
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.window import Window
-from skill_ttrl.config import EndpointsConfig, load_config
-from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config.schema import EndpointsConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError
-from skill_ttrl.llm.base import Backend, Sampling, wait_for
-from skill_ttrl.llm.usage import accounting
-from skill_ttrl.rollout import rollout
-from skill_ttrl.stages.context import schedule_of
-from skill_ttrl.templates import Templates
+from skill_ttrl.llm.backend import Backend, Sampling, wait_for
+from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.stages.training.context import schedule_of
 from skill_ttrl.types import Group, Trajectory
 from tests.alfworld_kitchen import content, write_game
 from tests.faulty_server import FaultyServer

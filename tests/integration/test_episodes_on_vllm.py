@@ -23,15 +23,15 @@ import pytest
 import torch
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.llm.base import Sampling
-from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.vllm_fleet import Fleet
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.vllm.servers.key import key_headers
+from skill_ttrl.llm.vllm.servers.pool import Fleet
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.bank import bank_in_memory
-from skill_ttrl.stages.build import build
-from skill_ttrl.stages.context import Workbench
+from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.run_bank import bank_in_memory
 from skill_ttrl.types import Group, Trajectory
 from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_vllm_server import free_port

@@ -10,9 +10,9 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.runs.sample_folder import IDENTITY
+from skill_ttrl.runs.samples import IDENTITY
 from skill_ttrl.stages import evaluate
-from skill_ttrl.stages.subject import find_subject
+from skill_ttrl.stages.targets.resolve import find_subject
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.preloaded import run_code
 
@@ -48,7 +48,7 @@ def problems(path: Path, *questions: str) -> Path:
 
 def trained_on(run: Path) -> list[str]:
     """Questions of the run's training problems, without their words."""
-    from skill_ttrl.envs.math.tasks import load_tasks
+    from skill_ttrl.data.tasks import load_tasks
 
     source = load_config(run / "config.yaml").data.train
     assert source is not None
@@ -95,7 +95,7 @@ def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) ->
 
 
 def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
-    from skill_ttrl.envs.math.tasks import load_demonstrations
+    from skill_ttrl.data.tasks import load_demonstrations
 
     config = load_config(run / "config.yaml")
     assert config.sft.data is not None

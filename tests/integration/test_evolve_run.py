@@ -16,11 +16,11 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.context import Run
-from skill_ttrl.stages.evolve import TROUBLE, evolve
+from skill_ttrl.stages.training.context import Run
+from skill_ttrl.stages.training.evolve import TROUBLE, evolve
 from skill_ttrl.types import BankUpdate, Group, from_json
 from tests.integration.test_kill_and_resume import harness
 from tests.scripted_model import asked, scripted

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages import train
 
 SMALL = [

@@ -15,17 +15,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
-from skill_ttrl.llm.embedded import build_model, build_tokenizer
-from skill_ttrl.llm.load import save_model
-from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.usage import accounting
-from skill_ttrl.skills.asking import Models
-from skill_ttrl.skills.extractor import Solved, make_extractor
-from skill_ttrl.skills.merger import make_merger
+from skill_ttrl.config.schema import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.load import save_model
+from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.vllm.servers.key import key_headers
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.merge.extractor import Solved, make_extractor
+from skill_ttrl.skills.merge.merger import make_merger
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Case, make_teacher
+from skill_ttrl.skills.querying import Models
+from skill_ttrl.skills.teachers.teacher import Case, make_teacher
 from skill_ttrl.types import Skill, Step
 
 pytestmark = pytest.mark.vllm

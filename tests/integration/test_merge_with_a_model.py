@@ -18,9 +18,9 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.merge import TROUBLE
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.merge.plan import TROUBLE
 from skill_ttrl.stages import merge, train
 from skill_ttrl.types import BankUpdate, from_json
 from tests.faulty_server import FaultyServer

@@ -15,10 +15,10 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.llm.base import Backend, Request, Sampling, wait_for
-from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
-from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.llm.rollout_engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.types import Completion, Message
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.config import EndpointConfig
+from skill_ttrl.config.schema import EndpointConfig
 from skill_ttrl.errors import BudgetError, EndpointError
-from skill_ttrl.llm.base import wait_for
-from skill_ttrl.llm.client import Client
-from skill_ttrl.llm.replies import Reply
-from skill_ttrl.llm.usage import DELIVERED, Ledger
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
+from skill_ttrl.llm.openai.replies import Reply
 from skill_ttrl.types import Message
 from tests.faulty_server import FAULTS, REFUSED, FaultyServer
 

@@ -12,15 +12,15 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.usage import accounting
+from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import verify
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl, read_run
-from skill_ttrl.skills.embed import make_embedder
-from skill_ttrl.skills.embed_openai import OpenAIEmbedder
+from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
+from skill_ttrl.skills.retrieval.embedders import make_embedder
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inspect import inspect
-from skill_ttrl.stages.skills import search_bank
+from skill_ttrl.stages.reports.inspect import inspect
+from skill_ttrl.stages.reports.inspect_bank import search_bank
 from tests.faulty_server import FaultyServer, vector_of
 from tests.integration.test_cli_commands import refused, skillttrl
 

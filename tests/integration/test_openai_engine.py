@@ -16,17 +16,17 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.config import EmbeddedConfig, EndpointConfig, load_config
+from skill_ttrl.config.schema import EmbeddedConfig, EndpointConfig, load_config
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.base import Backend, Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.client import Client
-from skill_ttrl.llm.embedded import build_model, build_tokenizer
-from skill_ttrl.llm.engine import BackendContext, make_backend
+from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.load import save_model
-from skill_ttrl.llm.replies import Reply
-from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.usage import DELIVERED, Ledger
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.load import save_model
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
+from skill_ttrl.llm.openai.replies import Reply
+from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.vllm.servers.key import key_headers
 from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import skillttrl

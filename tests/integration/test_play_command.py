@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.main import main
-from skill_ttrl.cli.views import RunView
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.stages.play import Scene, find_task, play
+from skill_ttrl.stages.collecting.watch import Scene, find_task, play
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS
 from tests.preloaded import run_script

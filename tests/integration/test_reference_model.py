@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import ModelConfig, load_config
+from skill_ttrl.config.schema import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.load import load_model
-from skill_ttrl.runs.read import read_run
-from skill_ttrl.stages.export import export
+from skill_ttrl.llm.models.load import load_model
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.stages.targets.export import export
+from skill_ttrl.stages.targets.trained import find_trained
 from skill_ttrl.stages.train import run
-from skill_ttrl.stages.trained import find_trained
 
 KL = [
     "rl.kl_coef=0.5",

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
-from skill_ttrl.config import ModelConfig, load_config
+from skill_ttrl.config.schema import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.embedded import build_tokenizer
-from skill_ttrl.llm.load import load_model
+from skill_ttrl.llm.models.builtin import build_tokenizer
+from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.stages.pin import pin_revisions, take_revisions
+from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 

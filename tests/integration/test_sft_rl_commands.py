@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.types import to_json
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD

@@ -15,7 +15,7 @@ import pytest
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.types import Skill
 
 SKILLS = [

@@ -11,18 +11,18 @@ import pytest
 from rich.console import Console
 
 from skill_ttrl.agents.skill_agent import Shown, SkillAgent
-from skill_ttrl.cli.tables import inspection_view, reply_view
+from skill_ttrl.cli.display.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.runs.report import read_summary
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import read_summary
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
-from skill_ttrl.stages.bank import skill_figures
-from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.rl import group_figures
-from skill_ttrl.stages.trained import Reply, ask, find_trained
+from skill_ttrl.stages.targets.trained import Reply, ask, find_trained
+from skill_ttrl.stages.training.run_bank import skill_figures
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 

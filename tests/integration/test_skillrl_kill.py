@@ -25,14 +25,14 @@ SETTINGS = ["rl.steps=3", "rl.checkpoint_every=2", "sft.steps=4", "sft.checkpoin
 
 HARNESS = '''
 import json, os, signal, sys
-import skill_ttrl.cli.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.cli.display.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 import skill_ttrl.stages.collect as collect, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
-import skill_ttrl.stages.evolve as evolve, skill_ttrl.stages.rl as rl, skill_ttrl.stages.gather as gather
-import skill_ttrl.runs.checkpoint as checkpoint, skill_ttrl.stages.demonstrate as demonstrate
+import skill_ttrl.stages.training.evolve as evolve, skill_ttrl.stages.rl as rl, skill_ttrl.stages.data_phases as gather
+import skill_ttrl.runs.checkpoint as checkpoint, skill_ttrl.stages.setup.demonstrate as demonstrate
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.collection import Tally
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.stages.collecting.collection import Tally
 from skill_ttrl.envs import env_tasks
 
 for split in ("train", "valid_unseen"):

@@ -14,17 +14,17 @@ import yaml
 
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl
-from skill_ttrl.runs.report import Summary
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.bank import read_run_bank
-from skill_ttrl.stages.build import make_parts
-from skill_ttrl.stages.demonstrate import ADVICE, demonstrate
-from skill_ttrl.stages.episodes import read_episodes
+from skill_ttrl.stages.setup.build import make_parts
+from skill_ttrl.stages.setup.demonstrate import ADVICE, demonstrate
+from skill_ttrl.stages.training.run_bank import read_run_bank
 from skill_ttrl.types import Trajectory, from_json
 
 pytest.importorskip("alfworld", reason="the generated games need the floor plans of alfworld")

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_run
-from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.bank import RunBank, starting_skills
-from skill_ttrl.stages.build import build
-from skill_ttrl.stages.context import Workbench
-from skill_ttrl.stages.measure import is_correct
+from skill_ttrl.stages.evaluation.measure import is_correct
+from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.run_bank import RunBank, starting_skills
 from skill_ttrl.types import Trajectory
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import train
 
 RULE = ["rl.stop_rule=agreement", "rl.checkpoint_every=100"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.interrupt import Interrupted
-from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
 
 SETTINGS = ["phases=[rl]", "rl.steps=3", "rl.checkpoint_every=3", "rl.validate_every=2", "rl.reward=random"]

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.stages.version_sets import (
+from skill_ttrl.stages.doctor.version_sets import (
     ENGINES,
     WITH_TORCH,
     Environment,
@@ -189,7 +189,7 @@ def test_this_environment_fits() -> None:
 @pytest.mark.vllm
 def test_environment_of_the_vllm_tests_is_the_cpu_set() -> None:
     pytest.importorskip("vllm")
-    from skill_ttrl.stages.doctor import diagnose
+    from skill_ttrl.stages.doctor.diagnose import diagnose
 
     found = diagnose()
     check = next(each for each in found.checks if each.name == "versions")

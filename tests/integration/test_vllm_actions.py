@@ -8,8 +8,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.embedded import build_model, build_tokenizer
-from skill_ttrl.llm.load import save_model
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.stages import evaluate, train
 
 pytest.importorskip("vllm")

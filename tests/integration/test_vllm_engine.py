@@ -13,12 +13,12 @@ import torch
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.engine import BackendContext, make_backend
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.load import LoadedModel, load_model
+from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import Pause, generate_with_pauses
-from skill_ttrl.llm.vllm_checks import BATCHED_TOKENS
+from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.vllm.checks import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
 
 pytest.importorskip("vllm")
@@ -295,7 +295,7 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
     backend: Any, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm_updates.pack_output_layer", lambda model: None)
+        patch.setattr("skill_ttrl.llm.vllm.updates.pack_output_layer", lambda model: None)
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
             backend.sync(8)

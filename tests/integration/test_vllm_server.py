@@ -23,14 +23,14 @@ import pytest
 import torch
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config import EmbeddedConfig, LoraConfig, SkillTTRLConfig
+from skill_ttrl.config.schema import EmbeddedConfig, LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, WeightSyncError
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.embedded import build_model, build_tokenizer
-from skill_ttrl.llm.engine import BackendContext
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.load import LoadedModel, add_lora, save_model
-from skill_ttrl.llm.vllm_server import VLLMServerBackend
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
+from skill_ttrl.llm.rollout_engine import BackendContext
+from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
 
 pytestmark = pytest.mark.vllm
@@ -251,7 +251,7 @@ def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, m
     backend.sync(1)
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm_transfer.INIT", {"stale_head": True})
+        patch.setattr("skill_ttrl.llm.vllm.servers.transfer.INIT", {"stale_head": True})
         with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
             backend.sync(2)
     backend.sync(2)
@@ -332,7 +332,7 @@ def test_training_follows_through_a_server(
     served: Served, tmp_path: Path, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The corpus decides how many tokens there are; the server's model has so many.
-    monkeypatch.setattr("skill_ttrl.llm.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
+    monkeypatch.setattr("skill_ttrl.llm.models.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
     run = tmp_path / "run"
     shape = SHAPE.model_dump()
     options = [f"model.embedded={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]

@@ -16,18 +16,18 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.embedded import build_tokenizer
-from skill_ttrl.llm.engine import BackendContext, RolloutEngine, make_backend
-from skill_ttrl.llm.load import LoadedModel, load_checkpoint, load_model, save_model
-from skill_ttrl.llm.probe import compare, learner_logprobs
-from skill_ttrl.llm.vllm_engine import DUMP
-from skill_ttrl.llm.vllm_updates import score
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.runs.read import read_jsonl
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.models.builtin import build_tokenizer
+from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
+from skill_ttrl.llm.rollout_engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.vllm.engine import DUMP
+from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
+from skill_ttrl.llm.vllm.updates import score
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.build import build
-from skill_ttrl.stages.trained import ask, find_trained
+from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.targets.trained import ask, find_trained
 from skill_ttrl.types import Message
 
 pytest.importorskip("vllm")

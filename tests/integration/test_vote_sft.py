@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.beside import baseline_command, beside_lines, find_beside
-from skill_ttrl.runs.read import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_jsonl, read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inspect import inspect
+from skill_ttrl.stages.reports.baseline import baseline_command, beside_lines, find_beside
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 

@@ -13,8 +13,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.interrupt import Interrupted
-from skill_ttrl.runs.progress import SilentProgress
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
 
 OWN = """\

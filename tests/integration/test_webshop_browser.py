@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.goal import Goal
 from tests.web_shop_server import started_shop
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, write_catalogue

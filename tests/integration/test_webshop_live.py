@@ -13,10 +13,10 @@ import pytest
 from bs4 import BeautifulSoup
 
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
-from skill_ttrl.envs.webshop import live
-from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, count_goals
-from skill_ttrl.envs.webshop.live_client import checked_address
-from skill_ttrl.envs.webshop.live_pages import NotThePage, Target, read_page, read_parts
+from skill_ttrl.envs.webshop.live import live
+from skill_ttrl.envs.webshop.live.client import checked_address
+from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, count_goals
+from skill_ttrl.envs.webshop.live.pages import NotThePage, Target, read_page, read_parts
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.webshop.live import LiveVisit
-from skill_ttrl.envs.webshop.live_client import LiveClient
+from skill_ttrl.envs.webshop.live.client import LiveClient
+from skill_ttrl.envs.webshop.live.live import LiveVisit
 from skill_ttrl.errors import EnvError
 from tests.web_shop_server import Misbehaving, started_shop
 
@@ -117,7 +117,7 @@ def test_a_purchase_that_led_on_to_a_page_that_did_not_come_is_not_repeated() ->
 
 FORKING = """
 import os, sys
-from skill_ttrl.envs.webshop.live_client import LiveClient
+from skill_ttrl.envs.webshop.live.client import LiveClient
 client = LiveClient(sys.argv[1], 5.0, 1, 0.0)
 client.ask("GET", "/parent", "a page")
 child = os.fork()

@@ -22,11 +22,11 @@ from bs4 import BeautifulSoup
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs.webshop.address import page_path
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
-from skill_ttrl.envs.webshop.live_pages import read_page
-from skill_ttrl.envs.webshop.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.live.pages import read_page
 from skill_ttrl.envs.webshop.shop import Shop, State
-from skill_ttrl.envs.webshop.site import LONGEST_FORM, Site, SiteServer
+from skill_ttrl.envs.webshop.site.site import LONGEST_FORM, Site, SiteServer
 from tests.web_shop_server import started_shop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
@@ -203,8 +203,8 @@ def open_site(site: Site) -> Iterator[SiteServer]:
 def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
     start: bytes, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.REQUEST_SECONDS", 0.2)
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 30.0)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.IDLE_SECONDS", 30.0)
     with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port)) as visitor:
         visitor.sendall(start)
         visitor.settimeout(0.02)
@@ -221,13 +221,13 @@ def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
 
 
 def test_a_visitor_who_asks_nothing_is_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.IDLE_SECONDS", 0.05)
     with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as visitor:
         assert visitor.recv(1) == b""
 
 
 def test_there_is_a_bound_on_visitors_and_a_place_is_free_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.MOST_VISITORS", 1)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.MOST_VISITORS", 1)
     with open_site(site) as server:
         with httpx.Client(base_url=server.address, trust_env=False) as first:
             assert first.get("/").status_code == 200  # and its connection stays open

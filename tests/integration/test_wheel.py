@@ -86,7 +86,7 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
 def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None:
     statement = (
         "import skill_ttrl, skill_ttrl.envs, skill_ttrl.agents.prompt, skill_ttrl.cli.main, skill_ttrl.configs\n"
-        "import skill_ttrl.stages.train, skill_ttrl.stages.doctor\n"
+        "import skill_ttrl.stages.train, skill_ttrl.stages.doctor.diagnose\n"
         "print(*sorted({m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'skill_ttrl'}), sep='\\n')"
     )
     files = installed(site, statement, tmp_path).split()

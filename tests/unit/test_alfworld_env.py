@@ -22,20 +22,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import ConversationAgent
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.envs.alfworld import game as game_module
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.game import KEPT_WORLDS, load_game
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import EnvError
-from skill_ttrl.llm.base import Sampling
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import rollout
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.alfworld_expert import TRIES, ALFWorldExpert, Errand, read_errand
-from skill_ttrl.agents.alfworld_places import RARE, TABLE, chance, read_table
-from skill_ttrl.agents.player import make_player
+from skill_ttrl.agents.players.alfworld_expert import TRIES, ALFWorldExpert, Errand, read_errand
+from skill_ttrl.agents.players.alfworld_places import RARE, TABLE, chance, read_table
+from skill_ttrl.agents.players.scripted_agent import make_player
 from tests.alfworld_scenes import ALWAYS, PLACE, SCRIPTS, TWO, commands
 
 

@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.envs.alfworld import errands, generate, maker, ontology
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.errands import TREATED, Errand, errands_by_room
 from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game, task_in_words
-from skill_ttrl.envs.alfworld.generate import COUNTS, ensure_generated, generate_games, read_record
-from skill_ttrl.envs.alfworld.maker import Generated, generated
-from skill_ttrl.envs.alfworld.ontology import read_ontology
-from skill_ttrl.envs.alfworld.solve import solve
+from skill_ttrl.envs.alfworld.maker import generate, maker, ontology
+from skill_ttrl.envs.alfworld.maker import goals as errands
+from skill_ttrl.envs.alfworld.maker.generate import COUNTS, ensure_generated, generate_games, read_record
+from skill_ttrl.envs.alfworld.maker.goals import TREATED, Errand, errands_by_room
+from skill_ttrl.envs.alfworld.maker.maker import Generated, generated
+from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
+from skill_ttrl.envs.alfworld.maker.solve import solve
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError, RunFolderError
 
@@ -195,7 +196,7 @@ def test_the_default_games_are_the_same_bytes_on_every_machine(default_games: Pa
 
 def test_a_seed_gives_the_same_games_and_another_gives_others(tmp_path: Path) -> None:
     program = (
-        "import sys; from skill_ttrl.envs.alfworld.generate import generate_games; "
+        "import sys; from skill_ttrl.envs.alfworld.maker.generate import generate_games; "
         "generate_games(sys.argv[1], 'train', 12, seed=int(sys.argv[2]))"
     )
     for name, hash_seed, seed in (("a", "1", "7"), ("b", "2", "7"), ("c", "1", "8")):
@@ -409,7 +410,7 @@ def test_a_package_with_another_domain_is_refused_by_name(monkeypatch: pytest.Mo
 
 def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from skill_ttrl.envs.alfworld.generate import generate_games; "
+        "import os, sys; from skill_ttrl.envs.alfworld.maker.generate import generate_games; "
         f"generate_games({str(tmp_path / 'games')!r}, 'train', 1); "
         "assert 'ALFWORLD_DATA' not in os.environ; "
         "assert not {'alfworld', 'textworld', 'torch'} & set(sys.modules), sorted(sys.modules)"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import canonical, compute_reward, equivalent, extract, grade_answer
-from skill_ttrl.answers.numbers import read_number as parse_number
-from skill_ttrl.answers.spans import unbox
+from skill_ttrl.answers.latex.numbers import read_number as parse_number
+from skill_ttrl.answers.latex.spans import unbox
 
 PIECES = [
     "0",

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from skill_ttrl.answers import canonical, equivalent, journal, verdict
-from skill_ttrl.answers.grammar import Tree, parse
-from skill_ttrl.answers.normalise import clean
+from skill_ttrl.answers.latex.grammar import Tree, parse
+from skill_ttrl.answers.latex.normalise import clean
 from skill_ttrl.answers.pool import Pool, WorkerError
 from skill_ttrl.answers.verdicts import Verdicts
 from skill_ttrl.errors import RunFolderError
@@ -80,7 +80,7 @@ def _interrupt(number: int, frame: object) -> None:
 def test_many_slow_answers_do_not_take_the_worker_or_each_other_down() -> None:
     """The output of the worker is not buffered, whatever the environment says; the later slow ones have less time."""
     code = (
-        "from skill_ttrl.answers.pool import Pool; from skill_ttrl.answers.grammar import parse;"
+        "from skill_ttrl.answers.pool import Pool; from skill_ttrl.answers.latex.grammar import parse;"
         "slow = [parse(chr(92) + f'sin^{{{200 + 2 * n}}} x + ' + chr(92) + f'cos^{{{200 + 2 * n}}} x') for n in range(14)];"
         "found = Pool(time_limit=0.2).judge([*slow, parse('(x+1)^2')]);"
         "print(*[each.get('gave_up') for each in found])"

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.address import NO_KEY, find_address
-from skill_ttrl.llm.client import make_client
+from skill_ttrl.llm.openai.address import NO_KEY, find_address
+from skill_ttrl.llm.openai.client import make_client
 
 KEY = "sk-test-1234567890"
 VARIABLES = (

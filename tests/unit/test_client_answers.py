@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from skill_ttrl.config import EndpointConfig
-from skill_ttrl.llm.failures import Unreadable
-from skill_ttrl.llm.openai import with_stop_text
-from skill_ttrl.llm.replies import read_body, read_chat, read_completion, read_embeddings
-from skill_ttrl.llm.structured import read_json, response_format, strict_schema
-from skill_ttrl.llm.usage import Tokens
+from skill_ttrl.config.schema import EndpointConfig
+from skill_ttrl.llm.openai.backend import with_stop_text
+from skill_ttrl.llm.openai.failures import Unreadable
+from skill_ttrl.llm.openai.ledger import Tokens
+from skill_ttrl.llm.openai.replies import read_body, read_chat, read_completion, read_embeddings
+from skill_ttrl.llm.openai.structured import read_json, response_format, strict_schema
 
 
 class Part(BaseModel):

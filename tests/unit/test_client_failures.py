@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from skill_ttrl.llm.failures import FINAL, HOPELESS, asked_pause, duration, of_status, pause_before, until_reset
+from skill_ttrl.llm.openai.failures import FINAL, HOPELESS, asked_pause, duration, of_status, pause_before, until_reset
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])

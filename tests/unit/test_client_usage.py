@@ -7,12 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
-from skill_ttrl.llm.answer_cache import AnswerCache, PaidAnswers
-from skill_ttrl.llm.usage import SAME, Entry, Ledger, Tokens, accounting, cost_of, current_ledger, spending, when_spent
+from skill_ttrl.llm.openai.cache import AnswerCache, PaidAnswers
+from skill_ttrl.llm.openai.ledger import (
+    SAME,
+    Entry,
+    Ledger,
+    Tokens,
+    accounting,
+    cost_of,
+    current_ledger,
+    spending,
+    when_spent,
+)
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.runs.report import usage_lines
+from skill_ttrl.runs.summary import usage_lines
 
 
 def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float | None = 0.5) -> Entry:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.runs.progress import Counting, SilentProgress
-from skill_ttrl.runs.statistics import wilson_interval
-from skill_ttrl.runs.trajectory_file import TrajectoryFile, beside
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.progress import Counting, SilentProgress
+from skill_ttrl.runs.trajectories import TrajectoryFile, beside
 from skill_ttrl.stages.collect import run
-from skill_ttrl.stages.collection import HOPELESS
-from skill_ttrl.stages.outcomes import Outcome, count_by_type, count_success, outcome_of
-from skill_ttrl.stages.workers import work
+from skill_ttrl.stages.collecting.collection import HOPELESS
+from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.types import Step, Task, Trajectory, from_json
+from skill_ttrl.workers import work
 from tests.doors import DOORS, TASKS
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}

@@ -11,10 +11,10 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.intervals import paired_difference, repeats_interval, unpaired_difference
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.statistics import paired_difference, repeats_interval, unpaired_difference
-from skill_ttrl.stages.compare import Measured, compare, compare_two
-from skill_ttrl.stages.run_list import list_runs
+from skill_ttrl.stages.evaluation.compare import Measured, compare, compare_two
+from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.seeds import SEEDS, read_seeds, run_seeds
 
 

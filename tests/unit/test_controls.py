@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.agents.action_list import Listing
+from skill_ttrl.agents.action_parser import project_numbered
 from skill_ttrl.agents.agent import ConversationAgent
-from skill_ttrl.agents.listing import Listing
-from skill_ttrl.agents.player import FirstPlayer, make_player
-from skill_ttrl.agents.projection import project_numbered
+from skill_ttrl.agents.players.scripted_agent import FirstPlayer, make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.agents.window import Window
-from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
-from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config.schema import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
-from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError
-from skill_ttrl.llm.base import Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import rollout
-from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.retriever import make_retriever
 from skill_ttrl.stages.collect import run_as_configured
-from skill_ttrl.stages.controls import play_controls
-from skill_ttrl.stages.measure import Evaluation, TypeResult, control_results, control_warning
-from skill_ttrl.templates import Templates
+from skill_ttrl.stages.evaluation.controls import play_controls
+from skill_ttrl.stages.evaluation.measure import Evaluation, TypeResult, control_results, control_warning
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
 

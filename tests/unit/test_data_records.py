@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.data import Records, column, content_id, read_records, record_ids
+from skill_ttrl.data.records import Records, column, content_id, read_records, record_ids
 from skill_ttrl.errors import DataError
 
 ROWS = [{"id": "a", "prompt": "1+1?", "answer": "2"}, {"id": "b", "prompt": "Größe → 数?", "answer": "7"}]

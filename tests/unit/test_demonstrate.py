@@ -9,14 +9,14 @@ import pytest
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.agents.window import Window
-from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
+from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config.schema import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
-from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
-from skill_ttrl.templates import Templates
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.stages.setup.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")

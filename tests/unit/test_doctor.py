@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages import machine
-from skill_ttrl.stages.doctor import Diagnosis, diagnose
+from skill_ttrl.stages.doctor import machine
+from skill_ttrl.stages.doctor.diagnose import Diagnosis, diagnose
 
 EMBEDDED = {"model": {"path": "embedded", "embedded": {"max_positions": 4096}}, "runtime": {"device": "cpu"}} | {
     "data": {"train": {"path": "family:add"}}

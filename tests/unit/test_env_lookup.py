@@ -247,7 +247,7 @@ def test_a_split_without_tasks() -> None:
 
 def test_importing_the_environments_stays_light() -> None:
     code = (
-        "import sys, skill_ttrl.envs, skill_ttrl.envs.math.env, skill_ttrl.data;"
+        "import sys, skill_ttrl.envs, skill_ttrl.envs.math.env, skill_ttrl.data.records;"
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from skill_ttrl.cli.views import RunView
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.stages.episode_figures import episode_figures, several_types
 from skill_ttrl.stages.rl import check_advantage, make_batch, trained_on
+from skill_ttrl.stages.training.episode_metrics import episode_figures, several_types
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.agents.projection import project
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.agents.window import Window
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import Schedule, rollout
-from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.bank import RunBank, bank_in_memory
-from skill_ttrl.templates import Templates
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
 from skill_ttrl.types import Completion, Group, Skill
 from tests.alfworld_kitchen import content, write_game
 

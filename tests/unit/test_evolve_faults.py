@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from skill_ttrl.config import DistillConfig, EvolveConfig
+from skill_ttrl.config.schema import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.access import Query, SkillAccess
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.evolved import evolved
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Case, Draft, Lesson, make_teacher
-from skill_ttrl.stages.evolve import Evolver, Judgement, Lookout
+from skill_ttrl.skills.admit import evolved
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
+from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson, make_teacher
+from skill_ttrl.stages.training.evolve import Evolver, Judgement, Lookout
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
 ROUNDS = 40

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import EvolveConfig, SkillsConfig, load_config
+from skill_ttrl.config.schema import EvolveConfig, SkillsConfig, load_config
 from skill_ttrl.errors import CheckpointError, ConfigError
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.bank import RunBank
-from skill_ttrl.stages.evolve import Judgement, Lookout, make_evolver
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.stages.training.evolve import Judgement, Lookout, make_evolver
+from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.alfworld_expert import ALFWorldExpert
-from skill_ttrl.agents.player import RandomPlayer
-from skill_ttrl.agents.webshop_expert import WebShopExpert
-from skill_ttrl.agents.webshop_reading import SEARCH_SLOT
+from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.players.scripted_agent import RandomPlayer
+from skill_ttrl.agents.players.webshop_expert import WebShopExpert
+from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.lookup import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.episode import ADVICE, play_episode
+from skill_ttrl.rollout.scripted import ADVICE, play_episode
 from skill_ttrl.types import Trajectory
 from tests.alfworld_scenes import commands
 from tests.doors import DOORS, Doors, Opener

@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterator
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.agents.listing import filled_in
-from skill_ttrl.agents.projection import project
-from skill_ttrl.agents.webshop_reading import read_wish
+from skill_ttrl import sanitize as hostile
+from skill_ttrl.agents.action_list import filled_in
+from skill_ttrl.agents.action_parser import project
+from skill_ttrl.agents.players.webshop_reading import read_wish
 from skill_ttrl.answers import compute_reward, extract, grade_answer
-from skill_ttrl.envs.math.classify import classify
-from skill_ttrl.envs.webshop.analysis import analyse
+from skill_ttrl.data.classify import classify
+from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.reward import plain_words
-from skill_ttrl.llm.structured import read_json
-from skill_ttrl.skills import actions, evolve, fuse, hostile
-from skill_ttrl.skills import extract as techniques
-from skill_ttrl.skills.embed import WORDS
-from skill_ttrl.skills.memory_format import memory_of
+from skill_ttrl.llm.openai.structured import read_json
+from skill_ttrl.skills import similarity as fuse
+from skill_ttrl.skills.formats.skillrl_memory import memory_of
+from skill_ttrl.skills.merge import extract as techniques
 from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.skills.retrieval.embedders import WORDS
+from skill_ttrl.skills.teachers import actions
+from skill_ttrl.skills.teachers import failures as evolve
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 RUNS = (" ", "\n", "a", "1", "*", "{", "<", "\\", "a ", "1,", "\n ")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, sample_token, truncate
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.rl.policy import Policy
@@ -264,8 +264,8 @@ def test_digits_and_tags_are_one_token_each(tiny_model: tuple[Any, Any]) -> None
 
 
 def test_the_same_seed_builds_the_same_model(tiny_model: tuple[Any, Any]) -> None:
-    from skill_ttrl.config import EmbeddedConfig
-    from skill_ttrl.llm.embedded import build_model
+    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.llm.models.builtin import build_model
 
     _, tokenizer = tiny_model
     shape = EmbeddedConfig(hidden_size=16, layers=1, heads=2, max_positions=32)

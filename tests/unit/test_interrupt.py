@@ -13,8 +13,8 @@ from types import FrameType
 
 import pytest
 
-from skill_ttrl.llm.base import wait_for
-from skill_ttrl.runs.interrupt import Interrupted, StopSignal, signals_held
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.signals import Interrupted, StopSignal, signals_held
 
 
 def test_a_signal_waits_for_the_end_of_a_moment_and_is_handled_then() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.math.families import FAMILIES, LARGEST_SLIP, Family
+from skill_ttrl.data.families import FAMILIES, LARGEST_SLIP, Family
 from skill_ttrl.errors import ConfigError, DataError
 
 OF_NUMBERS = sorted(name for name in FAMILIES if isinstance(FAMILIES.get(name), Family))

@@ -180,8 +180,8 @@ def test_engine_in_this_process_takes_its_share() -> None:
 def test_adapters_are_counted_as_peft_makes_them() -> None:
     from transformers import Qwen2ForCausalLM
 
-    from skill_ttrl.config import LoraConfig
-    from skill_ttrl.llm.load import add_lora
+    from skill_ttrl.config.schema import LoraConfig
+    from skill_ttrl.llm.models.load import add_lora
     from skill_ttrl.rl.memory import estimate_memory
 
     shape = published(**WIDE)
@@ -221,7 +221,7 @@ def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
 
 
 def test_built_in_policy_needs_no_download() -> None:
-    from skill_ttrl.llm.model_config import load_model_config
+    from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.rl.memory import estimate_memory
 
     config = load_config({"model": {"path": "embedded"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
@@ -231,8 +231,8 @@ def test_built_in_policy_needs_no_download() -> None:
 
 
 def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None:
-    from skill_ttrl.config import ModelConfig
-    from skill_ttrl.llm.model_config import load_model_config
+    from skill_ttrl.config.schema import ModelConfig
+    from skill_ttrl.llm.models.model_config import load_model_config
 
     with pytest.raises(ModelError, match=r"needs its config\.json alone"):
         load_model_config(ModelConfig(path=str(tmp_path)))
@@ -245,13 +245,13 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from skill_ttrl.llm.base import Request, Sampling
-    from skill_ttrl.llm.embedded import build_tokenizer
+    from skill_ttrl.llm.backend import Request, Sampling
     from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.llm.models.builtin import build_tokenizer
     from skill_ttrl.rl.batch import pack
     from skill_ttrl.rl.device import make_accelerator
+    from skill_ttrl.rl.learner import Learner
     from skill_ttrl.rl.policy import Policy
-    from skill_ttrl.rl.update import Learner
     from skill_ttrl.types import Group, Step, Task, Trajectory
 
     config = load_config(settings["config"])

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from skill_ttrl.config import SourceConfig
-from skill_ttrl.envs.math.families import Demonstration, Told, Written
-from skill_ttrl.envs.math.operators import RULES, Mixture, Operators, bank_family
-from skill_ttrl.envs.math.tasks import load_demonstrations, load_tasks, tokenizer_corpus
+from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.data.families import Demonstration, Told, Written
+from skill_ttrl.data.operators import RULES, Mixture, Operators, bank_family
+from skill_ttrl.data.tasks import load_demonstrations, load_tasks, tokenizer_corpus
 from skill_ttrl.errors import ConfigError, DataError
-from skill_ttrl.llm.embedded import build_tokenizer
+from skill_ttrl.llm.models.builtin import build_tokenizer
 
 FAMILY = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
 RULE = re.compile(r"(\w+) ([+*-])(\d)")

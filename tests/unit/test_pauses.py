@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.pauses import MAX_IDLE, Pause, generate_with_pauses
 from skill_ttrl.llm.scripted import ScriptedBackend

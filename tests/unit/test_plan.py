@@ -12,12 +12,12 @@ from rich.console import Console
 from transformers import Qwen2Config
 from typer.testing import CliRunner
 
+from skill_ttrl.cli.display.tables import plan_view
 from skill_ttrl.cli.main import app
-from skill_ttrl.cli.tables import plan_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, measured, reckoned
-from skill_ttrl.stages.plan import USUAL, plan
+from skill_ttrl.stages.doctor.plan import USUAL, plan
 
 PAPER = ("skillrl_alfworld", "skillrl_alfworld_lora", "skillrl_webshop", "skillrl_webshop_lora")
 
@@ -103,7 +103,7 @@ def test_adapters_learn_faster_than_all_weights_and_read_as_fast() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speeds are measured for an instant."""
-    monkeypatch.setattr("skill_ttrl.stages.plan.measured", partial(measured, seconds=0.0))
+    monkeypatch.setattr("skill_ttrl.stages.doctor.plan.measured", partial(measured, seconds=0.0))
 
 
 @pytest.mark.usefixtures("quick")

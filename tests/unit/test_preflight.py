@@ -16,7 +16,7 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.rl.speed import measured
-from skill_ttrl.stages.plan import Plan, plan
+from skill_ttrl.stages.doctor.plan import Plan, plan
 from skill_ttrl.stages.train import run
 
 HOUSE = """
@@ -57,7 +57,7 @@ OWN = ["data.train=null", "data.eval=null", "env.id=preflight_house:House-v0"]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.stages.plan.measured", partial(measured, seconds=0.0))
+    monkeypatch.setattr("skill_ttrl.stages.doctor.plan.measured", partial(measured, seconds=0.0))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.projection import LONGEST, answer_for, project, project_numbered, projection
+from skill_ttrl.agents.action_parser import LONGEST, answer_for, project, project_numbered, projection
 
 ROOM = ("go to cabinet 1", "open cabinet 1", "take apple 2 from table 1", "look")
 SHOP = ("search[<your query>]", "click[buy now]", "click[size <5]")

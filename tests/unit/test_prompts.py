@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skill_ttrl import PromptFormatter
 from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.templates import PLACES, TURNS, Templates
+from skill_ttrl.prompts.templates import PLACES, TURNS, Templates
 from skill_ttrl.types import Message, Step
 
 

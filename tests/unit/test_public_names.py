@@ -58,7 +58,7 @@ def test_version_is_the_distribution_s() -> None:
     [
         "import skill_ttrl",
         "from skill_ttrl import SkillTTRLConfig, load_config, VoteResult, majority_vote",
-        "import skill_ttrl.registry, skill_ttrl.errors, skill_ttrl.llm.base, skill_ttrl.stages.doctor",
+        "import skill_ttrl.registry, skill_ttrl.errors, skill_ttrl.llm.backend, skill_ttrl.stages.doctor.diagnose",
         "import skill_ttrl.cli.main",
         "from typer.testing import CliRunner\n"
         "from skill_ttrl.cli.main import app\n"

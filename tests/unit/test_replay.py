@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.statistics import wilson_interval
-from skill_ttrl.stages.replay import LABELLED, Replayed, Settings, ballots_of, half_flips, hold, replay, visit_flips
-from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.rollout.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.stages.evaluation.vote_comparison import (
+    LABELLED,
+    Replayed,
+    Settings,
+    ballots_of,
+    half_flips,
+    hold,
+    replay,
+    visit_flips,
+)
 from skill_ttrl.types import Task
 from skill_ttrl.voting import STRATEGIES
 

@@ -13,11 +13,11 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.rewards import RewardManager, build_reward
 from skill_ttrl.stages import train
 from skill_ttrl.stages.trainer import SkillTTRLTrainer
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
+from skill_ttrl.voting.rewards import RewardManager, build_reward
 
 TASK = Task("t", "Env-v0", {"question": "?"})
 

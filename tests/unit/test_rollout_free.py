@@ -14,15 +14,15 @@ import pytest
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.env_pool import EnvPool, EnvThreads, OutOfTime
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError, EnvError, ModelError
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import Schedule, refuse_failure, rollout
-from skill_ttrl.runs.interrupt import Interrupted
+from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, OutOfTime
+from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
 from tests.alfworld_kitchen import write_game
 
@@ -147,7 +147,7 @@ def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_a_seed
 
 
 def test_a_try_that_begins_late_holds_up_none_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.rollout.STRAGGLERS", 0.05)
+    monkeypatch.setattr("skill_ttrl.rollout.rollout.STRAGGLERS", 0.05)
     resets = iter([0.0, 0.3, 0.0])
 
     class Late(Count):

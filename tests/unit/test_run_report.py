@@ -13,17 +13,17 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from skill_ttrl.cli.views import closing_lines
-from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.cli.display.views import closing_lines
+from skill_ttrl.config.schema import LoraConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.runs.report import Summary, read_summary, summary_markdown, summary_versions, write_summary
-from skill_ttrl.runs.report_html import curves, report_html, write_report_html
+from skill_ttrl.runs.summary import Summary, read_summary, summary_markdown, summary_versions, write_summary
 from skill_ttrl.runs.tracker import open_tracker
+from skill_ttrl.stages.reports.run_page import curves, report_html, write_report_html
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(

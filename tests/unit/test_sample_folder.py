@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.sample_folder import IDENTITY, SAMPLES, SampleFolder, read_facts
+from skill_ttrl.runs.samples import IDENTITY, SAMPLES, SampleFolder, read_facts
 
 MADE: dict[str, Any] = {
     "model": "sha256:1",

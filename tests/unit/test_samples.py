@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from skill_ttrl.config import EvalConfig
+from skill_ttrl.config.schema import EvalConfig
 from skill_ttrl.errors import EnvError
-from skill_ttrl.llm.base import Sampling
-from skill_ttrl.runs.statistics import mean_interval, wilson_interval
-from skill_ttrl.stages.draw import Chunk, chunks, draw_plan
-from skill_ttrl.stages.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
-from skill_ttrl.stages.samples import GREEDY, SAMPLE, Draw, Drawn, Sample, drawn, sample_of
+from skill_ttrl.intervals import mean_interval, wilson_interval
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Drawn, Sample, drawn, sample_of
+from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
+from skill_ttrl.stages.targets.draw import Chunk, chunks, draw_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
@@ -132,7 +132,7 @@ def test_nothing_is_asked_twice() -> None:
         asked.extend((task.id, tries) for task in tasks)
         return [Group(task, (trajectory(task),) * tries) for task in tasks]
 
-    from skill_ttrl.runs.progress import SilentProgress
+    from skill_ttrl.progress import SilentProgress
 
     plan: list[Chunk] = list(chunks(PROBLEMS, DRAWS, 2, 1024))
     rows = draw_plan(plan, play, None, SilentProgress())

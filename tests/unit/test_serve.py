@@ -21,15 +21,15 @@ import pytest
 from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config import EndpointConfig, load_config
+from skill_ttrl.config.schema import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.address import find_address
-from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
-from skill_ttrl.llm.vllm_http import Server
-from skill_ttrl.llm.vllm_side.launch import parse, set_environment, vllm_arguments
-from skill_ttrl.llm.vllm_side.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
+from skill_ttrl.llm.openai.address import find_address
+from skill_ttrl.llm.vllm.plugin.launch import parse, set_environment, vllm_arguments
+from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
+from skill_ttrl.llm.vllm.servers.http import Server
+from skill_ttrl.llm.vllm.servers.key import drawn_key, key_file, key_headers
+from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
 from skill_ttrl.stages.serve import LAUNCHER, Serving, ask_interpreter, find_model, keyed, of_recipe, plan
-from skill_ttrl.stages.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
 
 SERVER = f"""
 import http.server, signal, sys
@@ -185,7 +185,7 @@ def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
 OWN_PROCESS = """
 import os, sys
 from pathlib import Path
-from skill_ttrl.stages.supervise import Job, Patience, Supervisor
+from skill_ttrl.llm.vllm.servers.supervise import Job, Patience, Supervisor
 folder, port, code = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]).read_text()
 job = Job(f"http://127.0.0.1:{port}", (sys.executable, "-c", code, port, str(os.getpid())), folder / "log")
 Supervisor([job], folder, patience=Patience(look=0.05)).run()

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from skill_ttrl.cli.shop_screen import ShopScreen, read_page, score_lines
-from skill_ttrl.stages.play import Scene
+from skill_ttrl.cli.games.shop_screen import ShopScreen, read_page, score_lines
+from skill_ttrl.stages.collecting.watch import Scene
 
 HEAD = "Instruction: [SEP] a red sock [SEP] Back to Search"
 ITEM = f"{HEAD} [SEP] < Prev [SEP] color [SEP] red [SEP] description [SEP] size [SEP] s [SEP] Sock [SEP] Price: $3.0 [SEP] Rating: N.A."

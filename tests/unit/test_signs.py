@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.runs.report import Summary, change_lines, summary_markdown, vote_line
-from skill_ttrl.stages.signs import early_signs, late_signs
+from skill_ttrl.runs.summary import Summary, change_lines, summary_markdown, vote_line
+from skill_ttrl.stages.training.signs import early_signs, late_signs
 
 
 def course(**figures: list[float]) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl import OutputParser, PromptFormatter, Skill, SkillBank
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.templates import PLACES, Templates
+from skill_ttrl.prompts.templates import PLACES, Templates
 
 ADVICE = [
     Skill("g1", "Check", "Check the parity of the number first.", tier="general"),

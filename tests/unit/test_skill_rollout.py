@@ -9,15 +9,15 @@ import pytest
 
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.env_pool import EnvPool
+from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import rollout
-from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import Hit, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.retriever import Hit, make_retriever
 from skill_ttrl.types import Group, Skill, Task
 
 BANK = Snapshot.of(

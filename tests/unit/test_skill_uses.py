@@ -7,11 +7,11 @@ from typing import Literal
 
 import pytest
 
-from skill_ttrl.config import EvolveConfig, SkillsConfig
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.teacher import make_teacher
-from skill_ttrl.stages.bank import RunBank
-from skill_ttrl.stages.evolve import Evolver, Lookout
+from skill_ttrl.config.schema import EvolveConfig, SkillsConfig
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.teachers.teacher import make_teacher
+from skill_ttrl.stages.training.evolve import Evolver, Lookout
+from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 
 TASK = Task("train/1", "shop", task_type="fashion")

@@ -12,20 +12,20 @@ import pytest
 
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.agents.window import Prompt
+from skill_ttrl.agents.turn_prompt import Prompt
 from skill_ttrl.config import load_config
-from skill_ttrl.env_pool import EnvPool
 from skill_ttrl.envs import make_env
-from skill_ttrl.envs.webshop.catalogue import forget
+from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.episode import listed_actions
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout import rollout
-from skill_ttrl.skills.access import SkillAccess
-from skill_ttrl.skills.retrieval import make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.build import make_agent
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.scripted import listed_actions
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.stages.setup.build import make_agent
 from skill_ttrl.types import Skill, Step, Tier
 from tests.webshop_files import options, product, wanted, write_catalogue
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.runs.statistics import (
+from skill_ttrl.intervals import (
     avg_at_k,
     mean_interval,
     mean_pass_at_k,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from skill_ttrl.config import load_config
 from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import ConfigError, DataError, EnvError
-from skill_ttrl.runs.interrupt import Interrupted, StopSignal
-from skill_ttrl.runs.read import read_run
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.rl import step_tasks, trained_on
 from skill_ttrl.stages.trainer import SkillTTRLTrainer

@@ -14,8 +14,8 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line
-from skill_ttrl.runs.stopping import RULES, stop_step
-from skill_ttrl.stages.stopping import inspect_stopping, look_back, stopped_by
+from skill_ttrl.runs.stop_rules import RULES, stop_step
+from skill_ttrl.stages.training.stopping import inspect_stopping, look_back, stopped_by
 
 Figures = dict[str, list[float | None]]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import DataError
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Drawn, Sample
 from skill_ttrl.runs.records import trajectory_lines
-from skill_ttrl.stages.samples import GREEDY, SAMPLE, Drawn, Sample
-from skill_ttrl.stages.stored import Stored, is_stored, read_stored
+from skill_ttrl.stages.targets.stored import Stored, is_stored, read_stored
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, to_json
 
 

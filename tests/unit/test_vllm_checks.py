@@ -10,9 +10,9 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm import vllm_checks
-from skill_ttrl.llm.engine import BackendContext, make_backend
-from skill_ttrl.llm.vllm_checks import check_fits, engine_length, is_adapter, runs_on_cpu
+from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.vllm import checks as vllm_checks
+from skill_ttrl.llm.vllm.checks import check_fits, engine_length, is_adapter, runs_on_cpu
 
 QWEN = SimpleNamespace(hidden_size=896, num_attention_heads=14, max_position_embeddings=32768)
 

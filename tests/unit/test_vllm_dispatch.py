@@ -21,11 +21,11 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError, ModelError
-from skill_ttrl.llm import vllm_http
-from skill_ttrl.llm.base import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.engine import BackendContext, make_backend
-from skill_ttrl.llm.load import LoadedModel, save_model
-from skill_ttrl.llm.vllm_server import VLLMServerBackend
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.models.load import LoadedModel, save_model
+from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.vllm.servers import http as vllm_http
+from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 
 PROCESS = vllm_http.PROCESS_HEADER
 Script = Callable[["Upstream", dict[str, Any]], "tuple[int, dict[str, Any]] | None"]
@@ -123,8 +123,8 @@ def _closing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.llm.vllm_dispatch.POLL", 0.05)
-    monkeypatch.setattr("skill_ttrl.llm.vllm_server.POLL", 0.05)
+    monkeypatch.setattr("skill_ttrl.llm.vllm.servers.dispatch.POLL", 0.05)
+    monkeypatch.setattr("skill_ttrl.llm.vllm.servers.backend.POLL", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.base import Request, Sampling
-from skill_ttrl.llm.engine import BackendContext
-from skill_ttrl.llm.vllm_checks import check_learnable
-from skill_ttrl.llm.vllm_requests import SEEDS, check_prompt, completions, request_seed, sampling_fields
+from skill_ttrl.llm.backend import Request, Sampling
+from skill_ttrl.llm.rollout_engine import BackendContext
+from skill_ttrl.llm.vllm.checks import check_learnable
+from skill_ttrl.llm.vllm.requests import SEEDS, check_prompt, completions, request_seed, sampling_fields
 
 
 def fields(request: Request, sampling: Sampling, room: int = 100) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from skill_ttrl.errors import ConfigError, WeightSyncError
-from skill_ttrl.llm import vllm_transfer
-from skill_ttrl.llm.vllm_transfer import STALE, remove_leftovers, transfer_folder, weights_file
+from skill_ttrl.llm.vllm.servers import transfer as vllm_transfer
+from skill_ttrl.llm.vllm.servers.transfer import STALE, remove_leftovers, transfer_folder, weights_file
 
 
 def test_learner_and_servers_find_the_same_folder_without_being_told(

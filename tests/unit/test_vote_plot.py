@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 from rich.console import Console
 
 from skill_ttrl.cli.vote import lab_view, strategy_options
-from skill_ttrl.stages.replay import Settings, replay
-from skill_ttrl.stages.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.rollout.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.stages.evaluation.vote_comparison import Settings, replay
+from skill_ttrl.stages.reports.vote_page import said_of, vote_html
 from skill_ttrl.stages.vote import VoteLab
-from skill_ttrl.stages.vote_plot import said_of, vote_html
 from skill_ttrl.types import Task
 from skill_ttrl.voting import GivenUp
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.player import make_player, player_names
-from skill_ttrl.agents.webshop_expert import STEPS, WebShopExpert, query
-from skill_ttrl.agents.webshop_reading import (
+from skill_ttrl.agents.players.scripted_agent import make_player, player_names
+from skill_ttrl.agents.players.webshop_expert import STEPS, WebShopExpert, query
+from skill_ttrl.agents.players.webshop_reading import (
     BUTTONS,
     SEARCH_SLOT,
     read_clicks,
@@ -25,14 +25,14 @@ from skill_ttrl.agents.webshop_reading import (
     search,
     words,
 )
-from skill_ttrl.agents.webshop_rule import WebShopRule
-from skill_ttrl.agents.webshop_weighing import WEIGHTS, choose, in_window
+from skill_ttrl.agents.players.webshop_rule import WebShopRule
+from skill_ttrl.agents.players.webshop_weighing import WEIGHTS, choose, in_window
 from skill_ttrl.envs.webshop import pages
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.product import Product
-from skill_ttrl.episode import play_episode
 from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Trajectory
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "webshop_agents.py"

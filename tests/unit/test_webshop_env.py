@@ -32,7 +32,7 @@ from skill_ttrl.envs import (
     prepare_unit,
     resolve_env,
 )
-from skill_ttrl.envs.webshop.catalogue import forget
+from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.errors import ConfigError, EnvError, SplitError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, write_catalogue

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.catalogue import Catalogue, forget, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.product import read_product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal, ceiling, combination, price_of
 from skill_ttrl.envs.webshop.goals import GoalList, shuffled
-from skill_ttrl.envs.webshop.product import read_product
 from skill_ttrl.errors import EnvError, SplitError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue, written
 
@@ -274,7 +274,7 @@ def test_a_split_that_is_not_there_is_an_error(lamps: Catalogue, name: Any, said
 
 WITNESS = """
 import hashlib
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.goal import price_of
 
 def witness(data):

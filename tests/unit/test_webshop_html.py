@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.address import BadAddress, page_path, read_keywords, read_path
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.html import page_html
-from skill_ttrl.envs.webshop.nouns import find_nouns
 from skill_ttrl.envs.webshop.pages import SUB_PAGES, as_rich_text, as_text, clickables, has_search_bar
-from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import PurchaseReward
 from skill_ttrl.envs.webshop.shop import Shop, State, page_url
+from skill_ttrl.envs.webshop.site.html import page_html
 
 BOUGHT = PurchaseReward(0.5, 1.0, 0.5, None, True, 0.5, None, 0.5, True, False, 0.25)
 PLACES: tuple[Any, ...] = ("search", "results", "item", "done")

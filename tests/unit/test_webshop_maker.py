@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.envs.webshop import maker
-from skill_ttrl.envs.webshop.files import find_files, read_products
-from skill_ttrl.envs.webshop.generate import write_catalogue
+from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
+from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.goal import Goal, ceiling, combination, price_of
-from skill_ttrl.envs.webshop.maker import DEFAULT_PRODUCTS, MAX_CHOICES, asin, make_products
-from skill_ttrl.envs.webshop.maker_sentences import CATEGORY_WORDS, OWN, PATTERNS, WORDS, fill, sentences, words
-from skill_ttrl.envs.webshop.maker_words import ATTRIBUTES, CHOICES, attributes, kinds, values
-from skill_ttrl.envs.webshop.nouns import find_nouns
+from skill_ttrl.envs.webshop.maker import maker
+from skill_ttrl.envs.webshop.maker.generate import write_catalogue
+from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, MAX_CHOICES, asin, make_products
+from skill_ttrl.envs.webshop.maker.sentences import CATEGORY_WORDS, OWN, PATTERNS, WORDS, fill, sentences, words
+from skill_ttrl.envs.webshop.maker.words import ATTRIBUTES, CHOICES, attributes, kinds, values
 from skill_ttrl.envs.webshop.pages import BUTTONS
-from skill_ttrl.envs.webshop.product import Product, read_product
 from skill_ttrl.envs.webshop.reward import count_options, purchase_reward
 from skill_ttrl.errors import EnvError, RunFolderError
-from skill_ttrl.runs.files import acquire_lock, release_lock
+from skill_ttrl.storage.files import acquire_lock, release_lock
 
 FIRST_TWENTY = "e0f6f6feca33c78e"
 """Hash of the first products of seed 0. Where it changes, `maker.GENERATOR` changes too, and results of before no longer hold."""
@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_bytes_everywhere(made: Made) -> None:
 @pytest.mark.parametrize("hash_seed", ["1", "4242"])
 def test_another_process_with_other_hashes_makes_the_same(hash_seed: str) -> None:
     code = (
-        "import hashlib, json; from skill_ttrl.envs.webshop.maker import make_products;"
+        "import hashlib, json; from skill_ttrl.envs.webshop.maker.maker import make_products;"
         "print(hashlib.blake2b(json.dumps(list(make_products(20)), ensure_ascii=False).encode(), digest_size=8).hexdigest())"
     )
     done = subprocess.run(
@@ -313,7 +313,7 @@ def test_killed_between_its_two_files_it_is_made_again_by_the_same_call(
             raise KeyboardInterrupt
         put(source, target)
 
-    monkeypatch.setattr("skill_ttrl.envs.webshop.generate.os.replace", killed)
+    monkeypatch.setattr("skill_ttrl.envs.webshop.maker.generate.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         write_catalogue(tmp_path, 3)
     monkeypatch.undo()

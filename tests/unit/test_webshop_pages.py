@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.webshop.catalogue import Catalogue, forget, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.product import read_product
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.pages import (
     Page,
@@ -25,7 +26,6 @@ from skill_ttrl.envs.webshop.pages import (
     search_page,
     sub_page,
 )
-from skill_ttrl.envs.webshop.product import read_product
 from skill_ttrl.envs.webshop.shop import Shop, State, follow, page_url, parse_action, shared_shop
 from tests.webshop_files import options, product, wanted, write_catalogue
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.colours import COLOURS, normalise_colour
+from skill_ttrl.envs.webshop.catalogue.colours import COLOURS, normalise_colour
+from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.nouns import find_nouns
-from skill_ttrl.envs.webshop.product import Product
 from skill_ttrl.envs.webshop.reward import (
     PurchaseReward,
     alike,

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop import search
-from skill_ttrl.envs.webshop.analysis import LONGEST_WORD, STOP_WORDS, analyse, split_words, stem
-from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.search import SearchIndex, build_index, document_text, lucene_lengths
+from skill_ttrl.envs.webshop.catalogue import search
+from skill_ttrl.envs.webshop.catalogue.analysis import LONGEST_WORD, STOP_WORDS, analyse, split_words, stem
+from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
+from skill_ttrl.envs.webshop.catalogue.search import SearchIndex, build_index, document_text, lucene_lengths
 
 Build = Callable[..., SearchIndex]
 

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop import catalogue as catalogue_module
-from skill_ttrl.envs.webshop import store as store_module
-from skill_ttrl.envs.webshop.catalogue import forget, open_catalogue
-from skill_ttrl.envs.webshop.product import Product, read_product
-from skill_ttrl.envs.webshop.store import Store, open_store, write_store
+from skill_ttrl.envs.webshop.catalogue import catalogue as catalogue_module
+from skill_ttrl.envs.webshop.catalogue import store as store_module
+from skill_ttrl.envs.webshop.catalogue.catalogue import forget, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
+from skill_ttrl.envs.webshop.catalogue.store import Store, open_store, write_store
 from skill_ttrl.errors import EnvError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue
 
@@ -161,16 +161,18 @@ def test_what_other_code_has_written_is_written_anew(cache: Path, data: Path, mo
 
 def test_every_module_that_a_store_depends_on_is_known() -> None:
     """What the writers import of this package writes with them."""
-    folder = Path(catalogue_module.__file__).parent
+    shop = Path(catalogue_module.__file__).parents[1]
     names = set(catalogue_module._WRITERS)
     imported = {
         found
         for name in names
         for found in re.findall(
-            r"^\s*from skill_ttrl\.envs\.webshop\.(\w+) import", (folder / f"{name}.py").read_text(), re.M
+            r"^\s*from skill_ttrl\.envs\.webshop\.([\w.]+) import",
+            shop.joinpath(*name.split(".")).with_suffix(".py").read_text(),
+            re.M,
         )
     }
-    assert {"goal", "product"} <= imported <= names
+    assert {"goal", "catalogue.product"} <= imported <= names
 
 
 @pytest.mark.parametrize("changed", ["unicodedata.unidata_version", "Stemmer.version"])
@@ -189,9 +191,9 @@ def test_another_python_or_stemmer_makes_a_store_of_its_own(
 
 def test_the_text_of_every_module_that_a_store_depends_on_is_looked_at() -> None:
     """What `product`, `search`, `maker` and so on import of this package decides as well."""
-    here = Path(catalogue_module.__file__).parent
+    shop = Path(catalogue_module.__file__).parents[1]
     for name in catalogue_module._WRITERS:
-        for line in (here / f"{name}.py").read_text(encoding="utf-8").splitlines():
+        for line in shop.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8").splitlines():
             if line.startswith("from skill_ttrl.envs.webshop."):
                 imported = line.removeprefix("from skill_ttrl.envs.webshop.").partition(" ")[0]
                 assert imported in (*catalogue_module._WRITERS, "goal"), f"{name} imports {imported}"
@@ -296,7 +298,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_says_where(
 
 FULL = """
 import resource, sys
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.errors import EnvError
 resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -316,7 +318,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_behind(cache: Path, data: Path
 FILLED = """
 import subprocess, sys
 from pathlib import Path
-from skill_ttrl.envs.webshop.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.errors import EnvError
 for kilobytes in (600, 1260, 1420):
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", sys.argv[1]], check=True)

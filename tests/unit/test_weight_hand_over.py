@@ -10,9 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from skill_ttrl.errors import WeightSyncError
-from skill_ttrl.llm.base import Generation
-from skill_ttrl.llm.probe import Probe, compare, learner_logprobs, refuse_difference
-from skill_ttrl.llm.weights import full_weights
+from skill_ttrl.llm.backend import Generation
+from skill_ttrl.llm.models.weights import full_weights
+from skill_ttrl.llm.vllm.probe import Probe, compare, learner_logprobs, refuse_difference
 from skill_ttrl.types import Completion
 
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import ConversationAgent, Scene
-from skill_ttrl.agents.projection import project
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.agents.window import CUT, Window
-from skill_ttrl.config import SkillsConfig
+from skill_ttrl.agents.turn_prompt import CUT, Window
+from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.chat import encode_chat, encode_plain
-from skill_ttrl.templates import Templates
+from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Message, Skill, Step
 
 SKILLS = (

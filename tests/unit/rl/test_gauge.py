@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from skill_ttrl.rl.gauge import Gauge
+from skill_ttrl.rl.gpu_monitor import Gauge
 
 
 def test_without_a_gpu_there_are_no_figures() -> None:

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
+from skill_ttrl.config.schema import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.sft import SFTLearner, rate_fraction
-from skill_ttrl.rl.update import Learner
+from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 

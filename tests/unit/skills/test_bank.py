@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import SkillsConfig
+from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import new_ids
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.changes import new_ids
+from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats
 
 
@@ -350,5 +350,5 @@ def test_retrieval(bank: SkillBank) -> None:
 
 
 def test_the_module_is_light() -> None:
-    code = "import sys, skill_ttrl.skills.bank; print(*{'numpy', 'torch', 'chromadb', 'pydantic', 'yaml'} & set(sys.modules))"
+    code = "import sys, skill_ttrl.skills.bank.bank; print(*{'numpy', 'torch', 'chromadb', 'pydantic', 'yaml'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

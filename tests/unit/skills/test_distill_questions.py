@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import DistillConfig
+from skill_ttrl.config.schema import DistillConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.replies import tokens_in_text
-from skill_ttrl.llm.structured import read_json, strict_schema
-from skill_ttrl.skills.distill_llm import questions_of
-from skill_ttrl.skills.teacher import TEACHERS, Case, Draft, fused, make_teacher, skill_of
-from skill_ttrl.skills.teacher_llm import SkillsAnswer, WrittenSkill, case_text, draft_of, shown_cases
-from skill_ttrl.templates import Templates
+from skill_ttrl.llm.openai.replies import tokens_in_text
+from skill_ttrl.llm.openai.structured import read_json, strict_schema
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.skills.teachers.distill_llm import questions_of
+from skill_ttrl.skills.teachers.llm import SkillsAnswer, WrittenSkill, case_text, draft_of, shown_cases
+from skill_ttrl.skills.teachers.teacher import TEACHERS, Case, Draft, fused, make_teacher, skill_of
 from skill_ttrl.types import Step
 
 GOOD: dict[str, Any] = {

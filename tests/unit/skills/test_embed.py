@@ -15,8 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.skills import embed
-from skill_ttrl.skills.embed import EMBED_CHARS, EMBEDDERS, HashEmbedder, SentenceTransformerEmbedder, make_embedder
+from skill_ttrl.skills.retrieval import embedders as embed
+from skill_ttrl.skills.retrieval.embedders import (
+    EMBED_CHARS,
+    EMBEDDERS,
+    HashEmbedder,
+    SentenceTransformerEmbedder,
+    make_embedder,
+)
 
 MASK = (1 << 64) - 1
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import EvolveConfig
+from skill_ttrl.config.schema import EvolveConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.usage import accounting
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.evolved import evolved
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Case, Lesson, make_teacher
+from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.skills.admit import evolved
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.teachers.teacher import Case, Lesson, make_teacher
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.evolved import Evolved, evolved, fingerprint, least_useful_first, said_already
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teacher import Draft
+from skill_ttrl.skills.admit import Evolved, evolved, fingerprint, least_useful_first, said_already
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.teachers.teacher import Draft
 from skill_ttrl.types import Skill, SkillStats
 
 STATIC = Skill("gen_001", "Search", "Search every place once.", "always", "general", source="import", evidence=("t0",))

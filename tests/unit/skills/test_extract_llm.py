@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.skills.asking import TEXT_CHARS, Models, OnFailure
-from skill_ttrl.skills.extractor import Solved, Technique, make_extractor
-from skill_ttrl.skills.hostile import _CONTROL, _fold
+from skill_ttrl.sanitize import _CONTROL, _fold
+from skill_ttrl.skills.merge.extractor import Solved, Technique, make_extractor
+from skill_ttrl.skills.querying import TEXT_CHARS, Models, OnFailure
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
 

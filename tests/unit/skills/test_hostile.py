@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.hostile import CONTROL_TAGS, LONG_TEXT, OUR_TAGS, _folded, escape, flags
+from skill_ttrl.sanitize import CONTROL_TAGS, LONG_TEXT, OUR_TAGS, _folded, escape, flags
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import SkillOps
 

@@ -16,11 +16,11 @@ import pytest
 from numpy.typing import NDArray
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills import index as index_module
-from skill_ttrl.skills.embed import HashEmbedder, Vectors
-from skill_ttrl.skills.index import ChromaIndex, MemoryIndex
-from skill_ttrl.skills.retrieval import Mode, Retriever, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval import index as index_module
+from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
+from skill_ttrl.skills.retrieval.index import ChromaIndex, MemoryIndex
+from skill_ttrl.skills.retrieval.retriever import Mode, Retriever, make_retriever
 from skill_ttrl.types import Skill
 
 SUBJECTS = ["fraction", "equation", "drawer", "fridge", "triangle", "boundary", "prime", "mug", "remainder", "receipt"]
@@ -273,7 +273,7 @@ def test_one_process_owns_a_folder(tmp_path: Path) -> None:
         make_retriever(index="chroma", folder=tmp_path)
     code = (
         "import sys; from pathlib import Path; from skill_ttrl.errors import SkillBankError\n"
-        "from skill_ttrl.skills.index import ChromaIndex\n"
+        "from skill_ttrl.skills.retrieval.index import ChromaIndex\n"
         "try: ChromaIndex('hash:v1:384', folder=Path(sys.argv[1]))\n"
         "except SkillBankError as error: print(error); sys.exit(7)"
     )

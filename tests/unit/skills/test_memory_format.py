@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.formats import dump_skills, read_file
-from skill_ttrl.skills.memory_format import dump_trajectories
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.formats.files import dump_skills, read_file
+from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
 from skill_ttrl.types import Completion, Skill, Step, Task, Trajectory
 
 STEP = {"step_index": 1, "action": "go to fridge 1", "critical_observation": "It is closed.", "reasoning": "Look."}

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, SkillBankError
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.embed import HashEmbedder, Vectors
-from skill_ttrl.skills.extract import technique
-from skill_ttrl.skills.fuse import Cluster, clusters, content_id, embedding_similarity, like, ngram_similarity, voted
-from skill_ttrl.skills.merge import (
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.merge.extract import technique
+from skill_ttrl.skills.merge.merged import merged_samples
+from skill_ttrl.skills.merge.plan import (
     MERGERS,
     Draft,
     Merged,
@@ -26,9 +26,17 @@ from skill_ttrl.skills.merge import (
     merge_groups,
     note,
 )
-from skill_ttrl.skills.merged import merged_samples
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
+from skill_ttrl.skills.similarity import (
+    Cluster,
+    clusters,
+    content_id,
+    embedding_similarity,
+    like,
+    ngram_similarity,
+    voted,
+)
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillStats, Step, Task, Trajectory
 
 parse = OutputParser().parse
@@ -488,7 +496,7 @@ def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyP
     assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "Draw the picture"])
     assert like(["Reduce the base at first"], bank, alike, 0.8) == [0]
     assert like(["Reduce the base at first"], bank, None, 0.8) == [None]
-    monkeypatch.setattr("skill_ttrl.skills.fuse.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
+    monkeypatch.setattr("skill_ttrl.skills.similarity.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
     assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from skill_ttrl import SkillMerger
-from skill_ttrl.config import EndpointsConfig
+from skill_ttrl.config.schema import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.usage import Ledger, accounting
-from skill_ttrl.skills import proposals
-from skill_ttrl.skills.asking import TEXT_CHARS, OnFailure
-from skill_ttrl.skills.extractor import make_extractor
-from skill_ttrl.skills.hostile import _CONTROL, _OURS, _fold
-from skill_ttrl.skills.merge import Merged, MergeReport, Rewrite, make_merger, merge_groups
-from skill_ttrl.skills.merge_llm import LLMMerger
+from skill_ttrl.llm.openai.ledger import Ledger, accounting
+from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.merge import proposals
+from skill_ttrl.skills.merge.extractor import make_extractor
+from skill_ttrl.skills.merge.llm import LLMMerger
+from skill_ttrl.skills.merge.plan import Merged, MergeReport, Rewrite, make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.types import Change, Group, Skill, Step, Task, Trajectory
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

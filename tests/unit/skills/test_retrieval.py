@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.embed import EMBED_CHARS, HashEmbedder, Vectors, words_of
-from skill_ttrl.skills.index import MemoryIndex
-from skill_ttrl.skills.retrieval import CACHED_VERSIONS, Hit, Mode, Retriever, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.view import skill_text
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.retrieval.index import MemoryIndex
+from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Mode, Retriever, make_retriever
+from skill_ttrl.skills.retrieval.search_index import skill_text
 from skill_ttrl.types import Skill, Tier
 
 EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.formats import Format, dump_skills, read_file, read_skills, write_skills
-from skill_ttrl.skills.records import SPELLINGS
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, read_skills, write_skills
+from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.types import Change, Skill, from_json, to_json
 
 TEXTS = st.text(max_size=12)

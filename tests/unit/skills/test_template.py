@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.skills.access import Query, SkillAccess
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.formats import read_skills
-from skill_ttrl.skills.retrieval import Retriever
-from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.template import by_template
+from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.formats.files import read_skills
+from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
+from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval.template import by_template
 from skill_ttrl.types import Skill, SkillStats
 
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from skill_ttrl.runs.progress import SilentProgress
-from skill_ttrl.stages.context import Run
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.rl import answer_figures, warn_of_given_up
+from skill_ttrl.stages.training.context import Run
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import GivenUp, batch_majority_vote, given_up
 

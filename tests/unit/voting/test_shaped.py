@@ -7,8 +7,8 @@ import math
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages.ballots import reworded, shaped
 from skill_ttrl.stages.rl import trained_on
+from skill_ttrl.stages.training.votes import reworded, shaped
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import Ballot, vote
 

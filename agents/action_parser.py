@@ -1,0 +1,198 @@
+"""From what a model wrote to the action that is played, with a verdict.
+
+Model output is text: it is compared, never evaluated. An action that the environment lists with one place for words of the agent's
+own, `search[<your query>]`, is met by any words in that place. The work is linear in what was written, whatever it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from skill_ttrl.agents.action_list import PLACE, has_place
+from skill_ttrl.types import Verdict
+
+LONGEST = 400
+"""Characters of an action that is played; a model that never closes its tag wrote no action of this length."""
+_OPEN = re.compile(r"<action>", re.IGNORECASE)
+_CLOSE = re.compile(r"</action>", re.IGNORECASE)
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
+_OPS = re.compile(r"<skill_ops\b", re.IGNORECASE)
+_OPS_END = re.compile(r"</skill_ops>", re.IGNORECASE)
+_NUMBER = re.compile(r"\[?([0-9]{1,4})\]?")
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
+"""Characters from the end that SkillRL plays where the tags are missing; 30 elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What is played, and how it was found."""
+
+    action: str
+    verdict: Verdict | None
+    """None: all that was written is the action."""
+    complaint: str = ""
+    """Why it is not `valid`; empty where it is."""
+
+
+Project = Callable[[str, Sequence[str]], Projection]
+"""(what the model wrote, the actions that the environment lists) → what is played."""
+
+
+def whole(written: str, admissible: Sequence[str] = ()) -> Projection:
+    """All of it is the action."""
+    return Projection(written, None)
+
+
+def project(written: str, admissible: Sequence[str] = ()) -> Projection:
+    """The first `<action>` outside of `<think>` and `<skill_ops>`, held against the list.
+
+    `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, it stands in the thoughts, another case,
+    white space, quotes), and what is meant is possible. `invalid`: nothing was found, or it is not possible; it is played as it is,
+    and the environment answers it. Where the environment lists nothing, every action that is found counts as possible.
+
+    Args:
+        written: the model's own words.
+        admissible: the actions that are possible now; empty: not known.
+    """
+    candidates = _candidates(written, listed=bool(admissible))
+    if not candidates:
+        return Projection("", "invalid", "there is no action")
+    for found, fault in candidates:
+        if not admissible or possible(found, admissible):
+            return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
+        meant = _meant(found, admissible)
+        if meant is not None:
+            return Projection(meant, "repaired", fault or "it was not written as it is listed")
+    found, fault = candidates[0]
+    return Projection(found, "invalid", fault or "it is not among the possible actions")
+
+
+def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
+    """(what may be the action, what is wrong with its form), likeliest first. Skills that were written are none.
+
+    Where a list tells an action from other words, the last line is likelier than what was thought of.
+    """
+    own = _without_operations(written)
+    spoken = _THOUGHT.sub(" ", own).strip()
+    closed, opened = _tagged(spoken)
+    if closed:
+        return [(closed, "")]
+    thought = _tagged(own)[0], "<action> stands inside <think>"
+    last = "" if opened else spoken.rsplit("\n", 1)[-1], "there is no <action>"
+    found = [(opened, "</action> is missing"), *((last, thought) if listed else (thought, last))]
+    return [(text.strip()[:LONGEST].strip(), fault) for text, fault in found if text.strip()]
+
+
+def _without_operations(text: str) -> str:
+    """The text without the `<skill_ops>` blocks that are closed."""
+    kept, end = [], 0
+    while opened := _OPS.search(text, end):
+        closing = _OPS_END.search(text, opened.end())
+        if closing is None:
+            break
+        kept.append(text[end : opened.start()])
+        end = closing.end()
+    return " ".join([*kept, text[end:]])
+
+
+def _tagged(text: str) -> tuple[str, str]:
+    """What stands in the first `<action>` that is closed and not empty; else what follows the first one, up to the end of the line."""
+    first = opened = _OPEN.search(text)
+    while opened:
+        closing = _CLOSE.search(text, opened.end())
+        if closing is None:
+            break
+        if within := text[opened.end() : closing.start()].strip()[:LONGEST].strip():
+            return within, ""
+        opened = _OPEN.search(text, closing.end())
+    return "", text[first.end() :].strip().split("\n", 1)[0] if first else ""
+
+
+def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection:
+    """As `project`, where the actions are listed with numbers: `[7]` or `7` is the seventh."""
+    found = project(written, admissible)
+    if found.verdict != "invalid":
+        return found
+    for text, fault in _candidates(written, listed=True):
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            continue
+        place = int(number[1]) - 1
+        if not 0 <= place < len(admissible) or has_place(admissible[place]):
+            return Projection(text, "invalid", f"there is no action number {number[1]}")
+        return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
+    return found
+
+
+def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
+    """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
+    by_number = numbered and action in admissible and not has_place(action)
+    return f"[{list(admissible).index(action) + 1}]" if by_number else action
+
+
+def project_as_skillrl(tail: int = 30) -> Project:
+    """SkillRL's rules to the letter (verl-agent, `env_package/*/projection.py`): lower case; the text between the first
+    `<action>` and the first `</action>`; where they are missing the last `tail` characters, invalid; also invalid where `<think>` or
+    `</think>` is missing or a Chinese character was written. Whether the action is possible does not matter, nor how long it is.
+    """
+
+    def projected(written: str, admissible: Sequence[str] = ()) -> Projection:
+        lowered = written.lower()
+        start, end = lowered.find("<action>"), lowered.find("</action>")
+        if start < 0 or end < 0:
+            return Projection(lowered[-tail:], "invalid", "there is no <action>…</action>")
+        action = lowered[start + len("<action>") : end].strip()
+        if "<think>" not in written or "</think>" not in written:
+            return Projection(action, "invalid", "there is no <think>…</think>")
+        if _CHINESE.search(written):
+            return Projection(action, "invalid", "there is a Chinese character")
+        return Projection(action, "valid")
+
+    return projected
+
+
+def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Project:
+    """The rule of `agent.projection`: `none`, `action` or `skillrl`; `numbered` as `agent.actions` says."""
+    if name == "action" and numbered:
+        return project_numbered
+    if name == "skillrl":
+        return project_as_skillrl(UPSTREAM_TAIL.get(env_id, 30))
+    return project if name == "action" else whole
+
+
+def possible(action: str, admissible: Sequence[str]) -> bool:
+    """Whether an action is listed as it is, or is a listed one with words in its place."""
+    return action in admissible or any(_fills(listed, action) for listed in admissible if "<" in listed)
+
+
+def _meant(action: str, admissible: Sequence[str]) -> str | None:
+    """The listed action that differs in case, white space, quotes or a final full stop alone; None where there is none."""
+    tidy = " ".join(action.split()).strip("'\"`. ")
+    plain = tidy.casefold()
+    for listed in admissible:
+        if " ".join(listed.split()).strip("'\"`. ").casefold() == plain:
+            return listed
+    for listed in admissible:
+        if "<" in listed and (filled := _fills(listed, tidy, loose=True)):
+            return filled
+    return None
+
+
+def _fills(listed: str, action: str, *, loose: bool = False) -> str | None:
+    """The action as it is listed, with words in its one place; None where it is another, or has no such place.
+
+    `loose`: what stands around the words may be in other case.
+    """
+    pieces = PLACE.split(listed)
+    if len(pieces) != 2:
+        return None
+    before, after = pieces
+    words = action[len(before) : len(action) - len(after)]
+    around = action[: len(before)], action[len(action) - len(after) :]
+    same = [one.lower() == other.lower() if loose else one == other for one, other in zip(around, pieces, strict=True)]
+    if not all(same) or len(before) + len(after) >= len(action) or "\n" in words or not words.strip():
+        return None
+    return before + words + after

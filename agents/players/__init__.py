@@ -1,0 +1,1 @@
+"""Scripted agents: controls and experts that need no model."""

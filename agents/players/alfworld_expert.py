@@ -1,0 +1,258 @@
+"""An exploring expert for ALFWorld: it knows what an agent sees, and where such things usually are.
+
+It reads the task's sentence once and from then on only the admissible commands: they name what can be reached, taken,
+opened and lit here, whatever the wording of the observations. What it has come across stays in a `Room`. `next_command` is
+the whole play, one decision a step: fetch the thing, treat it where the task says so, bring it. What has not been seen yet is
+looked for where it most likely is for the steps that looking costs (`alfworld_places`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.agents.players.alfworld_places import OPENABLE, chance
+
+TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+"""What is to be done with a thing → the kind of receptacle that does it, open or closed."""
+_UNDOES = {"heat": "cool", "cool": "heat"}
+TRIES = 4
+"""Times that a command is given by plan. A plan that asks for more is stuck, and the least tried command is given instead."""
+UNLIKELY = 0.01
+"""Factor on the chance of a receptacle where the task wants the thing: were it there, nothing would have been asked."""
+
+_WORD = r"(?:an? |the |some )?([a-z]+)"
+_INTO = r"(?:in/on|in|on)"
+_SENTENCES = (
+    ("two", rf"\b(?:put|find) two ([a-z]+)(?: and put them)? {_INTO} {_WORD}"),
+    ("state", rf"\b(clean|heat|cool) {_WORD} and put it {_INTO} {_WORD}"),
+    ("state", rf"\bput (?:an? |the |some )?(clean|hot|cool) ([a-z]+) {_INTO} {_WORD}"),
+    ("place", rf"\bput {_WORD} {_INTO} {_WORD}"),
+    ("light", rf"\b(?:look at|examine) {_WORD} (?:under|with) {_WORD}"),
+)
+"""The sentences of the official games (`alfworld/gen/goal_library.py`), whatever the article."""
+_TASK = re.compile(r"your task is to:([^\n]*)", re.IGNORECASE)
+_COMMAND = re.compile(
+    r"(go to|open|close|examine|use|take|move|clean|heat|cool) (.+?)(?: (?:from|to|with) (.+))?", re.DOTALL
+)
+_CURIOSITY = ("open", "use", "clean", "heat", "cool", "go to", "take", "move", "close", "examine")
+"""Verbs by how much they may show of a room that gives no clue; all others come last."""
+_ALWAYS = ("help", "inventory", "look")
+"""What can be said where nothing is listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A task's sentence, understood."""
+
+    how: str
+    """`place`, `two`, `light`, `clean`, `heat` or `cool`."""
+    wanted: str
+    """Kind of the thing, such as "mug"."""
+    target: str
+    """Kind of the receptacle that it belongs in, or of the lamp to turn on."""
+
+
+@dataclass(slots=True)
+class Room:
+    """What has been seen of a room. Everything goes by its name, such as "mug 2"."""
+
+    places: set[str] = field(default_factory=set)
+    """Receptacles, near and far."""
+    here: set[str] = field(default_factory=set)
+    """Those within reach; several may stand at one spot."""
+    visited: set[str] = field(default_factory=set)
+    """Those that were within reach at some time."""
+    shut: set[str] = field(default_factory=set)
+    """Those last seen closed."""
+    inside: dict[str, set[str]] = field(default_factory=dict)
+    """Receptacle that was looked into → what was in it."""
+    lamps: dict[str, str] = field(default_factory=dict)
+    """What can be turned on → a receptacle beside it."""
+    held: str | None = None
+    """What the hand holds; there is one hand."""
+    welcome: set[str] = field(default_factory=set)
+    """Receptacles within reach that would take what is held."""
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    """(kind of a thing that was held, receptacle that stood open and would not take it)."""
+    treated: set[tuple[str, str]] = field(default_factory=set)
+    """("clean", "heat" or "cool", thing that has been treated so and still is)."""
+
+    def see(self, commands: Sequence[str]) -> None:
+        """Take note of what the commands that are possible now tell about the room."""
+        told = [found.groups() for command in commands if (found := _COMMAND.fullmatch(command))]
+
+        def named(*verbs: str) -> set[str]:
+            return {thing for verb, thing, _ in told if verb in verbs}
+
+        self.places |= named("go to", "open", "close") | {place for *_, place in told if place}
+        self.here = named("examine", "open", "close") & self.places
+        self.visited |= self.here
+        self.shut = (self.shut - self.here) | named("open")
+        self.held = min(named("move", "clean", "heat", "cool") | (named("examine") - self.places), default=None)
+        self.welcome = {place for verb, _, place in told if verb == "move" and place}
+        if self.held is not None:
+            self.refused |= {(kind(self.held), place) for place in self.here - self.shut - self.welcome}
+            for things in self.inside.values():
+                things.discard(self.held)
+        else:  # a full hand takes nothing, so that what is inside is told to an empty one
+            for place in self.here - self.shut:
+                self.inside[place] = {thing for verb, thing, at in told if verb == "take" and at == place}
+        self.lamps |= {lamp: min(self.here) for lamp in named("use") if self.here}
+
+    def undergo(self, command: str) -> None:
+        """Take note of what a command that was given does to what is held; what is heated is cool no more."""
+        verb, thing, _ = found.groups() if (found := _COMMAND.fullmatch(command)) else ("", "", "")
+        if verb in TOOLS:
+            self.treated.add((verb, thing))
+            self.treated.discard((_UNDOES.get(verb, ""), thing))
+
+    def steps_into(self, place: str) -> int:
+        """Steps from here until one sees what is in a receptacle, 0 to 2, by what is known of it."""
+        closed = place in self.shut if place in self.visited else kind(place) in OPENABLE
+        return (place not in self.here) + closed
+
+    def approach(self, place: str) -> str | None:
+        """The next command on the way into a receptacle; None: it is within reach and open."""
+        if place not in self.here:
+            return f"go to {place}"
+        return f"open {place}" if place in self.shut else None
+
+
+def kind(name: str) -> str:
+    """`mug 2` → `mug`."""
+    return name.rpartition(" ")[0] or name
+
+
+def read_errand(observation: str) -> Errand | None:
+    """The task that the first observation of an episode states; None: no known sentence is in it."""
+    stated = _TASK.search(observation)
+    sentence = " ".join((stated.group(1) if stated else observation).lower().split())
+    for how, pattern in _SENTENCES:
+        if found := re.search(pattern, sentence):
+            *state, wanted, target = found.groups()
+            how = state[0] if state else how
+            return Errand("heat" if how == "hot" else how, wanted, target)
+    return None
+
+
+def next_command(errand: Errand, room: Room) -> str | None:
+    """What to do next; None: nothing that this errand needs is left to do or to look for."""
+    held = room.held
+    if held is None:
+        return _fetch(errand, room)
+    if kind(held) != errand.wanted:
+        return next((f"move {held} to {place}" for place in sorted(room.welcome)), None)
+    if errand.how == "light":
+        return _light(errand, room)
+    if errand.how in TOOLS and (errand.how, held) not in room.treated:
+        tool = _nearest(room, [place for place in room.places if kind(place) == TOOLS[errand.how]])
+        return tool and (f"{errand.how} {held} with {tool}" if tool in room.here else f"go to {tool}")
+    goal = _goal(errand, room)
+    return goal and (room.approach(goal) or f"move {held} to {goal}")
+
+
+def _fetch(errand: Errand, room: Room) -> str | None:
+    """Towards a thing that was seen and is of use; where there is none, towards the best place to look into."""
+    there = {
+        place: min(things)
+        for place, inside in room.inside.items()
+        if (things := [thing for thing in inside if kind(thing) == errand.wanted])
+        and not (errand.how == "two" and place == _goal(errand, room))
+    }
+    if place := _nearest(room, there):
+        return room.approach(place) or f"take {there[place]} from {place}"
+    place = _best_guess(errand, room)
+    return place and room.approach(place)
+
+
+def _best_guess(errand: Errand, room: Room) -> str | None:
+    """The receptacle not yet looked into where the thing is likeliest for each step that looking costs."""
+
+    def worth(place: str) -> float:
+        likely = chance(errand.wanted, kind(place))
+        if errand.how in ("place", "two") and kind(place) == errand.target:
+            likely *= UNLIKELY
+        return likely / max(room.steps_into(place), 1)
+
+    return max(_in_order(room.places - room.inside.keys()), key=worth, default=None)
+
+
+def _light(errand: Errand, room: Room) -> str | None:
+    """Turns on the lamp, where it was seen; looks for it in other places where not."""
+    lamps = {place: lamp for lamp, place in sorted(room.lamps.items()) if kind(lamp) == errand.target}
+    if place := _nearest(room, lamps):
+        return f"use {lamps[place]}" if place in room.here else f"go to {place}"
+    unseen = room.places - room.visited
+    place = max(_in_order(unseen), key=lambda place: chance(errand.target, kind(place)), default=None)
+    return place and f"go to {place}"
+
+
+def _goal(errand: Errand, room: Room) -> str | None:
+    """Where the thing is to be brought: two go where one is already, all else to the nearest that is of the kind."""
+    goals = {
+        place for place in room.places if kind(place) == errand.target and (errand.wanted, place) not in room.refused
+    }
+    if errand.how == "two":
+        begun = {place for place in goals if any(kind(thing) == errand.wanted for thing in room.inside.get(place, ()))}
+        goals = begun or goals
+    return _nearest(room, goals)
+
+
+def _nearest(room: Room, places: Iterable[str]) -> str | None:
+    return min(_in_order(places), key=room.steps_into, default=None)
+
+
+def _in_order(places: Iterable[str]) -> list[str]:
+    """Always the same for the same names, and "shelf 9" before "shelf 10": among equals the first is chosen."""
+    return sorted(places, key=lambda place: (len(place), place))
+
+
+class ALFWorldExpert:
+    """Plays ALFWorld by the task's sentence and `info["admissible_commands"]`, of which it takes one in every step.
+
+    It reads nothing else: no game file, no walkthrough, no type of task, and no other text than the first. It plays the same
+    with every seed. A task that it does not understand, and a room in which its plan finds nothing more to do, it explores: the
+    command that was given least often comes next.
+    """
+
+    def __init__(self) -> None:
+        self.start("", {}, 0)
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        self._errand = read_errand(observation)
+        self._room = Room()
+        self._given: Counter[str] = Counter()
+        self._done: str | None = None
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`."""
+        listed = info.get("admissible_commands")
+        commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
+        room, errand = self._room, self._errand
+        if self._done is not None:  # before the room is seen again: it tells what was held then
+            self._given[self._done] += 1
+            room.undergo(self._done)
+        room.see(commands)
+        command = next_command(errand, room) if errand else None
+        if command is None or command not in commands or self._given[command] >= TRIES:
+            command = self._least_tried(commands)
+        self._done = command
+        return command
+
+    def overruled(self, action: str) -> None:
+        """See `Player`: another command was given than the one it chose."""
+        self._done = action
+
+    def _least_tried(self, commands: Sequence[str]) -> str:
+        """The command given least often; among equals the one that may show most."""
+
+        def order(command: str) -> tuple[int, int, str]:
+            ranks = (rank for rank, verb in enumerate(_CURIOSITY) if command.startswith(verb))
+            return self._given[command], next(ranks, len(_CURIOSITY)), command
+
+        return min(commands or _ALWAYS, key=order)

@@ -1,0 +1,232 @@
+"""Scripted agents, which need no model: experts, rules, controls (`random`, `first`, `constant:TEXT`), a replayed solution."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, filled_in, has_place
+from skill_ttrl.agents.action_parser import Project, projection, whole
+from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT, read_task, search
+from skill_ttrl.config.schema import AgentConfig
+from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
+from skill_ttrl.registry import Registry
+from skill_ttrl.types import Skill
+
+
+class Player(Protocol):
+    """Plays one episode after another, by what the environment shows and nothing else.
+
+    A player may have a method `overruled(action)` too: it is told there that not what it said last was done, but another action
+    (`explore`). One that keeps in mind what it has done needs it.
+    """
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """An episode begins; `seed` is for its random choices."""
+        ...
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """What to do next, now that `observation` is seen."""
+        ...
+
+
+PLAYERS: Registry[type[Player]] = Registry("agent")
+"""Name → class; called without arguments. Those that play any environment; see `ENV_PLAYERS` for the others."""
+ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
+    "expert": {
+        "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.players.alfworld_expert:ALFWorldExpert",
+        "SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_expert:WebShopExpert",
+    },
+    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopRule"},
+    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopCareful"},
+}
+"""Name → environment id → the class that it means there: who plays one environment and no other."""
+FIRST, CONSTANT = "first", "constant"
+"""Controls that act on the list of actions as a policy's prompt shows it, where a config says how."""
+
+
+def player_names() -> tuple[str, ...]:
+    """The names of all players that come along."""
+    return (*ENV_PLAYERS, *PLAYERS, FIRST, CONSTANT)
+
+
+def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Player:
+    """The player called `name` for an environment.
+
+    Args:
+        name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, or `module:attribute` of your own.
+        env_id: the environment's Gymnasium id.
+        agent: how a policy's prompts list the actions and how its text is read, for `first` and `constant:TEXT`; None: actions
+            as the environment lists them, and all of the text is the action.
+
+    Raises:
+        ConfigError: nothing has this name, or it is no player.
+        EnvError: this environment has no player of this name.
+    """
+    kind, _, text = name.partition(":")
+    if kind == CONSTANT:
+        if not text:
+            raise ConfigError("The agent constant always writes the same text: constant:TEXT, such as constant:look.")
+        read = whole if agent is None else projection(agent.projection, env_id, numbered=agent.actions == "numbered")
+        return ConstantPlayer(text, read, Listing.of(agent))
+    if name == FIRST:
+        return FirstPlayer(Listing.of(agent))
+    if name not in player_names() and ":" not in name:
+        raise ConfigError(
+            f"Unknown agent {name!r}.{did_you_mean(name, player_names())} One of your own is written 'module:attribute'."
+        )
+    there = ENV_PLAYERS.get(name)
+    if there is not None and env_id not in there:
+        raise EnvError(f"There is no {name} for {env_id}; there is one for {', '.join(there)}.")
+    made = PLAYERS.get(name if there is None else there[env_id])
+    try:
+        player = made()
+    except SkillTTRLError:
+        raise
+    except Exception as error:  # a player is foreign code
+        raise ConfigError(
+            f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
+        ) from error
+    for method in ("start", "act"):
+        if not callable(getattr(player, method, None)):
+            raise ConfigError(
+                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.players.scripted_agent.Player."
+            )
+    return player
+
+
+@PLAYERS.register("random")
+class RandomPlayer:
+    """Takes any of the admissible actions, all equally likely (`info["admissible_commands"]`).
+
+    Where one of them is a search whose words are the agent's own, it searches for the words of the task.
+    """
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        self._rng = random.Random(seed)
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`.
+
+        Raises:
+            EnvError: there are no admissible actions, or a search is chosen and there is no `info["task"]`.
+        """
+        return any_action(self._rng, info)
+
+
+def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
+    """Any of the admissible actions, all equally likely; a search whose words are the agent's own is one for the task's words.
+
+    Args:
+        rng: draws it.
+        info: as the environment gave it.
+
+    Raises:
+        EnvError: there are no admissible actions, or a search is drawn and there is no `info["task"]`.
+    """
+    action = str(rng.choice(_listed(info, "admissible_commands")))
+    return search(read_task(info)) if action == SEARCH_SLOT else action
+
+
+class ListedPlayer:
+    """Base of the players that act on the actions as a prompt lists them.
+
+    Args:
+        listing: of the possible actions.
+        skills: the skills in a prompt, found by the task's words or, where there are none, by the first observation: the order of
+            the actions may depend on them. None: prompts have no skills.
+    """
+
+    def __init__(
+        self, listing: Listing = AS_LISTED, skills: Callable[[str], Sequence[Skill]] = lambda said: ()
+    ) -> None:
+        self._listing, self._find = listing, skills
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        task = info.get("task")
+        self._task = task if isinstance(task, str) else ""
+        self._skills = self._find(self._task or observation)
+        self._done: list[str] = []
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`."""
+        admissible = [str(action) for action in info.get("admissible_commands") or ()]
+        listed = self._listing(admissible, self._task, self._skills, self._done)
+        self._done.append(self.choose((*listed, *filter(has_place, admissible))))
+        return self._done[-1]
+
+    def overruled(self, action: str) -> None:
+        """See `Player`."""
+        self._done[-1] = action
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """One of the actions, or any other text."""
+        raise NotImplementedError
+
+
+class FirstPlayer(ListedPlayer):
+    """Takes the first listed action: what a policy gets that answers `[1]` whatever it reads, where actions are numbered.
+
+    Where that is a search whose words are the agent's own, it searches for the words of the task.
+    """
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """See `ListedPlayer.choose`.
+
+        Raises:
+            EnvError: there are no admissible actions.
+        """
+        if not actions:
+            raise EnvError(f"The agent {FIRST} needs info['admissible_commands'], which the environment does not give.")
+        return filled_in(actions[0], self._task)
+
+
+class ConstantPlayer(ListedPlayer):
+    """Writes the same text at every step, which is read as a policy's would be.
+
+    Args:
+        text: what is written.
+        read: from the text to an action.
+        listing: of the possible actions.
+    """
+
+    def __init__(self, text: str, read: Project = whole, listing: Listing = AS_LISTED) -> None:
+        super().__init__(listing)
+        self._text, self._read = text, read
+
+    def choose(self, actions: Sequence[str]) -> str:
+        """See `ListedPlayer.choose`."""
+        return self._read(self._text, actions).action
+
+
+def overrule(player: Player, action: str) -> None:
+    """Tell a player that wants to know (`Player`) what was done in place of what it said."""
+    told = getattr(player, "overruled", None)
+    if callable(told):
+        told(action)
+
+
+@PLAYERS.register("walkthrough")
+class WalkthroughPlayer:
+    """Replays the solution that the environment gives at the start (`info["walkthrough"]`): it knows what no agent can."""
+
+    needs: ClassVar[Mapping[str, Any]] = {"walkthrough": True}
+    """Options that an episode of it must be reset with."""
+
+    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
+        """See `Player.start`."""
+        self._left = list(_listed(info, "walkthrough"))
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        """See `Player.act`; past its end it repeats an action that changes nothing."""
+        return self._left.pop(0) if self._left else "look"
+
+
+def _listed(info: Mapping[str, Any], name: str) -> Sequence[str]:
+    listed = info.get(name)
+    if not isinstance(listed, list | tuple) or not listed:
+        raise EnvError(f"info[{name!r}] is needed here, a list of actions, which the environment does not give.")
+    return listed

@@ -1,0 +1,1 @@
+"""How commands show results: tables, live views, JSON."""

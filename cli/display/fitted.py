@@ -1,0 +1,66 @@
+"""A table of plain texts that fits the terminal without breaking a word or an id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.sanitize import visible
+
+NARROWEST = 5
+"""Least width of a column, in cells of the terminal: `ab…yz`."""
+
+
+class FittedTable:
+    """Texts in columns. Where they need more room than there is, texts wrap between words, and a word that is still too long loses
+    its middle (`--json` has it whole). Nothing in the title or in a cell is read as markup, and no control character reaches the
+    terminal.
+    """
+
+    def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._title = title
+        self._columns = [visible(column) for column in columns]
+        self._rows = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        table = Table(title=Text(visible(self._title), "table.title") if self._title else None)
+        for column, width in zip(self._columns, widths, strict=True):
+            table.add_column(Text(_cut_words(column, width), "table.header"), width=width)
+        for row in self._rows:
+            table.add_row(*(Text(_cut_words(cell, width)) for cell, width in zip(row, widths, strict=True)))
+        yield table
+
+    def _widths(self, most: int) -> list[int]:
+        columns = [[header, *(row[place] for row in self._rows)] for place, header in enumerate(self._columns)]
+        natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in columns]
+        room = most - 3 * len(columns) - 1
+        if sum(natural) <= room:
+            return natural
+        widths = [max((cell_len(word) for text in texts for word in text.split()), default=1) for texts in columns]
+        while sum(widths) > room and max(widths) > NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        for _ in range(room - sum(widths)):  # what is left goes to those who lack most
+            lacking = [wanted - width for wanted, width in zip(natural, widths, strict=True)]
+            widths[lacking.index(max(lacking))] += 1
+        return widths
+
+
+def _cut_words(text: str, width: int) -> str:
+    return re.sub(r"\S+", lambda word: cut_middle(word.group(), width), text)
+
+
+def cut_middle(word: str, width: int) -> str:
+    """`word` in at most `width` cells: what is too much of its middle is an ellipsis, so that both ends tell it apart."""
+    if cell_len(word) <= width:
+        return word
+    left, right = (width - 1) - (width - 1) // 2, (width - 1) // 2
+    while cell_len(word[:left]) + cell_len(word[len(word) - right :]) > width - 1:
+        left, right = (left - 1, right) if left >= right else (left, right - 1)
+    return f"{word[:left]}…{word[len(word) - right :]}"

@@ -1,0 +1,185 @@
+"""Tables of the commands that show one thing: an evaluation, a reply, an inspection, a diagnosis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.skill_list import skill_list
+from skill_ttrl.cli.display.views import interval, number, rows_table
+from skill_ttrl.runs.summary import CONTROL, SKILL_USE
+from skill_ttrl.sanitize import visible
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.doctor.diagnose import Diagnosis
+    from skill_ttrl.stages.doctor.plan import PhasePlan, Plan
+    from skill_ttrl.stages.evaluation.measure import Evaluation
+    from skill_ttrl.stages.reports.inspection import Inspection
+    from skill_ttrl.stages.targets.trained import Reply
+
+STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def evaluation_table(found: Evaluation) -> FittedTable:
+    """Accuracy figures with intervals; the title says whether the policy was trained on these problems."""
+    from skill_ttrl.stages.evaluate import exposure
+
+    shown = found.samples
+    rows = [
+        *_scores(found),
+        (f"avg@{shown}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
+        *(
+            [(f"maj@{shown}", number(found.majority) + interval(found.majority_interval))]
+            if found.agreement is not None
+            else []
+        ),
+        ("greedy", number(found.greedy) + interval(found.greedy_interval)),
+        *(
+            (f"pass@{k}", number(value) + interval(found.pass_at_k_intervals.get(k)))
+            for k, value in found.pass_at_k.items()
+        ),
+        *((f"avg@{shown}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
+        *([("agreement", number(found.agreement))] if found.agreement is not None else []),
+        *([("entropy of the answers (nats)", number(found.entropy))] if found.entropy is not None else []),
+        *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
+        *([("tries that sought a way around the task", number(found.exploit_rate))] if found.exploit_rate else []),
+        *(
+            (CONTROL.format(name), number(each.accuracy) + interval(each.interval))
+            for name, each in found.controls.items()
+        ),
+        *(
+            (f"score, {CONTROL.format(name)}", number(each.score) + interval(each.score_interval))
+            for name, each in found.controls.items()
+            if each.score is not None
+        ),
+        *([("controls", found.no_controls)] if found.no_controls else []),
+        *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
+        *(
+            (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))
+            for kind, each in found.by_type.items()
+        ),
+        *(
+            (f"score of {kind or 'other'} ({each.problems})", number(each.score) + interval(each.score_interval))
+            for kind, each in found.by_type.items()
+            if each.score is not None
+        ),
+    ]
+    where = f" of {found.source}" if found.source else f" ({found.split})"
+    title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
+    return rows_table(title, ("figure", "value"), rows)
+
+
+def _scores(found: Evaluation) -> list[tuple[str, str]]:
+    """How near to perfect, where the environment says so."""
+    scores = {
+        f"score, T = {found.temperature:g}": (found.score, found.score_interval),
+        "score, greedy": (found.greedy_score, found.greedy_score_interval),
+    }
+    return [(name, number(value) + interval(bounds)) for name, (value, bounds) in scores.items() if value is not None]
+
+
+def reply_view(reply: Reply) -> RenderableType:
+    """The answers as plain text without control characters, and the vote where there is more than one."""
+    lines: list[RenderableType] = [Text(visible(text)) for text in reply.texts]
+    lines += [Text(warning, "yellow") for warning in reply.warnings]
+    told = sorted({skill_id for found in reply.retrieved for skill_id in found})
+    if told:
+        lines.append(Text(f"Told by the skill bank: {', '.join(told)}", "dim"))
+    if len(reply.texts) > 1:
+        vote = reply.vote
+        counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
+        said = f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})"
+        lines.append(Text(visible(said), "bold"))
+    return Group(*lines)
+
+
+def inspection_view(found: Inspection) -> RenderableType:
+    """Facts, then the table, then notes."""
+    parts: list[RenderableType] = [Text(visible(f"{found.kind}: {found.path}"), "bold")]
+    parts += [Text(visible(f"  {name}: {value}")) for name, value in found.facts.items()]
+    if found.skills:
+        parts += [skill_list(found), Text()]
+    elif found.rows:
+        parts.append(rows_table("", found.columns, found.rows))
+    parts += [Text(visible(f"  {note}"), "yellow") for note in found.notes]
+    return Group(*parts)
+
+
+def diagnosis_view(found: Diagnosis) -> RenderableType:
+    """One row a check; what to do stands beside what was found."""
+    table = Table(title="skillttrl doctor")
+    for column in ("", "check", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for check in found.checks:
+        status = Text(check.status, STATUS_STYLES[check.status])
+        table.add_row(status, Text(check.name), Text(check.found), Text(check.advice))
+    return table
+
+
+def plan_view(found: Plan) -> RenderableType:
+    """What a run would take: a row a phase and what each does, then memory, assumptions, and what stands in its way."""
+    table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("phase")
+    tokens = [f"{what}\ntokens" for what in ("prompt", "answer", "learnt")]
+    for column in ("epi-\nsodes", *tokens, "time,\nat most", "time,\nusual", "ques-\ntions", "cost"):
+        table.add_column(column, justify="right")
+    for each in found.phases:
+        table.add_row(*_plan_row(each))
+    total = ["all", *[""] * 4, _hours(found.hours), _hours(found.usual_hours), "", _money(found.cost)]
+    table.add_row(*total, style="bold")
+    parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
+    lines: list[RenderableType] = [
+        table,
+        Text(),
+        *(Text(f"{each.phase}: {each.what}") for each in found.phases),
+        Text(),
+        Text(f"Model: {found.model}, {found.parameters:,} parameters, of which {found.trainable:,} learn."),
+        Text(
+            f"Memory: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}."
+        ),
+    ]
+    if found.speed is not None:
+        speed, how = found.speed, "measured" if found.speed.measured else "reckoned"
+        lines.append(
+            Text(
+                f"Speed of {speed.device} ({how}): {speed.training:,.0f} tokens/s learnt, {speed.reading:,.0f} read, "
+                f"{speed.rounds:,.0f} decoding steps/s."
+            )
+        )
+    lines += [Text(f"- {text}") for text in found.assumptions]
+    lines += [Text(f"Not yet: {text}.", "red") for text in found.obstacles]
+    return Group(*lines)
+
+
+def _plan_row(each: PhasePlan) -> list[str]:
+    counts = (each.episodes, each.prompt_tokens, each.answer_tokens, each.trained_tokens)
+    return [
+        each.phase,
+        *map(_count, counts),
+        _hours(each.hours),
+        _hours(each.usual_hours),
+        f"{each.requests:,}" if each.requests else "",
+        _money(each.cost),
+    ]
+
+
+def _count(count: int) -> str:
+    if count < 1e6:
+        return f"{count:,}" if count else ""
+    return f"{count / 1e6:.1f}M" if count < 1e9 else f"{count / 1e9:.2f}B"
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return ""
+    minutes = hours * 60
+    return f"{hours:.1f} h" if minutes >= 60 else f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
+
+
+def _money(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:.2f}"

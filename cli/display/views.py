@@ -1,0 +1,226 @@
+"""What the command line shows: a live view of a run, tables for everything else. Rich only; nothing here decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.sanitize import visible
+
+if TYPE_CHECKING:
+    from skill_ttrl.runs.summary import Summary
+
+SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_ratio", "label_accuracy",
+         "retrieve_rate", "generate_rate", "bank_skills", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
+"""Figures of the live view, in this order, where a step has them."""
+LOOP = ("sample", "vote", "reward", "update")
+LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO", "skills": "merge"}
+BY_TYPE = "success/"
+"""Begins the figures of single types of task: a line of their own, on a terminal, each as it was when it last came."""
+PLAIN_LINES = 10
+"""Lines that a phase prints where there is no terminal to draw on."""
+OVERALL = ("success", "score", "tokens/s", "cost")
+"""Figures of such a line, where they come; else the first one that does."""
+
+
+class RunView:
+    """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
+
+    Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step
+    out, and shows all figures that come. With `waits` nothing is drawn before a phase begins, and nothing stays.
+    """
+
+    def __init__(self, console: Console, title: str, *, loop: bool = True, waits: bool = False) -> None:
+        self._console = console
+        self._waits = waits
+        self._title = title
+        self._with_loop = loop
+        self._bars = Progress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        self._units: dict[str, str] = {}
+        self._totals: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self._phase = ""
+        self._part: str | None = None
+        self._figures: Mapping[str, float] = {}
+        self._by_type: dict[str, float] = {}
+        self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> RunView:
+        if self._console.is_terminal and not self._waits:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+            if not self._waits:
+                self._console.print(self._bars.get_renderable())
+
+    def __rich__(self) -> Panel:
+        if not self._with_loop:
+            figures = [Text(line, "dim")] if (line := self._figures_line()) else []
+            return Panel(Group(self._bars, *figures), title=Text(visible(self._title)))
+        types = [Text(line, "dim")] if (line := self._types_line()) else []
+        return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim"), *types), title=self._title)
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """See `Progress.start`."""
+        if self._console.is_terminal:
+            self._live.start()  # does nothing where it was
+        self._phase, self._part = phase, None
+        self._began[phase] = (time.perf_counter(), done)
+        self._units[phase], self._totals[phase], self._told[phase] = unit, total, done
+        self._tasks[phase] = self._bars.add_task(phase, total=total, completed=done, speed="")
+        if not self._console.is_terminal:
+            self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
+
+    def enter(self, phase: str, part: str) -> None:
+        """See `Progress.enter`."""
+        self._part = part
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        """See `Progress.advance`."""
+        began, before = self._began[phase]
+        rate = (done - before) / max(time.perf_counter() - began, 1e-9)
+        speed = f"{rate:.1f} {self._units[phase]}s/s"
+        self._bars.update(self._tasks[phase], completed=done, speed=speed)
+        self._figures = metrics
+        self._by_type |= {name: value for name, value in metrics.items() if name.startswith(BY_TYPE)}
+        total = self._totals[phase]
+        a_line = max(1, total // PLAIN_LINES)
+        due = done // a_line > self._told[phase] // a_line or done == total
+        if due and not self._console.is_terminal:
+            self._told[phase] = done
+            figures = self._figures_line(overall=not self._with_loop)
+            self._console.print(f"{phase} {done}/{total}  {speed}  {figures}", highlight=False, markup=False)
+
+    def finish(self, phase: str) -> None:
+        """See `Progress.finish`."""
+        total = self._totals[phase]
+        self._bars.update(self._tasks[phase], completed=total)
+        self._part = None
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """See `Progress.notice`."""
+        said = Text(visible(("Warning: " if warning else "") + text), "yellow" if warning else "")
+        self._console.print(said, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
+
+    def _loop(self) -> Text:
+        line = Text()
+        names = ["cold start", *LOOP, *(["skills"] if "bank_skills" in self._figures else [])]
+        at = "cold start" if self._phase == "cold start" else self._part
+        for place, name in enumerate(names):
+            if place:
+                line.append(" → ", "dim")
+            line.append(LOOP_TITLES.get(name, name), "bold green" if name == at else "dim")
+        return line
+
+    def _figures_line(self, *, overall: bool = False) -> str:
+        names: Sequence[str] = SHOWN if self._with_loop else list(self._figures)
+        if overall:
+            names = [name for name in OVERALL if name in self._figures] or names[:1]
+        return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
+
+    def _types_line(self) -> str:
+        """Success by type: a step has few tasks of each, and of some none."""
+        found = sorted(self._by_type.items())
+        shown = "  ".join(f"{name.removeprefix(BY_TYPE)} {value:.2f}" for name, value in found)
+        return visible(f"success by type: {shown}") if found else ""
+
+
+def summary_table(summary: Summary) -> Table:
+    """Before and after, with intervals where they were measured."""
+    from skill_ttrl.runs.summary import CONTROL, learned_by, summary_rows
+
+    held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
+    table = Table(title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}")
+    table.add_column("figure")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    names = {
+        f"avg@{summary.samples}": "accuracy",
+        f"maj@{summary.samples}": "majority",
+        "greedy": "greedy",
+        "score": "score",
+        **{CONTROL.format(name): f"control_{name}" for name in {**summary.controls_before, **summary.controls_after}},
+    }
+    for label, before, after in summary_rows(summary):
+        key = names.get(label)
+        table.add_row(
+            label,
+            number(before) + interval(summary.intervals.get(f"{key}_before")),
+            number(after) + interval(summary.intervals.get(f"{key}_after")),
+        )
+    return table
+
+
+def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
+    """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, cost, warnings."""
+    from skill_ttrl.runs.summary import change_lines, skill_lines, usage_lines, vote_line
+
+    lines = change_lines(summary)
+    worth = summary.intervals.get("bank_worth")
+    if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
+        difference = summary.accuracy_after - summary.accuracy_bank_off
+        lines.append(f"What the skill bank is worth: {signed(difference, worth)}, paired over problems.")
+    lines += [text for text in (vote_line(summary),) if text is not None]
+    lines += skill_lines(summary)
+    lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
+    lines += [*([summary.stopped] if summary.stopped else []), *beside]
+    phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
+    if phases:
+        lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
+    lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
+    return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
+
+
+def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> FittedTable:
+    """A plain table of texts; see `FittedTable`."""
+    return FittedTable(title, columns, rows)
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or a dash for what was not measured."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def signed(value: float | None, bounds: tuple[float, float] | None = None) -> str:
+    """A difference with its sign and, where there is one, its interval; a dash where it was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" + ("" if bounds is None else f" [{bounds[0]:+.3f}, {bounds[1]:+.3f}]")
+
+
+def interval(bounds: tuple[float, float] | None) -> str:
+    """` [low, high]`, or nothing."""
+    return "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"

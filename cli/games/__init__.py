@@ -1,0 +1,1 @@
+"""Games in the terminal: play, and the shop in a browser."""

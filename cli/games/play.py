@@ -1,0 +1,162 @@
+"""`skillttrl envs play`: one episode in the terminal, played by the person at the keyboard, a player or a policy."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.cli.games.screen import Keyboard, Screen, completion
+from skill_ttrl.cli.games.shop_screen import Shopper, ShopScreen
+from skill_ttrl.errors import ConfigError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 plus the signal's number."""
+
+Env = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV", help="Short name (`alfworld`, `webshop`, `math`), Gymnasium id, or `module:EnvId-v0`."
+    ),
+]
+TaskId = Annotated[
+    str | None, typer.Option("--task", metavar="ID", help="Play this task: its id, or a part that no other id has.")
+]
+Split = Annotated[str | None, typer.Option(help="Draw from this split. Default: the environment's own.")]
+Types = Annotated[
+    list[str] | None, typer.Option(help="Draw from these types of task only; several with commas, or given again.")
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
+        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
+    ),
+]
+Engine = Annotated[str | None, typer.Option(help="Of ALFWorld: `fast` or `official`. Short for env.kwargs.engine.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Draws the task, and what happens by chance. Default: another each time.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="An argument of the environment (env.kwargs.max_steps=20), or any key of a policy.",
+    ),
+]
+Expert = Annotated[bool, typer.Option("--expert", help="Watch the walkthrough that comes with the game.")]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHO",
+        help="Watch this one: `expert`, `random`, another of the environment's own (`rule` of `webshop`), `module:attribute`; or "
+        "a policy: a run, a checkpoint, a model, `openai:MODEL`.",
+    ),
+]
+Recipe = Annotated[
+    str | None, typer.Option("--config", metavar="RECIPE", help="Template and lengths for a plain model.")
+]
+Constrain = Annotated[
+    bool, typer.Option("--constrain", help="A policy can write nothing but a listed action, where its backend can.")
+]
+Temperature = Annotated[float, typer.Option(min=0.0, help="Of a policy; 0 is greedy.")]
+NoBank = Annotated[bool, typer.Option("--no-bank", help="A run plays without its skill bank.")]
+Delay = Annotated[float, typer.Option(min=0.0, help="Seconds to wait before each step of an agent.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the trajectory as one JSON object on stdout, nothing else; the game goes to stderr."
+    ),
+]
+
+
+def play(
+    env: Env,
+    task: TaskId = None,
+    split: Split = None,
+    types: Types = None,
+    data: Data = None,
+    engine: Engine = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    expert: Expert = False,
+    agent: Agent = None,
+    config: Recipe = None,
+    constrain: Constrain = False,
+    temperature: Temperature = 0.0,
+    no_bank: NoBank = False,
+    delay: Delay = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Play a game by typing actions, or watch the walkthrough, an agent or a policy play it.
+
+    `?` lists what can be done, a number picks from that list, Tab completes, `quit` or Ctrl-D leaves. Without a terminal the
+    actions are the lines of stdin.
+    """
+    from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.envs import resolve_env
+    from skill_ttrl.envs.lookup import SHORT_NAMES
+    from skill_ttrl.stages.collecting import watch as stage
+    from skill_ttrl.types import to_json
+
+    if expert and agent is not None:
+        raise ConfigError("--expert watches the walkthrough, --agent somebody else: give one of them.")
+    console = Console(stderr=as_json)
+    is_shop = SHORT_NAMES.get(env, env) == SHORT_NAMES["webshop"]
+    person, view_of = (Shopper, ShopScreen) if is_shop else (Keyboard, Screen)
+    keyboard = person(console, edits_lines=not as_json) if agent is None and not expert else None
+    screen = view_of(console, keyboard, delay)
+    try:
+        env_id, given = resolve_env(env), list(overrides or [])
+        settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
+        name = "walkthrough" if expert else agent
+        player = keyboard or stage.find_player(name or "", env_id)
+        policy = None
+        if player is None:
+            from skill_ttrl.stages.collecting.watch_policy import find_policy, play_policy
+
+            policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
+        else:
+            _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
+        own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
+        kwargs = {**(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id)), **own}
+        drawn = secrets.randbelow(2**31) if seed is None else seed
+        with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
+            opened = stage.open_env(env_id, kwargs, split, view, name=task)
+        with contextlib.closing(opened) as game, completion(keyboard):
+            kinds = [kind.strip() for each in types or () for kind in each.split(",")]
+            screen.task = stage.find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
+            if policy is not None:
+                played = play_policy(
+                    game, screen.task, policy, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_bank
+                )
+            elif player is not None:
+                played = stage.play(game, screen.task, player, seed=drawn, watch=screen)
+    except KeyboardInterrupt:
+        screen.leave()
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print(to_json(played))
+    stage.refuse_error(played)
+    screen.end(played, policy.config.data.max_prompt_tokens if policy is not None else None)
+
+
+def _refuse_what_policies_take(
+    overrides: Sequence[str], config: str | None, constrain: bool, temperature: float, no_bank: bool
+) -> None:
+    """Options that would change nothing are mistakes."""
+    given = {
+        "--config": config is not None,
+        "--constrain": constrain,
+        "--temperature": temperature > 0,
+        "--no-bank": no_bank,
+    }
+    idle = [name for name, is_given in given.items() if is_given]
+    idle += [f"--set {each}" for each in overrides if not each.startswith("env.kwargs")]
+    if idle:
+        raise ConfigError(f"{idle[0]} is for a policy; give one as --agent, or leave it out.")

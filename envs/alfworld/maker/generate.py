@@ -1,0 +1,222 @@
+"""Games of our own in a folder: the layout of the official release, written so that nothing is ever half there.
+
+For who has no official data. The official engine reads these games as well, and finds the `traj_data.json` beside each that the
+package's `AlfredTWEnv` asks for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, SPLITS, TASK_TYPES
+from skill_ttrl.envs.alfworld.maker.maker import GENERATOR, Generated, generated
+from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
+from skill_ttrl.envs.alfworld.survey import Progress
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.files import acquire_lock, release_lock, write_atomic
+
+SCHEMA = 1
+SEED = 0
+COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
+"""Games of each split that are made where no official ones are given."""
+MAX_GAMES = 1_000_000
+
+
+def ensure_generated(split: str, progress: Progress | None = None) -> Path:
+    """The folder of the default games, which are made on the first call, in seconds, and kept in the user's cache.
+
+    It appears with all splits or not at all, also where two processes begin at once: 240 training games and 60 in each of the
+    others, about 25 MB. `XDG_CACHE_HOME` moves the cache.
+
+    Args:
+        split: a split that must be there: `train`, `valid_seen` or `valid_unseen`.
+        progress: told how far it is, where games are made.
+
+    Returns:
+        A folder with `json_2.1.1/` and `generated.json`.
+
+    Raises:
+        EnvError: there is no such split, the package alfworld is not installed, or the cache cannot be written.
+    """
+    _check_split(split)
+    cache = cache_folder("alfworld")
+    root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}"
+    if (root / GENERATED_FILE).is_file():
+        return root
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with waiting_for(cache / ".lock"):
+            if not (root / GENERATED_FILE).is_file():
+                _make_whole(root, progress)
+    except OSError as error:
+        raise EnvError(
+            f"The generated games cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
+            "to a folder that can be written; or make them elsewhere with `skillttrl envs generate alfworld -o FOLDER` and "
+            "give that folder as data."
+        ) from error
+    return root
+
+
+def generate_games(
+    root: str | Path,
+    split: str,
+    count: int,
+    seed: int = SEED,
+    task_types: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write games of one split into a folder of the user's, beside those of other splits.
+
+    Stopped at any moment it leaves whole games only, and the same call again goes on. A longer series keeps the games of a
+    shorter one.
+
+    Args:
+        root: the folder; `json_2.1.1/SPLIT/` and `generated.json` come into it.
+        split: decides the rooms, and for `train` and `valid_seen` which errands of the same rooms.
+        count: games that there are to be, at least 1, in turn of each type.
+        seed: of everything that is drawn.
+        task_types: only these; None: all six.
+        progress: told after every game.
+
+    Returns:
+        How many games were written; those that were there already are not among them.
+
+    Raises:
+        EnvError: an argument is not known, the split has other games already, or the folder cannot be written.
+        RunFolderError: another process is writing there.
+    """
+    root = Path(root)
+    _check_split(split)
+    types = _checked_types(task_types)
+    if not 1 <= count <= MAX_GAMES:
+        raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {count:,} were asked for.")
+    wanted = {"games": count, "seed": seed, "task_types": list(types)}
+    read_ontology()  # where the package is missing, no folder is made either
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(root)
+        try:
+            return _write_split(root, split, _open_record(root, split, wanted), progress)
+        finally:
+            release_lock(root, lock)
+    except OSError as error:
+        raise EnvError(
+            f"Cannot write games to {root}: {error.strerror or error}. Free some space, or choose another folder."
+        ) from error
+
+
+def read_record(root: Path) -> dict[str, Any] | None:
+    """What `generated.json` says of the games in a folder; None where there is none.
+
+    Returns:
+        `schema`, `generator`, `alfworld` (version of the package) and `splits`: split → `games`, `seed`, `task_types`, and
+        `complete`, False until all of them are written.
+
+    Raises:
+        EnvError: it cannot be read, or is of another schema.
+    """
+    path = root / GENERATED_FILE
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise EnvError(f"{path} cannot be read: {error}. Remove its folder and make the games again.") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA or not isinstance(record.get("splits"), dict):
+        raise EnvError(f"{path} is no record of generated games that this version knows. Choose another folder.")
+    return record
+
+
+def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The record with what is wanted of a split in it, if that can be made or gone on with."""
+    made_by = {"schema": SCHEMA, "generator": GENERATOR, "alfworld": read_ontology().version}
+    target = root / JSON_FOLDER / split
+    record = read_record(root)
+    if record is None:
+        if (root / JSON_FOLDER).is_dir() and any((root / JSON_FOLDER).iterdir()):
+            raise EnvError(
+                f"{root / JSON_FOLDER} has games that were not generated, or not by this package. Choose another folder."
+            )
+        record = {**made_by, "splits": {}}
+    there = record["splits"].get(split)
+    if {name: record.get(name) for name in made_by} != made_by:
+        raise EnvError(f"The games in {root} were made by another version. Choose another folder.")
+    if there is not None:
+        others = [f"{name} {there.get(name)}" for name in ("seed", "task_types") if there.get(name) != wanted[name]]
+        if others:
+            raise EnvError(f"{target} has games already, of {' and '.join(others)}. Choose another folder.")
+        if there.get("games", 0) > wanted["games"]:
+            raise EnvError(
+                f"{target} is a series of {there['games']} games, {wanted['games']} were asked for. Ask for as many or more, "
+                "or choose another folder."
+            )
+    elif target.is_dir() and any(target.iterdir()):
+        raise EnvError(f"{target} has games that {root / GENERATED_FILE} does not name. Choose another folder.")
+    record["splits"][split] = {**wanted, "complete": False}
+    return record
+
+
+def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progress | None) -> int:
+    """What the record says of a split. The record comes first: games without one would be taken for official ones."""
+    wanted = record["splits"][split]
+    target = root / JSON_FOLDER / split
+    target.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(root)
+    _write_record(root, record)
+    written = 0
+    series = islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
+    for number, made in enumerate(series, 1):
+        folder = target / made.errand.folder / made.trial
+        if not folder.is_dir():
+            _write(root, folder, made)
+            written += 1
+        if progress is not None:
+            progress(number, wanted["games"])
+    _write_record(root, {**record, "splits": {**record["splits"], split: {**wanted, "complete": True}}})
+    return written
+
+
+def _write(root: Path, folder: Path, made: Generated) -> None:
+    """A game and what is beside it, in one step: a folder that is there is whole."""
+    with made_whole(folder, within=root) as beside:
+        for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
+            (beside / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        folder.parent.mkdir(exist_ok=True)
+
+
+def _write_record(root: Path, record: Mapping[str, Any]) -> None:
+    write_atomic(root / GENERATED_FILE, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _make_whole(root: Path, progress: Progress | None) -> None:
+    """All splits beside `root`, then in its place in one step."""
+    remove_unfinished(root.parent)
+    total, before = sum(COUNTS.values()), Counter[str]()
+    with made_whole(root) as beside:
+        for split, count in COUNTS.items():
+            done = before.total()
+            record = _open_record(beside, split, {"games": count, "seed": SEED, "task_types": list(TASK_TYPES)})
+            _write_split(beside, split, record, _shifted(progress, done, total))
+            before[split] = count
+
+
+def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
+    return None if progress is None else lambda number, _: progress(done + number, total)
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise EnvError(f"There are no generated games of a split {split!r:.60}.{did_you_mean(split, SPLITS)}")
+
+
+def _checked_types(task_types: Sequence[str] | None) -> tuple[str, ...]:
+    for name in task_types or ():
+        if name not in TASK_TYPES:
+            raise EnvError(f"ALFWorld has no task type {name!r:.60}.{did_you_mean(name, TASK_TYPES)}")
+    return tuple(name for name in TASK_TYPES if not task_types or name in task_types)

@@ -1,0 +1,122 @@
+"""`skillttrl init my_env`: a small environment of one's own that already trains, to start from.
+
+What is written is text from `templates/`: the environment, a config, a test, and demonstrations for the cold start, or with
+`--turns` a scripted agent that plays them.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import itertools
+import json
+import keyword
+import os
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.types import derive_seed
+
+# Names that the template of the environment uses itself.
+_TAKEN_CLASS_NAMES = {"Any", "ClassVar", "Guide", "Mapping", "Sequence", "Task", "TextEnv"}
+_DEMONSTRATIONS = 1000
+_HELD_OUT = 192
+"""Numbers that the template keeps for its train and test splits, the first of its order."""
+_NOISE = 0.15
+"""Chance that a digit of a demonstrated answer is replaced: the model is to half know the game."""
+
+
+def init_project(name: str, folder: str | Path = ".", *, turns: bool = False, force: bool = False) -> list[Path]:
+    """Write `<name>.py`, `<name>.yaml`, `test_<name>.py` and, for one turn, `<name>_demos.jsonl`: all of them, or none.
+
+    Args:
+        name: a Python module's name, e.g. `my_env`; the class is then `MyEnv` and its id `my_env:MyEnv-v0`.
+        folder: where; made if it is not there.
+        turns: an environment of several turns, whose demonstrations a scripted agent plays.
+        force: overwrite files of these names.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: the name is no usable module name.
+        RunFolderError: a file is already there, or the folder cannot be written.
+    """
+    class_name = _class_name(name)
+    folder = Path(folder)
+    _refuse_shadowing(name, folder)
+    words, kind = {"name": name, "class_name": class_name}, "_turns" if turns else ""
+    texts = {
+        folder / f"{name}.py": _template(f"env{kind}.py", words),
+        folder / f"{name}.yaml": _template(f"config{kind}.yaml", words),
+        folder / f"test_{name}.py": _template(f"test{kind}.py", words),
+    }
+    if not turns:
+        texts[folder / f"{name}_demos.jsonl"] = _demonstrations()
+    present = [path.name for path in texts if path.exists()]
+    if present and not force:
+        raise RunFolderError(
+            f"{folder} already has {', '.join(present)}. Choose another name, or overwrite with --force."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_all(folder, texts)
+    except OSError as error:
+        raise RunFolderError(f"Cannot write into {folder}: {error.strerror or error}. No file was changed.") from None
+    return list(texts)
+
+
+def _class_name(name: str) -> str:
+    """`my_env` → `MyEnv`."""
+    class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    usable = (
+        name.isascii()
+        and not name.startswith("_")
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and class_name.isidentifier()
+    )
+    if not usable or class_name in _TAKEN_CLASS_NAMES:
+        raise ConfigError(
+            f"{name!r} cannot name a new environment. Use a Python module's name without folder or ending, e.g. my_env."
+        )
+    return class_name
+
+
+def _refuse_shadowing(name: str, folder: Path) -> None:
+    """A file that is called like an installed module would be imported in its place, everywhere in that folder."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and (spec.origin is None or Path(spec.origin).resolve().parent != folder.resolve()):
+        raise ConfigError(
+            f"{name!r} is the name of a module that is already there ({spec.origin}). Choose another, e.g. my_{name}."
+        )
+
+
+def _template(file: str, words: Mapping[str, str]) -> str:
+    text = importlib.resources.files("skill_ttrl.envs").joinpath("templates", f"{file}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(words)
+
+
+def _demonstrations() -> str:
+    """One JSON object a line. The numbers come in the template's order, after those it keeps for train and test."""
+    numbers = ["".join(digits) for digits in itertools.product("123456789", repeat=4)]
+    random.Random(0).shuffle(numbers)
+    lines = []
+    for number in numbers[_HELD_OUT : _HELD_OUT + _DEMONSTRATIONS]:
+        noise = random.Random(derive_seed(0, "demonstration", number))
+        digits = [noise.choice("123456789") if noise.random() < _NOISE else digit for digit in reversed(number)]
+        lines.append(json.dumps({"prompt": f"Reverse {number}.", "response": f"<answer>{''.join(digits)}</answer>"}))
+    return "\n".join(lines) + "\n"
+
+
+def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Write everything beside its place first: a full disk leaves nothing half written."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".init-") as scratch:
+        for path, text in texts.items():
+            (Path(scratch) / path.name).write_text(text, encoding="utf-8")
+        for path in texts:
+            os.replace(Path(scratch) / path.name, path)

@@ -1,0 +1,237 @@
+"""The catalogue to shop in, opened once in a process and kept once on a machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skill_ttrl.envs.webshop.catalogue.files import (
+    VARIABLE,
+    Files,
+    HumanInstruction,
+    find_files,
+    read_human,
+    read_products,
+)
+from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
+from skill_ttrl.envs.webshop.catalogue.store import Store, forget_stores, open_store, write_store
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
+from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.storage.cache import cache_folder, digest_of
+
+Progress = Callable[[int, int], None]
+"""Told of (things done, things in all)."""
+
+GENERATED = "generated"
+SERVER = "http://127.0.0.1:3000"
+"""For messages: how the address of a running server is written."""
+GENERATED_FILE = "generated.json"
+"""Beside files in the official schema that this package has written."""
+OFFICIAL = "official"
+GOALS = ("auto", *KINDS)
+_WRITERS = (
+    "catalogue.analysis",
+    "catalogue.files",
+    "goal",
+    "goals",
+    "maker.maker",
+    "maker.sentences",
+    "maker.words",
+    "catalogue.product",
+    "catalogue.search",
+    "catalogue.store",
+)
+"""Modules whose text decides what a store holds: one that other text has made is made again."""
+
+DAYS_UNUSED = 30
+"""A store that was not opened for so long is removed when another is made."""
+
+_opened: dict[str, Catalogue] = {}
+_lock = threading.Lock()
+_locks: dict[str, threading.RLock] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """Products, the search in them, and their goals; the same object for all environments of a process."""
+
+    store: Store
+    files: Files | None
+    """None: the generated catalogue, which is made on this machine."""
+
+    @property
+    def source(self) -> str:
+        """Where the products are from: `official` or `generated`, and how many there are."""
+        made = self.files is None or (self.files.products.parent / GENERATED_FILE).is_file()
+        return f"{GENERATED if made else OFFICIAL}, {len(self.store):,} products"
+
+    def goals(self, kind: str = "auto") -> GoalList:
+        """The goals of a kind in their fixed order.
+
+        Args:
+            kind: `synthetic`, `human`, or `auto`: human ones where there are enough of them for every split, or no others. The
+                official file of them is of the full catalogue, and `setup.sh` puts it beside the 1,000 products as well, few of
+                which have one.
+
+        Raises:
+            EnvError: there are none, or no such kind.
+        """
+        if kind not in GOALS:
+            raise EnvError(f"There are no goals of a kind {kind!r:.60}.{did_you_mean(str(kind)[:50], GOALS)}")
+        human = self.files is not None and self.files.human is not None
+        if kind == "human" and not human:
+            where = self.files.products.parent if self.files is not None else "the generated catalogue"
+            raise EnvError(f"There is no items_human_ins.json in {where}, so no human goals; there are synthetic ones.")
+        if kind == "auto":
+            kind = "human" if human and self._has_human_ones_for_every_split else "synthetic"
+        return self._human if kind == "human" else self._synthetic
+
+    @cached_property
+    def _has_human_ones_for_every_split(self) -> bool:
+        count = sum(len(each) for asin, each in self._written.items() if self.store.number_of(asin) is not None)
+        return count > TEST_GOALS + DEV_GOALS or not len(self.store.array("goal_counts"))
+
+    @cached_property
+    def _synthetic(self) -> GoalList:
+        return GoalList(self.store, "synthetic")
+
+    @cached_property
+    def _human(self) -> GoalList:
+        return GoalList(self.store, "human", self._written)
+
+    @cached_property
+    def _written(self) -> dict[str, tuple[HumanInstruction, ...]]:
+        assert self.files is not None and self.files.human is not None
+        return read_human(self.files.human)
+
+
+def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Catalogue:
+    """The catalogue that `data` means; what takes long is done the first time on a machine and kept in the user's cache.
+
+    Args:
+        data: the folder of the official files, the path of their file of products, or `generated`. None: `$WEBSHOP_DATA` where
+            it is set, else `generated`.
+        progress: told how far it is while a catalogue is read for the first time: of (products, products) of a generated one,
+            of (megabytes, megabytes) of files.
+
+    Raises:
+        EnvError: there are no such files, they cannot be read, or the cache cannot be written.
+    """
+    asked, said = _asked(data), "" if data is not None else f"${VARIABLE}"
+    if isinstance(asked, str) and "://" in asked:
+        raise EnvError(
+            f"Products are in a folder, found an address: {asked[:200]!r}{f' ({said})' * bool(said)}. The environment plays on a "
+            f"running server with data={SERVER!r}, on the command line --data {SERVER}."
+        )
+    if not isinstance(asked, str | os.PathLike):
+        raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
+    if asked == GENERATED:
+        return _opening(_generated_key(), None, [], progress)
+    files = find_files(asked, said)
+    states = [_state(path) for path in files.paths()]
+    return _opening(_files_key(files, states), files, states, progress)
+
+
+def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
+    """What `open_catalogue` tells its `progress` of, in the singular."""
+    return "product" if _asked(data) == GENERATED else "megabyte"
+
+
+def forget() -> None:
+    """The next `open_catalogue` opens anew."""
+    with _lock:
+        _opened.clear()
+
+
+def _asked(data: Any) -> Any:
+    return data if data is not None else os.environ.get(VARIABLE) or GENERATED
+
+
+def _opening(key: str, files: Files | None, states: list[list[Any]], progress: Progress | None) -> Catalogue:
+    with _lock:
+        own = _locks.setdefault(key, threading.RLock())
+    with own:  # of this catalogue: to make one takes minutes, in which others can be opened
+        if key not in _opened:
+            about = {"files": states}
+            store = open_store(key, lambda folder: _make(folder, files, about, progress))
+            _opened[key] = Catalogue(store, files)
+        return _opened[key]
+
+
+def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Progress | None) -> None:
+    tell = progress or (lambda done, total: None)
+    goals = SyntheticGoals()
+    products = _made(tell) if files is None else _from_files(files, tell)
+    write_store(folder, goals.watch(products), about)
+    if files is not None and _is_replaced(about):  # the store's name is of the files as they were before
+        raise EnvError(
+            f"The files of {files.products} have changed while they were read. Open them again when they are whole."
+        )
+    for name, array in goals.arrays().items():
+        np.save(folder / f"{name}.npy", array)
+    forget_stores(cache_folder("webshop"), _is_replaced, DAYS_UNUSED)
+
+
+def _made(progress: Progress) -> Iterator[Product]:
+    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, make_products
+
+    for number, (fields, about) in enumerate(make_products(DEFAULT_PRODUCTS), 1):
+        yield read_product(fields, about)
+        progress(number, DEFAULT_PRODUCTS)
+
+
+def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
+    total = max(1, files.products.stat().st_size >> 20)
+    told = -1
+    for product, read in read_products(files):
+        if (megabytes := min(read >> 20, total)) > told:
+            told = megabytes
+            progress(told, total)
+        yield product
+    if told < total:
+        progress(total, total)
+
+
+def _is_replaced(about: dict[str, Any]) -> bool:
+    """Whether a store was made of files that are no more or have changed: it may be as large as they are."""
+    return any(not os.path.exists(path) or _state(Path(path)) != [path, *rest] for path, *rest in about["files"])
+
+
+def _files_key(files: Files, states: list[list[Any]]) -> str:
+    return f"{files.products.stem}-{_digest(json.dumps([states, _writers()]).encode())}"
+
+
+def _state(path: Path) -> list[Any]:
+    stat = path.stat()
+    return [str(path), stat.st_size, stat.st_mtime_ns]
+
+
+def _generated_key() -> str:
+    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
+
+    return f"{GENERATED}-{DEFAULT_PRODUCTS}-{_digest(_writers().encode())}"
+
+
+@functools.cache
+def _writers() -> str:
+    """What else decides what a store holds. Two Pythons of one machine share the cache, and each searches as it has indexed."""
+    import Stemmer
+
+    shop = Path(__file__).parents[1]
+    modules = digest_of(shop.joinpath(*name.split(".")).with_suffix(".py") for name in _WRITERS)
+    return f"{modules} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,198 @@
+"""Which words of a product's title are nouns: what the reward's title overlap is counted on.
+
+The official engine asks spaCy's `en_core_web_sm` and keeps what it tags NOUN or PROPN. Where spaCy and that model are
+installed, `find_nouns("auto")` does the same; otherwise a rule stands in for it, and `name` says which of the two it was.
+
+The rule splits a title as spaCy's English tokenizer does: at spaces; punctuation and a possessive 's at the ends of a word;
+a unit after a number ("64GB"); hyphens and commas between letters; and : < > = / before a letter. Then a token is a noun unless
+it is
+
+- a number, or numbers joined by signs ("5x7", "3/4"); but digits with letters after them ("50ml", "1080P") are one;
+- punctuation; but | and % are nouns, since the model nearly always says so;
+- a function word or a numeral, however it is written;
+- an adjective, participle or verb of `OFTEN_NO_NOUN`; or, with a small first letter, of `SMALL_NO_NOUN`, or with an ending of
+  adjectives and adverbs (-able, -ful, -less, -ly, …). With a capital letter the model takes such words for part of a name.
+
+How often the rule and the model disagree, and for how many pairs of products that changes a reward, is what
+`benchmarks/webshop_nouns.py` counts. To add a tagger, write what `Nouns` describes and name it as `module:attribute`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from skill_ttrl.envs.webshop.catalogue.nouns_words import FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN
+from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.registry import Registry
+
+MODEL = "en_core_web_sm"
+NOUN_TAGS = ("PNOUN", "NOUN", "PROPN")
+"""The tags that upstream keeps; there is no tag PNOUN, it has it by mistake."""
+CACHED_TITLES = 4_096
+
+
+class Nouns(Protocol):
+    """A tagger. Called with a title it gives the title's nouns in small letters, in order, a repeated one repeatedly."""
+
+    @property
+    def name(self) -> str:
+        """What results name as their tagger: it and its version."""
+
+    def __call__(self, title: str) -> tuple[str, ...]:
+        """The nouns of any text; none is an empty tuple. The same title has always the same nouns."""
+
+
+NOUNS: Registry[Callable[[], Nouns]] = Registry("noun tagger")
+
+
+def find_nouns(name: str) -> Nouns:
+    """The tagger that a setting names.
+
+    Args:
+        name: "rule"; "spacy"; "auto", which is "spacy" where it and its model are installed and else "rule"; or
+            `module:attribute` for a tagger of one's own, which is called as it is if it has a `name`, and otherwise first called
+            without arguments to make one.
+
+    Raises:
+        ConfigError: nothing has this name, or what it names is no tagger.
+        MissingDependencyError: "spacy" without spaCy or without its model.
+    """
+    if name == "auto":
+        name = "spacy" if importlib.util.find_spec("spacy") and importlib.util.find_spec(MODEL) else "rule"
+    found: Any = NOUNS.get(name)
+    nouns = found if ":" in name and _is_tagger(found) else found() if callable(found) else found
+    if not _is_tagger(nouns):
+        raise ConfigError(f"The noun tagger {name!r} is to be called with a title and to have a `name` that is a text.")
+    return nouns  # type: ignore[no-any-return]
+
+
+def _is_tagger(thing: object) -> bool:
+    return callable(thing) and not isinstance(thing, type) and isinstance(getattr(thing, "name", None), str)
+
+
+@NOUNS.register("rule")
+@dataclass(frozen=True, slots=True)
+class RuleNouns:
+    """The rule of this module's docstring."""
+
+    name: str = "rule"
+
+    def __call__(self, title: str) -> tuple[str, ...]:
+        """See `Nouns`."""
+        return _nouns_by_rule(title)
+
+
+@NOUNS.register("spacy")
+class SpacyNouns:
+    """The official tagger: spaCy's `en_core_web_sm`, whose releases differ from one another in some words (see `name`).
+
+    Raises:
+        MissingDependencyError: spaCy or the model is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            # By its name: it is no dependency of this package, and nothing else is known of its types.
+            spacy = importlib.import_module("spacy")
+            # The parser stays: it decides which verbs are auxiliaries. What is left out changes no tag.
+            model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
+        except (ImportError, OSError) as error:
+            raise MissingDependencyError(
+                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). "
+                f"Install them with: pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
+            ) from error
+        self.name = f"spacy ({MODEL} {model.meta['version']})"
+
+        # Kept by the tagger, not by the module, so that it goes when the tagger goes.
+        @lru_cache(maxsize=CACHED_TITLES)
+        def nouns(title: str) -> tuple[str, ...]:
+            return tuple(token.text.lower() for token in model(title) if token.pos_ in NOUN_TAGS)
+
+        self._nouns = nouns
+
+    def __call__(self, title: str) -> tuple[str, ...]:
+        """See `Nouns`."""
+        return self._nouns(title)
+
+
+# What follows is the rule. The signs are those that spaCy's tokenizer for English splits off (its `punctuation.py`).
+_QUOTES = "'\"”“`‘´’‚,„»«"
+_SIGNS = re.escape("…,:;!?¿؟¡()[]{}<>_#*&।？！，、；：～·।、【】《》〈〉（）") + re.escape(_QUOTES)
+_CURRENCY = r"\$|£|€|¥|฿|US\$|C\$|A\$|₽|﷼|₴|₠|₡|₢|₣|₤|₥|₦|₧|₨|₩|₪|₫|₭|₮|₯|₰|₱|₲|₳|₵|₶|₷|₸|₹|₺|₻|₼|₾|₿"
+_UNITS = (
+    "km|km²|km³|m|m²|m³|dm|dm²|dm³|cm|cm²|cm³|mm|mm²|mm³|ha|µm|nm|yd|in|ft|kg|g|mg|µg|t|lb|oz|m/s|km/h|mph|hPa|Pa|mbar|mb|"
+    "MB|kb|KB|gb|GB|tb|TB|T|G|M|K|%"
+)
+_ICONS = "©®°\u2100-\u214f\u2190-\u2bff\U0001f000-\U0001faff"
+_DASHES = "-|–|—|--|---|——|~"
+_PREFIX = re.compile(rf"(?:\.\.+|''|[{_SIGNS}§%=—–]|\+(?![0-9])|{_CURRENCY}|[^\w\s\x00-\x7f])")
+_SUFFIX = re.compile(
+    rf"(?:\.\.+|''|['’][sS]|[{_SIGNS}—–]|[^\w\s\x00-\x7f]|(?<=[0-9])\+|(?<=[0-9])(?:{_CURRENCY}|{_UNITS})"
+    rf"|(?<=[0-9a-zß-öø-ÿ%²+\-{re.escape(_QUOTES)}])\.|(?<=[A-Z][A-Z])\.)$"
+)
+_LETTER = r"[^\W\d_]"
+_INFIX = re.compile(
+    rf"\.\.+|…|[{_ICONS}]|(?<=[0-9])[+\-*^](?=[0-9-])|(?<=[a-z{re.escape(_QUOTES)}])\.(?=[A-Z{re.escape(_QUOTES)}])"
+    rf"|(?<={_LETTER}),(?={_LETTER})|(?<=[^\W_])(?:{_DASHES})(?={_LETTER})|(?<=[^\W_])[:<>=/](?={_LETTER})"
+)
+_ABBREVIATION = re.compile(
+    r"[a-z]\.|(?:[A-Z]\.)+[A-Z]\.|(?:vs|e\.g|i\.e|a\.m|p\.m|Dr|Mr|Mrs|St|Jr|Co|Inc|Ltd|Corp|Bros|Mt)\."
+)
+_ADJECTIVE_ENDINGS = ("able", "ible", "ful", "less", "ous", "ly", "ic", "ish")
+
+
+def split_title(title: str) -> list[str]:
+    """The tokens of a title, as spaCy's English tokenizer splits nearly every title of the official catalogue."""
+    tokens: list[str] = []
+    for chunk in title.split():
+        tokens += _split_chunk(chunk)
+    return tokens
+
+
+def _split_chunk(chunk: str) -> list[str]:
+    """A run without spaces: signs are taken off its two ends in turns, then it is split inside."""
+    before: list[str] = []
+    after: list[str] = []
+    start, end = 0, len(chunk)
+    while end - start > 1 and not (end - start <= 8 and _ABBREVIATION.fullmatch(chunk, start, end)):
+        if sign := _PREFIX.match(chunk, start, end):
+            before.append(sign[0])
+            start = sign.end()
+        # No sign at the end is longer than this; without a bound each step would go through the whole chunk.
+        elif sign := _SUFFIX.search(chunk, max(start, end - 8), end):
+            after.append(sign[0])
+            end = sign.start()
+        else:
+            break
+    inside: list[str] = []
+    for sign in _INFIX.finditer(chunk, start, end):
+        inside += [chunk[start : sign.start()], sign[0]]
+        start = sign.end()
+    inside.append(chunk[start:end])
+    return [token for token in (*before, *inside, *reversed(after)) if token]
+
+
+def is_noun(token: str) -> bool:
+    """Whether the rule calls a token of `split_title` a noun. It looks at nothing but the token."""
+    if token in ("|", "%"):
+        return True
+    letters = {character for character in token if character.isalpha()}
+    if letters <= {"x", "X"} and (not letters or any(character.isdigit() for character in token)):
+        return False
+    small = token.lower()
+    if (small in FUNCTION_WORDS and token != "US") or small in NUMBER_WORDS or small in OFTEN_NO_NOUN:
+        return False
+    if not token[0].islower():
+        return True
+    return small not in SMALL_NO_NOUN and not small.endswith(_ADJECTIVE_ENDINGS)
+
+
+@lru_cache(maxsize=CACHED_TITLES)
+def _nouns_by_rule(title: str) -> tuple[str, ...]:
+    return tuple(token.lower() for token in split_title(title) if is_noun(token))

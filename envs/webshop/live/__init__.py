@@ -1,0 +1,1 @@
+"""WebShop on a running server."""

@@ -1,0 +1,295 @@
+"""The environment on a running official server (`web_agent_site/app.py` of princeton-nlp/WebShop), or on ours, over HTTP.
+
+    python -m web_agent_site.app                 # in upstream's checkout, or: skillttrl envs serve webshop
+    gymnasium.make("SkillTTRL/WebShop-v0", data="http://127.0.0.1:3000")
+
+Each episode is a session of its own, `fixed_<unique>_<number>`, for which the server takes the goal of that number. What is
+observed is read from its pages and is what the shop of this process shows. The score is the one that its last page states.
+
+Different, because the official server cannot do otherwise:
+
+- It tells its goals only by number, and not how many it has: that is found by asking for some (`count_goals`).
+- A word with "/" is sent as two words: its addresses cannot hold one. The search takes both for the same.
+- An option named like the page "Attributes", where that page is not shown, is chosen; the simulator shows the page.
+- What the page after a purchase tells of the goal is not in the observation, as in the simulator, but for the mode `html`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, MOST_GOALS, SPLITS, TEST_GOALS
+from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, follow, page_url, parse_action
+from skill_ttrl.envs.webshop.visit import View
+from skill_ttrl.errors import EnvError, SplitError, did_you_mean
+
+if TYPE_CHECKING:  # a shop of this process needs neither Beautiful Soup nor HTTP
+    from skill_ttrl.envs.webshop.live.client import Got
+    from skill_ttrl.envs.webshop.live.pages import LivePage
+
+TIMEOUT, TRIES, FIRST_PAUSE = 10.0, 4, 0.25
+_ID = re.compile(r"server-(0|[1-9][0-9]{0,8})")
+_NAMES: dict[Place, str] = {
+    "search": "the search page",
+    "results": "a page of results",
+    "item": "a product",
+    "sub": "a page of a product",
+    "done": "the page after a purchase",
+}
+
+
+def is_server(data: object) -> bool:
+    """Whether `data` names a running server."""
+    return isinstance(data, str) and data.startswith(("http://", "https://"))
+
+
+class ServerGoals:
+    """The goals of a running server, of which only the numbers are known.
+
+    Args:
+        address: of the server, for messages.
+        count: how many it has; None: the splits test and dev are taken to be there, and goals behind them are counted where
+            they are asked for.
+
+    Raises:
+        EnvError: `count` is no number of goals.
+    """
+
+    kind = "server"
+
+    def __init__(self, address: str, count: int | None) -> None:
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise EnvError(
+                f"server_goals is how many goals the server has, a whole number of at least 1, found {count!r:.60}."
+            )
+        self.address, self.count = address, count
+
+    def __len__(self) -> int:
+        return TEST_GOALS + DEV_GOALS if self.count is None else self.count
+
+    def counted(self) -> int:
+        """How many there are; the server is asked where nobody has said."""
+        if self.count is None:
+            self.count = count_goals(self.address)
+        return self.count
+
+    def check(self) -> None:
+        """Look whether the last goal is there, where somebody has said how many there are.
+
+        Raises:
+            EnvError: it is not; the message says how many there are.
+        """
+        from skill_ttrl.envs.webshop.live.client import LiveClient
+
+        if self.count is None:
+            return
+        with closing(LiveClient(self.address, TIMEOUT, 1, FIRST_PAUSE)) as client:
+            if not client.has(f"/fixed_{uuid.uuid4().hex}_{self.count - 1}", f"goal {self.count - 1}"):
+                found = count_goals(self.address)
+                raise EnvError(
+                    f"{self.address} has {found:,} goals, not server_goals={self.count}. Leave server_goals out, and they are counted."
+                )
+
+    def __getitem__(self, number: int) -> Goal:
+        return Goal(f"server-{number}", "", "", "", "", "", "", (), (), NO_CEILING)
+
+    def find(self, goal_id: str) -> int:
+        """See `GoalList.find`."""
+        match = _ID.fullmatch(goal_id)
+        if match is None:
+            raise EnvError(f"Goals of a running server are named server-0, server-1, …, found {goal_id[:60]!r}.")
+        number = int(match[1])
+        if number >= len(self) and number >= self.counted():
+            raise EnvError(f"{self.address} has no goal {number}: they are numbered from 0 to {len(self) - 1:,}.")
+        return number
+
+    def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
+        """See `GoalList.split`."""
+        if name not in SPLITS:
+            raise SplitError(f"WebShop has no split {name!r:.60}.{did_you_mean(str(name)[:50], SPLITS)}")
+        if by not in BY:
+            raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
+        if by == "product":
+            raise EnvError(
+                "A running server does not tell which product a goal is of, so its goals are split by goal alone."
+            )
+        first = TEST_GOALS + DEV_GOALS
+        if name == "train":
+            self.counted()
+        ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
+        found = np.arange(ends[0], min(ends[1], len(self)))
+        if not len(found):
+            raise SplitError(f"The {len(self):,} goals of {self.address} leave none for the split {name!r}.")
+        return found
+
+    def draw(self, chance: float, split: str, by: str = "goal") -> int:
+        """See `GoalList.draw`; all are equally likely, since a running server does not tell weights."""
+        numbers = self.split(split, by)
+        return int(numbers[int(chance * len(numbers))])
+
+
+@lru_cache(maxsize=16)
+def count_goals(address: str) -> int:
+    """How many goals a running server has, by some 30 requests for single ones; once for each server and process.
+
+    Raises:
+        EnvError: it does not answer, has no goal, or has more than can be counted so.
+    """
+    from skill_ttrl.envs.webshop.live.client import LiveClient
+
+    with closing(LiveClient(address, TIMEOUT, 1, FIRST_PAUSE)) as client:
+
+        def has(number: int) -> bool:
+            return client.has(f"/fixed_{uuid.uuid4().hex}_{number}", f"goal {number}")
+
+        if not has(0):
+            raise EnvError(f"{address} has no goal 0: is it an official WebShop server?")
+        there, missing = 0, TEST_GOALS + DEV_GOALS
+        while has(missing):
+            there, missing = missing, 2 * missing
+            if missing > MOST_GOALS:
+                raise EnvError(f"{address} has a goal {there:,}: more than {MOST_GOALS:,} goals are not counted. Say how many: "
+                               "server_goals.")  # fmt: skip
+        while missing - there > 1:
+            middle = (there + missing) // 2
+            there, missing = (middle, missing) if has(middle) else (there, middle)
+    return missing
+
+
+class LiveVisit:
+    """A visit to a running server. It pickles between two actions, as its session, its place and its page.
+
+    Args:
+        address: of the server.
+        mode: one of `MODES`.
+        query_codes: let searches with upstream's query codes through, which the official server honours.
+        timeout: seconds in which a page must be there.
+        tries: how often a page is asked for; a purchase is asked for once.
+        pause: seconds before the second try, twice as long before each later one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        mode: str = "text",
+        *,
+        query_codes: bool = False,
+        timeout: float = TIMEOUT,
+        tries: int = TRIES,
+        pause: float = FIRST_PAUSE,
+    ) -> None:
+        from skill_ttrl.envs.webshop.live.client import Got, LiveClient
+
+        self.mode, self.query_codes = mode, query_codes
+        self.client = LiveClient(address, timeout, tries, pause)
+        self._session, self._number = "", 0
+        self._state = State()
+        self._got = Got("", "")
+        self._page: LivePage | None = None
+
+    def start(self, goal: int) -> tuple[str, View]:
+        """Begin a session with a goal, given by its number; the instruction, and what is seen.
+
+        Raises:
+            EnvError: no page came, or another than the search page.
+        """
+        self._page = None
+        self._session, self._number, self._state = f"fixed_{uuid.uuid4().hex}_{goal}", goal, State()
+        self._page = self._read(self._fetch("GET", f"/{self._session}", f"goal {goal}"), "search")
+        return self._page.instruction, self._view(self._page)
+
+    def act(self, action: str) -> View:
+        """What is seen after an action, any text; one that means nothing here is not sent.
+
+        Raises:
+            EnvError: `start` was not called before, or no page came, or another than asked for. The visit is where it was then, so
+                that the action can be tried again.
+        """
+        if self._page is None:
+            raise EnvError("step was called before reset.")
+        page = self._page
+        state = follow(self._state, page.texts, action)
+        parsed = parse_action(action)
+        if state is self._state or parsed is None:
+            return self._view(page)
+        name, argument = parsed
+        if name == "search":
+            got = self._fetch("POST", f"/{self._session}", _NAMES["results"], {"search_query": self._sent(argument)})
+        else:
+            target = page.target(argument)
+            if target is None:
+                raise EnvError(f"{self.client.address} has a page on which {argument[:60]!r} leads nowhere.")
+            if state.place == "sub" and ("button", argument) not in page.targets:
+                chosen = clickables(page.texts)[argument]
+                state = replace(
+                    self._state, place="item", options={**self._state.options, chosen.option.lower(): argument}
+                )
+            got = self._fetch(target.method, target.to, _NAMES[state.place], again=argument != BUY.lower())
+        self._page, self._state = self._read(got, state.place, state.asin), state
+        return self._view(self._page)
+
+    def close(self) -> None:
+        """Let go of the connections; the next action opens new ones."""
+        self.client.close()
+
+    def _fetch(self, method: str, to: str, what: str, form: dict[str, str] | None = None, *, again: bool = True) -> Got:
+        if not again:
+            self.client.close()  # a connection that the server has closed meanwhile looks like an answer that broke off
+        return self.client.ask(method, to, f"{what} (session {self._session})", form, again=again)
+
+    def _sent(self, argument: str) -> str:
+        words = argument.replace("/", " ")
+        # With a space before it a query code is a word like others.
+        return f" {words}" if words.split(" ")[0] in QUERY_CODES and not self.query_codes else words
+
+    def _read(self, got: Got, wanted: Place, asin: str = "") -> LivePage:
+        from skill_ttrl.envs.webshop.live.pages import NotThePage, read_page
+
+        try:
+            page = read_page(got.html)
+        except NotThePage as error:
+            raise self._odd(got, wanted, str(error)) from None
+        if page.place != wanted:
+            raise self._odd(got, wanted, f"it is {_NAMES[page.place]}")
+        if page.bought and page.bought != asin:
+            raise self._odd(got, wanted, f"it is of a purchase of {page.bought[:20]!r}, and {asin!r} was bought")
+        before = "" if self._page is None else self._page.instruction
+        if page.wanted and page.wanted.split() != before.split():
+            raise self._odd(got, wanted, "its goal is another one than before: was the server started again meanwhile?")
+        if self._page is not None and page.instruction != self._page.instruction and wanted != "done":
+            raise self._odd(
+                got, wanted, "its instruction is another one than before: was the server started again meanwhile?"
+            )
+        self._got = got
+        return page
+
+    def _odd(self, got: Got, wanted: Place, found: str) -> EnvError:
+        return EnvError(
+            f"{self.client.address} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
+            "names an official WebShop server or one of `skillttrl envs serve webshop`, and nothing else."
+        )
+
+    def _view(self, page: LivePage) -> View:
+        parts = {"total": page.score, **page.parts} if page.parts else {}
+        return View(self._observation(page), tuple(clickables(page.texts)), page.place == "search", page.score, parts)
+
+    def _observation(self, page: LivePage) -> str:
+        if self.mode == "html":
+            return self._got.html
+        url = page_url(str(self._number), self._state)
+        if self.mode == "url":
+            return url
+        texts = page.texts
+        if page.score is not None:
+            texts = done_page(self._state.asin, self._state.options, page.score)
+        return as_text(texts) if self.mode == "text" else as_rich_text(texts, url, self._state.seen)

@@ -1,0 +1,268 @@
+"""The generated catalogue: as many products as are asked for, in the official schema, with instructions for two in five.
+
+Product `i` of a seed depends on these two numbers only, so a smaller catalogue is the beginning of a larger one, on every machine.
+It is a shop in which choosing takes reading: the products of a kind share some of what they are, have and are meant for and differ
+in the rest, in options and in price. Every such attribute is said somewhere in the product's own texts, and most of them only in
+features that the search does not know: who buys the first result with the right options succeeds about as often as with the 1,000
+official products (65 % against 60 % of 300 synthetic test goals).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+from string import capwords
+from typing import Any
+
+from skill_ttrl.envs.webshop.maker.sentences import Draw, choose, fill, made_up, sentences, words
+from skill_ttrl.envs.webshop.maker.words import CHOICES, Attribute, Kind, attributes, kinds, values
+
+GENERATOR = 1
+"""Changes whenever the same seed gives other products."""
+SEED = 0
+DEFAULT_PRODUCTS = 1_000
+"""Products of the catalogue that is used where none is given."""
+MAX_PRODUCTS = 10_000_000
+MAX_CHOICES = 60
+"""Of one product: combinations of its options, each of which is a goal where it has an instruction."""
+
+_INSTRUCTED = 0.42
+_BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ASINS = 36**9
+_STEP = 74_161_932_245_551
+"""Odd and no multiple of 3, so that counting in this step modulo `_ASINS` meets every number once."""
+_TURN = 37
+"""Prime to the number of kinds: neighbours in the catalogue are of different kinds."""
+_CENTS = (99, 99, 95, 0, 49, 89, 50, 97, 79, 98, 25, 90, 85, 36)
+
+
+def make_products(count: int, seed: int = SEED) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """The first products of a seed, one at a time.
+
+    Args:
+        count: how many, at least 0.
+        seed: of everything that is drawn; 0 or above.
+
+    Yields:
+        A product as `items_shuffle.json` has it, and what `items_ins_v2.json` has under its ASIN; None: nothing.
+    """
+    rng = random.Random()
+    for number in range(count):
+        rng.seed(f"webshop {seed} {number}")
+        yield _product(asin(number, seed), _kind(number, rng.random), rng.random)
+
+
+def asin(number: int, seed: int = SEED) -> str:
+    """Ten characters: no two products of a seed have the same."""
+    rest = ((number + 1) * _STEP + seed * 8_675_309) % _ASINS
+    upper, last = divmod(rest, 46_656)
+    first, middle = divmod(upper, 46_656)
+    digits = _three_digits()
+    return f"G{digits[last]}{digits[middle]}{digits[first]}"
+
+
+@functools.cache
+def _three_digits() -> tuple[str, ...]:
+    return tuple(a + b + c for a in _BASE36 for b in _BASE36 for c in _BASE36)
+
+
+def _kind(number: int, draw: Draw) -> Kind:
+    """Every second product takes its kind in turn, so that even in a small shop none is without rivals; the others by chance."""
+    known = kinds()
+    return known[number // 2 * _TURN % len(known) if number % 2 else int(len(known) * draw() * draw())]
+
+
+def _product(code: str, kind: Kind, draw: Draw) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    instructed = draw() < _INSTRUCTED
+    chosen = _attributes(kind, instructed, draw)
+    options = _options(kind, draw)
+    own = {
+        "brand": made_up(draw).capitalize(),
+        "noun": choose(kind.nouns, draw),
+        "main": choose(words("material", kind.category), draw),
+    }
+    told = [_told(attribute, kind.category, own, draw) for attribute in chosen]
+    bullets = _bullets(told, kind, own, draw)
+    fields = {
+        "asin": code,
+        "name": _title(chosen, kind, own, options, draw),
+        "full_description": _description([] if bullets else told, kind, own, draw),
+        "small_description": bullets[0] if len(bullets) == 1 and draw() < 0.5 else bullets,
+        "product_category": kind.path if draw() > 0.015 else "",
+        "category": kind.category,
+        "query": kind.query,
+        "average_rating": _rating(draw),
+        "pricing": _pricing(kind, draw),
+        "customization_options": {
+            name: [{"value": value, "image": None} for value in offered] for name, offered in options.items()
+        }
+        or "",
+        "images": [],
+    }
+    if not chosen and draw() < 0.2:
+        return fields, None
+    about: dict[str, Any] = {"attributes": [attribute.name for attribute in chosen]}
+    if instructed:
+        about.update(_instruction(chosen, kind, draw))
+    return fields, about
+
+
+def _attributes(kind: Kind, instructed: bool, draw: Draw) -> list[Attribute]:
+    """Up to 8 things that can be true of a kind, those in front more often: rivals are to share some. No name twice."""
+    known = list(_known(kind.attributes))
+    wanted = 2 + int(7 * draw() * draw()) if instructed else int(7 * draw() * draw())
+    return [known.pop(int(len(known) * draw() * draw())) for _ in range(min(wanted, len(known)))]
+
+
+@functools.cache
+def _known(groups: tuple[str, ...]) -> tuple[Attribute, ...]:
+    return tuple({each.name: each for group in groups for each in attributes(group)}.values())
+
+
+def _told(attribute: Attribute, category: str, own: dict[str, str], draw: Draw) -> tuple[str, str]:
+    """The attribute and a sentence that says it."""
+    own["phrase"] = attribute.phrase
+    patterns = sentences(attribute.role, category)
+    return attribute.phrase, fill(patterns[int(len(patterns) * draw())], own, draw)
+
+
+def _bullets(told: list[tuple[str, str]], kind: Kind, own: dict[str, str], draw: Draw) -> list[str]:
+    """Every attribute in one of them, unless there are none: then the description is to say it."""
+    if draw() < 0.04:
+        return []
+    style = int(3 * draw())
+    plain = sentences("plain", kind.category)
+    extra = int(5 * draw())
+    found = []
+    for phrase, sentence in told:
+        head = f"{phrase.upper()} - " if style == 0 else f"{phrase.capitalize()}: " if style == 1 else ""
+        found.append(f"{head}{sentence}")
+    for _ in range(extra or not told):
+        found.insert(int((len(found) + 1) * draw() * draw()), fill(plain[int(len(plain) * draw())], own, draw))
+    if draw() < 0.45:  # one more sentence each: some shops are talkative
+        found = [f"{each}. {fill(plain[int(len(plain) * draw())], own, draw)}" for each in found]
+    if len(found) > 1 and draw() < 0.03:
+        return [". ".join(found)]
+    return found
+
+
+def _description(told: list[tuple[str, str]], kind: Kind, own: dict[str, str], draw: Draw) -> str:
+    """From nothing to about 120 words."""
+    count = int(13 * draw()) - 2
+    if count <= 0 and not told:
+        return ""
+    story, plain = sentences("story", kind.category), sentences("plain", kind.category)
+    found = [sentence for _, sentence in told]
+    for _ in range(count):
+        patterns = story if draw() < 0.6 else plain
+        found.append(fill(patterns[int(len(patterns) * draw())], own, draw))
+    return ". ".join(found) + "."
+
+
+def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], options: dict[str, list[str]], draw: Draw) -> str:
+    """Brand, some of what the product is, what it is, some of what it has and is for, and details; 5 to 25 words."""
+    category = kind.category
+    parts = [own["brand"]]
+    if draw() < 0.35:
+        parts.append(choose(_SERIES, draw) if draw() < 0.3 else made_up(draw).capitalize())
+    shown = [each for each in chosen if draw() < 0.3][:4]
+    parts += [capwords(each.name) for each in shown if each.role == "is"]
+    looks = words("adjective", category)
+    parts += dict.fromkeys(choose(looks, draw).capitalize() for _ in range(2 + int(2 * draw())))
+    parts.append(capwords(own["main"]) if draw() < 0.7 else choose(looks, draw).capitalize())
+    parts.append(capwords(own["noun"]))
+    having = [capwords(each.phrase.removeprefix("a ").removeprefix("an ")) for each in shown if each.role == "with"]
+    if draw() < 0.4:
+        having.append(capwords(f"{choose(looks, draw)} {choose(words('part', category), draw)}"))
+    if having:
+        parts.append("with " + " and ".join(having))
+    aims = [capwords(each.name) for each in shown if each.role == "for"]
+    if aims or len(parts) < 5 or draw() < 0.6:
+        parts.append("for " + (", ".join(aims) or capwords(choose(words("occasion", category), draw))))
+    title = " ".join(parts)
+    if draw() < 0.6:
+        title += f", {fill(sentences('detail', category)[int(4 * draw())], own, draw)}"
+    if options and draw() < 0.3:
+        title += f" ({capwords(next(iter(options.values()))[0])})"
+    return title
+
+
+_SERIES = (
+    "Plus",
+    "Classic",
+    "Home",
+    "Basics",
+    "Studio",
+    "Original",
+    "Premium",
+    "Natural",
+    "Select",
+    "Pro",
+    "Junior",
+    "Heritage",
+)
+
+
+def _options(kind: Kind, draw: Draw) -> dict[str, list[str]]:
+    """Half of the products have none, and no product more than `MAX_CHOICES` combinations."""
+    offered = CHOICES[kind.options]
+    dice = draw()
+    wanted = 0 if dice < 0.5 else 1 if dice < 0.77 else 2 if dice < 0.985 else len(offered)
+    if wanted == 1 and draw() < 0.4:
+        offered = offered[1:]
+    options: dict[str, list[str]] = {}
+    room = MAX_CHOICES
+    for place, row in enumerate(offered[:wanted]):
+        pool = values(row)
+        most = min(len(pool), 12, room // 2 ** (wanted - 1 - place))
+        if most < 2:
+            break
+        count = 2 + int((most - 1) * (draw() if wanted > 1 else draw() * draw()))
+        options[row.partition(":")[0]] = (
+            _run(pool, count, draw) if row.startswith("size") else _mixture(pool, count, draw)
+        )
+        room //= count
+    return options
+
+
+def _run(pool: tuple[str, ...], count: int, draw: Draw) -> list[str]:
+    """Sizes that follow one another."""
+    start = int((len(pool) - count + 1) * draw())
+    return list(pool[start : start + count])
+
+
+def _mixture(pool: tuple[str, ...], count: int, draw: Draw) -> list[str]:
+    rest = list(pool)
+    return [rest.pop(int(len(rest) * draw() * draw())) for _ in range(count)]
+
+
+def _rating(draw: Draw) -> float | int | str:
+    if draw() < 0.35:
+        return ""
+    tenths = 50 - int(25 * draw() * draw())
+    return tenths // 10 if tenths % 10 == 0 else tenths / 10
+
+
+def _pricing(kind: Kind, draw: Draw) -> str:
+    """Like $19.99, now and then a range like $19.99$27.5, rarely nothing."""
+    dice = draw()
+    if dice < 0.005:
+        return ""
+    low, high = kind.prices
+    cents = 100 * int(low + (high - low) * draw() * draw()) + _CENTS[int(len(_CENTS) * draw() * draw())]
+    if dice < 0.905:
+        return f"${cents / 100}"
+    more = cents + 100 + int(cents * draw())
+    return f"${cents / 100}${more / 100}"
+
+
+def _instruction(chosen: list[Attribute], kind: Kind, draw: Draw) -> dict[str, Any]:
+    """Two to four of the attributes, now and then all of them, in the order in which they are said."""
+    asked = chosen if draw() < 0.1 else chosen[: 2 + int(3 * draw() * draw())]
+    named = {role: [each.name for each in asked if each.role == role] for role in ("is", "with", "for")}
+    text = "Find me " + "".join(f"{name}, " for name in named["is"])[:-2] + (" " if named["is"] else "") + kind.query
+    for role in ("with", "for"):
+        if named[role]:
+            text += f" {role} {', '.join(named[role])}"
+    return {"instruction": text, "instruction_attributes": [*named["is"], *named["with"], *named["for"]]}

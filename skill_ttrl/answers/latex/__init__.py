@@ -1,0 +1,1 @@
+"""Reading answers in LaTeX and plain text: tokens, grammar, numbers, units, intervals."""

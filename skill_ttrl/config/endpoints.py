@@ -1,0 +1,179 @@
+"""The sections of a config that say where language models are: vLLM engines and servers, and addresses that speak OpenAI's protocol.
+
+Secrets are no part of it: a key is named by the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from skill_ttrl.config.sections import Section
+
+
+class VLLMConfig(Section):
+    """How vLLM samples and follows the learner, for `rollout.backend: vllm`."""
+
+    mode: Literal["engine", "server"] = "engine"
+    """`engine`: inside this process, on the learner's device. `server`: running servers (`skillttrl serve`)."""
+    servers: list[str] = Field(default_factory=list)
+    """Addresses of the servers, e.g. `http://127.0.0.1:8000`; requests are spread over them."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the engine's weights; `auto` is that of the learner's forward pass (float32 on a CPU)."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """Longest prompt and completion together, in tokens; None: what the config's limits add up to."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Most sequences decoded at once."""
+    gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
+    """Share of the GPU's memory that the engine may take; the learner needs the rest."""
+    cpu_kv_cache_gb: int = Field(default=1, ge=1)
+    """GiB for the cache of keys and values where there is no GPU."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    enforce_eager: bool = False
+    """Without compiled graphs: starts sooner, samples slower. Always so on a CPU."""
+    prefix_caching: bool = True
+    """Tokens that prompts have in common are read once; the cache is dropped whenever the weights change."""
+    updates: Literal["weights", "lora"] = "weights"
+    """What goes to the engine after a learner's step: all weights (adapters folded in), or the adapters alone."""
+    sleep: bool = False
+    """For a GPU that both share: the engine gives its memory back while the learner computes."""
+    max_gap: float | None = Field(default=None, gt=0)
+    """Largest mean difference (nats a token) between the log-probs of engine and learner on the probe after an update; a
+    larger one ends the run. None: 0.001 for float32, else 0.1."""
+    transfer_folder: str | None = None
+    """Where weights for a server are put; it must see the same folder. None: shared memory, else the temporary folder."""
+    start_timeout: float = Field(default=600, gt=0)
+    """Seconds in which a server must answer that it is ready, at the start or when it has been started again."""
+
+    @field_validator("servers")
+    @classmethod
+    def _are_addresses(cls, servers: list[str]) -> list[str]:
+        return [plain_address(address) for address in servers]
+
+    @model_validator(mode="after")
+    def _servers_are_named(self) -> VLLMConfig:
+        if self.servers and self.mode != "server":
+            raise ValueError("servers are for mode=server; set vllm.mode=server, or leave them out")
+        return self
+
+
+class EndpointConfig(Section):
+    """One language model behind an address that speaks OpenAI's protocol."""
+
+    model: str
+    """Name of the model, as the server knows it; on Azure the deployment's."""
+    provider: Literal["openai", "azure"] = "openai"
+    base_url: str | None = None
+    """None: `OPENAI_BASE_URL`, else OpenAI's own; on Azure `AZURE_OPENAI_ENDPOINT`."""
+    api_version: str | None = None
+    """Azure's; None: `OPENAI_API_VERSION`."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
+    api: Literal["chat", "completions"] = "chat"
+    """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
+    dialect: Literal["openai", "vllm"] = "openai"
+    """What a policy's server understands beside the protocol. `vllm`: `top_k`, answers begun by us, stop texts that stay in the
+    answer, and choices (`agent.constrain_actions`)."""
+    logprobs: bool = False
+    """Ask for the log-prob of each token, where the server offers them."""
+    structured: Literal["json_schema", "json_object", "none"] = "json_schema"
+    """How a JSON answer is asked for; `none`: by the prompt alone."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """Longest answer to a merger's or teacher's question; the policy's is `rollout.max_new_tokens`."""
+    token_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    """What the server calls that limit; older ones know only `max_tokens`."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Of a merger or teacher; None: the server's own. The policy's is `rollout.temperature`."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, e.g. `{reasoning_effort: low}`. No secrets: it is saved with the run."""
+    timeout: float = Field(default=120, gt=0)
+    """Seconds for one attempt."""
+    max_concurrency: int = Field(default=8, ge=1)
+    """Most requests on their way at once."""
+    max_retries: int = Field(default=6, ge=0)
+    """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read."""
+    max_wait: float = Field(default=60, gt=0)
+    """Longest pause before an attempt, in seconds; a server that asks for a longer one is not asked again."""
+    cache: str | None = None
+    """Folder in which answers are kept by what was asked; the same request is then answered from there. None: none are."""
+    tokenizer: str | None = None
+    """Hugging Face id or folder of the model's tokenizer, to count prompts exactly; None: a token is taken for 4 bytes."""
+    price_in: float | None = Field(default=None, ge=0)
+    """Per million prompt tokens, in any currency. None: 0 where `price_out` is set, else the cost is unknown."""
+    price_cached: float | None = Field(default=None, ge=0)
+    """Per million prompt tokens that the server had cached; None: `price_in`."""
+    price_out: float | None = Field(default=None, ge=0)
+    """Per million tokens of answers. None: 0 where `price_in` is set, else the cost is unknown."""
+
+    @property
+    def priced(self) -> bool:
+        """True if the cost of a request is known."""
+        return self.price_in is not None or self.price_out is not None
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, variable: str | None) -> str | None:
+        if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+            raise ValueError("name the environment variable that holds the key, e.g. MY_KEY, never the key itself")
+        return variable
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_address(cls, address: str | None) -> str | None:
+        return None if address is None else plain_address(address)
+
+
+Role = Literal["policy", "teacher", "merger", "embeddings"]
+
+
+class EndpointsConfig(Section):
+    """Language models behind addresses, by what they do, and what a run may spend on them in all."""
+
+    policy: EndpointConfig | None = None
+    """Acts, for `rollout.backend: openai`."""
+    teacher: EndpointConfig | None = None
+    """Writes skills down, for `skills.extractor: openai`."""
+    merger: EndpointConfig | None = None
+    """Fuses what winners wrote, for `skills.merger: openai`."""
+    embeddings: EndpointConfig | None = None
+    """Turns texts into vectors, for `skills.embedder: openai`."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """Most that a run may cost by the prices above; then it ends as if it were interrupted. None: no bound."""
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens, of prompts and answers, that a run may use; as above."""
+
+    @model_validator(mode="after")
+    def _cost_can_be_known(self) -> EndpointsConfig:
+        named = [each for each in (self.policy, self.teacher, self.merger, self.embeddings) if each]
+        if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
+            raise ValueError(
+                "max_cost never ends a run in which nothing has a price: set price_in and price_out of the models, or "
+                "max_total_tokens in its place"
+            )
+        return self
+
+    def of(self, role: Role) -> EndpointConfig | None:
+        """The model of one role."""
+        found: EndpointConfig | None = getattr(self, role)
+        return found
+
+
+def plain_address(address: str) -> str:
+    """An http address without its last slash. One in which a secret may stand is refused, since configs are saved: errors
+    name no more of it than its host.
+    """
+    parts = urlsplit(address)
+    if parts.username or parts.password:
+        raise ValueError("an address must not hold a name or password: put the key into an environment variable")
+    if parts.query or parts.fragment:
+        raise ValueError("an address must not go on with ? or #: put a key into an environment variable (api_key_env)")
+    if parts.scheme not in ("http", "https") or not parts.hostname or " " in address or not address.isprintable():
+        raise ValueError("an address begins with http:// or https:// and names a host, without spaces")
+    try:
+        parts.port  # noqa: B018 - read to be checked
+    except ValueError:
+        raise ValueError(f"the port of {parts.hostname} is no number up to 65535") from None
+    return address.rstrip("/")

@@ -1,0 +1,92 @@
+"""The sections of a config that say how skills come about: collected episodes, skills distilled from them, demonstrations with
+these skills, and their evolution while the policy learns. Defaults: SkillRL (arXiv 2602.08234, table 4, and its code).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from skill_ttrl.config.sections import Section
+
+
+class CollectConfig(Section):
+    """The phase collect: episodes to distill skills from and to imitate."""
+
+    agent: str = "expert"
+    """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `module:attribute`), or a policy: a run, a model, `openai`."""
+    episodes: int | None = Field(default=64, ge=1)
+    """Episodes; None: `tries` of every training task."""
+    tries: int = Field(default=1, ge=1)
+    """Episodes of each task."""
+    explore: float = Field(default=0.0, ge=0, le=1)
+    """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
+    `advice`: what it would have done there."""
+
+
+class DistillConfig(Section):
+    """The phase distill: skills from successes and failures, by type of task."""
+
+    teacher: str = "heuristic"
+    """Who writes them: `heuristic` (what winners did and losers did not; no language model), `openai` (`endpoints.teacher`), or
+    `module:attribute` of your own."""
+    max_general: int = Field(default=12, ge=0)
+    """Most general principles (SkillRL: 8-12, WebShop 10-15)."""
+    max_specific: int = Field(default=6, ge=0)
+    """Most skills of one type of task (SkillRL: 4-6)."""
+    max_mistakes: int = Field(default=12, ge=0)
+    """Most mistakes to avoid (SkillRL: 8-12)."""
+    successes: int = Field(default=5, ge=0)
+    """Won episodes of each type that the teacher is shown (SkillRL: 5; WebShop: 8)."""
+    failures: int = Field(default=5, ge=0)
+    """Lost ones."""
+    last_steps: int = Field(default=5, ge=1)
+    """Steps at the end of each that it is shown."""
+    prompt_tokens: int = Field(default=6000, ge=200)
+    """Longest question to the teacher; what does not fit is left out, and said."""
+
+
+class DemonstrationsConfig(Section):
+    """What the phase sft imitates where `sft.data` is not given: steps of collected episodes, with skills in their prompts."""
+
+    trajectories: str | None = None
+    """File of collected episodes; None: those of the run's own phase collect."""
+    examples: int | None = Field(default=7500, ge=1)
+    """Most steps that are imitated (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
+    label: Literal["won", "advice"] = "won"
+    """What is imitated: `won`, the actions of won episodes; `advice`, what the player would have done at each step of every
+    episode (see `collect.explore`)."""
+    thought: Literal["none", "skill", "aim", "openai"] = "none"
+    """What stands in `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `aim`: the next
+    action that handles what the task names, found in the episode itself. `openai`: what `endpoints.teacher` writes."""
+    without_skills: float = Field(default=0.2, ge=0, le=1)
+    """Share of the episodes whose prompts have no skills: what the skills are worth can be seen only where they are missing."""
+    other_skills: float = Field(default=0.1, ge=0, le=1)
+    """Share of the episodes whose prompts have skills drawn from the whole bank, in place of those that are found."""
+
+
+class EvolveConfig(Section):
+    """The evolution of skills while the policy learns: failures on training tasks lead to new and better skills."""
+
+    every: int = Field(default=5, ge=1)
+    """Steps of the rl phase between two looks at success by type of task (SkillRL: 5)."""
+    threshold: float = Field(default=0.4, gt=0, le=1)
+    """A type whose success since the last look is below this is looked into (SkillRL: 0.4). No success is below 0: to evolve nothing,
+    leave the section out."""
+    min_episodes: int = Field(default=8, ge=1)
+    """Episodes of a type that it takes to judge it."""
+    deep: int = Field(default=10, ge=1)
+    """Failures that are analysed where success is below the threshold (SkillRL: 10)."""
+    shallow: int = Field(default=5, ge=0)
+    """Failures that are analysed of a type that is above the threshold but not perfect, once any type is below it (SkillRL: 5)."""
+    max_new_skills: int = Field(default=3, ge=0)
+    """Most skills that are new or changed in one round (SkillRL: 3)."""
+    max_evolved: int | None = Field(default=None, ge=1)
+    """Most evolved skills in the bank; the least useful go first. None: `skills.max_skills` alone bounds them."""
+    teacher: str = "heuristic"
+    """As `distill.teacher`."""
+    last_steps: int = Field(default=5, ge=1)
+    """Steps at the end of each failure that the teacher is shown."""
+    prompt_tokens: int = Field(default=6000, ge=200)
+    """Longest question to the teacher."""

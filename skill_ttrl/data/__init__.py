@@ -1,0 +1,1 @@
+"""Tasks and records: files of problems, synthetic families, files of episodes."""

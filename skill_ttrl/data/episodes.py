@@ -1,0 +1,76 @@
+"""Reading files of episodes, one trajectory a line, whatever wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from skill_ttrl.errors import DataError
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.storage.files import explaining
+from skill_ttrl.types import Trajectory, first_problem, from_json
+
+
+def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterator[Trajectory]:
+    """The episodes of a file in its order, one after another: files are larger than memory.
+
+    A last line that was cut off is left out, which is said.
+
+    Raises:
+        DataError: there is no such file, it holds nothing, or a line is no episode.
+    """
+    path, progress = Path(path), progress or SilentProgress()
+    if not path.is_file():
+        raise DataError(_missing(path))
+    found, cut = 0, ""
+    with explaining("read", path), path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            if not line.endswith(b"\n"):
+                try:
+                    from_json(Trajectory, line)
+                except ValidationError:
+                    progress.notice(
+                        f"The last line of {path} ({number}, {len(line):,} bytes) was cut off and is left out; the {found:,} before "
+                        "it are used.",
+                        warning=True,
+                    )
+                    cut = " but a line that was cut off"
+                    break
+            try:
+                yield from_json(Trajectory, line)
+            except ValidationError as error:
+                raise DataError(f"{path}:{number} is no episode: {first_problem(error)}.") from None
+            found += 1
+    if not found:
+        raise DataError(f"{path} holds no episode{cut}. Collect some into another file: skillttrl collect.")
+
+
+def _missing(path: Path) -> str:
+    """Why a path is no file of episodes, and what to name."""
+    if not path.is_dir():
+        file = path.with_suffix(".jsonl")  # what collect writes is called so
+        named = "" if file == path else f" Then name that file: {file}."
+        return (
+            f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {file}{named}"
+        )
+    there = [path / name for name in ("trajectories.jsonl", "collected.jsonl") if (path / name).is_file()]
+    return f"{path} is a folder. " + (
+        f"Name a file of episodes in it: {', '.join(map(str, there))}."
+        if there
+        else "A file of episodes is asked for, as skillttrl collect writes it."
+    )
+
+
+def episode_corpus(path: str | Path) -> list[str]:
+    """Texts for the built-in tokenizer to learn its words from: what was seen, listed and done, each once for every step."""
+    texts: list[str] = []
+    for trajectory in read_episodes(path):
+        texts += [
+            trajectory.goal,
+            *(text for step in trajectory.steps for text in (step.observation, *step.admissible)),
+        ]
+    return texts

@@ -1,0 +1,160 @@
+"""Math tasks and demonstrations from a `SourceConfig`: a file, a Hugging Face data set, or a generated family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.data.classify import classify
+from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
+from skill_ttrl.data.operators import Operators
+from skill_ttrl.data.records import Record, Records, column, read_records, record_ids
+from skill_ttrl.errors import ConfigError, DataError, did_you_mean
+from skill_ttrl.types import Task
+
+MATH_ENV_ID = "SkillTTRL/Math-v0"
+TYPE_FIELDS = ("task_type", "type", "subject")
+PROMPT_FALLBACKS = ("question", "problem")
+_FAMILY_OPTIONS = ("noise",)
+
+FAMILIES.register("operators")(Operators())
+
+
+def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:
+    """The problems of a source, in its order, as tasks with `options={"question": ...}`.
+
+    The reference is the answer column's value, or None where there is no such column; of an answer that ends in
+    `#### 72` (GSM8K) it is what follows the mark. The task type is the column `task_type`, `type` or `subject`, or what
+    `classify` says.
+
+    Args:
+        source: where the problems come from.
+        env_id: the environment that plays them.
+        split: what they are for; the split of a family, and the name on the tasks, where `source.split` is not set.
+
+    Raises:
+        ConfigError: unknown family or option of it.
+        DataError: see `read_records` and `column`.
+    """
+    family = find_family(source)
+    if family is not None:
+        return family.problems(source.split or split, env_id)[: source.limit]
+    records = _read(source)
+    questions = column(records, _prompt_column(source, records))
+    answers = _answers(records, source.answer_field)
+    types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
+    return [
+        Task(
+            id=identifier,
+            env_id=env_id,
+            options={"question": question},
+            split=source.split or split,
+            task_type=task_type,
+            reference=answer,
+        )
+        for identifier, question, answer, task_type in zip(record_ids(records), questions, answers, types, strict=True)
+    ]
+
+
+def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | None = None) -> list[Demonstration]:
+    """(prompt, response) pairs to learn from, in the source's order.
+
+    A file or data set has the columns `prompt` (see `SourceConfig.prompt_field`) and `response`, or a column `messages`
+    with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it.
+
+    Args:
+        source: where they come from; a family gives its split "demos" unless `source.split` names another.
+        seed: of a family's noise; another seed draws it afresh.
+        noise: of a family; None takes `source.options["noise"]`, or 0.2.
+
+    Raises:
+        ConfigError: unknown family or option of it, or a noise outside [0, 1].
+        DataError: see `read_records` and `column`; a conversation of another shape.
+    """
+    family = find_family(source)
+    if family is not None:
+        share = source.options.get("noise", DEFAULT_NOISE) if noise is None else noise
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ConfigError(f"The noise of {source.path} must be a number from 0 to 1, found {share!r}.")
+        return family.demonstrations(seed, share, source.split or "demos", source.limit)
+    records = _read(source)
+    if "messages" in records.columns:
+        pairs = zip(column(records, "messages", list), records.places, strict=True)
+        return [shown for messages, place in pairs for shown in _from_messages(messages, place)]
+    prompts = column(records, _prompt_column(source, records))
+    return [Demonstration(*pair) for pair in zip(prompts, column(records, "response"), strict=True)]
+
+
+def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
+    """Texts for the built-in tokenizer to learn from: prompts and responses, unless the family has a list of its own."""
+    family = find_family(source)
+    if isinstance(family, Operators):
+        return family.corpus()
+    return [text for shown in load_demonstrations(source, seed=seed) for text in (shown.prompt, shown.response)]
+
+
+def find_family(source: SourceConfig) -> ProblemFamily | None:
+    """The generated family that a source names; None for a file or a data set.
+
+    Raises:
+        ConfigError: unknown family or option of it.
+    """
+    if not source.path.startswith("family:"):
+        if source.options:
+            raise ConfigError(f"options {sorted(source.options)} are for generated families, {source.path} is none.")
+        return None
+    for option in source.options:
+        if option not in _FAMILY_OPTIONS:
+            raise ConfigError(f"{source.path} has no option {option!r}.{did_you_mean(option, _FAMILY_OPTIONS)}")
+    return FAMILIES.get(source.path.removeprefix("family:"))
+
+
+def _read(source: SourceConfig) -> Records:
+    return read_records(source.path, split=source.split, revision=source.revision, limit=source.limit)
+
+
+def _prompt_column(source: SourceConfig, records: Records) -> str:
+    if source.prompt_field != SourceConfig.model_fields["prompt_field"].default:
+        return source.prompt_field
+    return next(
+        (name for name in (source.prompt_field, *PROMPT_FALLBACKS) if name in records.columns), source.prompt_field
+    )
+
+
+def _answers(records: Records, name: str) -> Sequence[str | None]:
+    if name not in records.columns:
+        return [None] * len(records)
+    return [_answer(value) for value in column(records, name, (str, int, float, type(None)))]
+
+
+def _answer(value: str | int | float | None) -> str | None:
+    if isinstance(value, str):
+        return value.rpartition("####")[2].strip() or None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return None if value is None else str(value)
+
+
+def _task_type(row: Record, question: str) -> str:
+    for name in TYPE_FIELDS:
+        stated = row.get(name)
+        if isinstance(stated, str) and stated.strip():
+            return re.sub(r"\W+", "_", stated.lower()).strip("_")
+    return classify(question)
+
+
+def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
+    """One for each turn of the assistant, with the turns before it."""
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
+    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
+        raise DataError(
+            f"{place}: 'messages' must be a user's and an assistant's message in turn, found roles {roles}. "
+            "A system message is set for all by agent.system."
+        )
+    said = [message.get("content") for message in messages]
+    if not all(isinstance(each, str) for each in said):
+        raise DataError(f"{place}: the 'content' of each message must be str.")
+    turns = list(zip(said[::2], said[1::2], strict=True))
+    return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]

@@ -1,0 +1,151 @@
+"""The protocol every sampler speaks: `hf` here, `vllm` and `openai` beside it.
+
+A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
+so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name what
+makes it as `rollout.backend: module:attribute`: it is called with one `BackendContext` (see `engine`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.signals import signals_held
+from skill_ttrl.types import Completion, Message
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. `temperature` 0 is greedy; log-probs are then those of the untempered distribution."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 512
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion, which keeps them; a last token that goes on past one is kept whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt, sampled `n` times: `messages` rendered by the backend, or exact `token_ids`."""
+
+    messages: tuple[Message, ...] = ()
+    n: int = 1
+    token_ids: tuple[int, ...] | None = None
+    """Exact prompt tokens. Where they are given, a backend that knows tokens does not look at `messages` and `begun`."""
+    begun: str = ""
+    """What the assistant has said of its answer already, for backends that know texts alone."""
+    choices: tuple[str, ...] = ()
+    """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`."""
+    max_new_tokens: int | None = None
+    """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The `n` completions of one request and the prompt tokens they follow."""
+
+    prompt_ids: tuple[int, ...]
+    """Empty where the backend knows texts alone."""
+    completions: tuple[Completion, ...]
+
+
+class Backend(Protocol):
+    """A sampler.
+
+    One that computes where it is called, so that nothing else goes on meanwhile, says `blocks = True`: those who ask at about the same
+    time are then asked for in one call. Others take several calls at once.
+
+    One that has something to start before it can sample has `ready()`: a rollout calls it before the time of its episodes counts.
+    """
+
+    policy_version: int
+    """Stamped on every completion; raised by `sync`."""
+    context: int | None
+    """Most tokens of a prompt and its completion together; None: not known."""
+    constrains: bool
+    """Whether `Request.choices` is kept to."""
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""
+        ...
+
+    def encode_text(self, text: str) -> tuple[int, ...] | None:
+        """Tokens of a text that is inserted into a completion; control tokens that it spells stay text. None as above."""
+        ...
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of a prompt; an estimate where the backend knows texts alone."""
+        ...
+
+    def count_text(self, text: str) -> int:
+        """Tokens of a text; an estimate where the backend knows texts alone."""
+        ...
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """One `Generation` for each request, in order.
+
+        The same seed and requests give the same tokens, as far as the sampler can promise it (`hf` does; an engine whose
+        sums depend on what else is in the batch does so nearly always; a remote model does not).
+        """
+        ...
+
+    def sync(self, policy_version: int) -> None:
+        """Take over the learner's present weights under this version number.
+
+        Raises:
+            WeightSyncError: what samples afterwards is not what the learner has.
+        """
+        ...
+
+    def rest(self) -> None:
+        """Give back the memory that the learner could use. The next `sync` ends it."""
+        ...
+
+    def close(self) -> None:
+        """Stop what the backend has started. It cannot be used afterwards."""
+        ...
+
+
+def refuse_error(generations: Sequence[Generation]) -> None:
+    """For callers to whom a missing answer is no outcome.
+
+    Raises:
+        EndpointError: one of the completions came to nothing; says why.
+    """
+    for generation in generations:
+        for completion in generation.completions:
+            if completion.finish_reason == "error":
+                raise EndpointError(completion.error or "The sampler gave no answer.")
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end, also where an event loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(work)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but a signal whose handler raises finds no loop that is half made, nor work that nobody began."""
+    runner: asyncio.Runner | None = None
+    try:
+        with signals_held():
+            runner = asyncio.Runner()
+            runner.get_loop()
+        return runner.run(work)
+    finally:
+        with signals_held():
+            if runner is not None:
+                runner.close()
+            work.close()

@@ -1,0 +1,128 @@
+"""Requests of many askers as one batch, for a sampler that computes where it is called.
+
+Such a sampler, `hf`, takes about as long for one request as for many, and while it computes nobody else can ask. Whoever asks waits
+here until all have asked that may, or until waiting longer would cost more than it can bring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
+from skill_ttrl.types import Message
+
+PATIENCE = 0.25
+"""Longest wait for others, as a share of the seconds that the last batch took."""
+AT_FIRST = 0.05
+"""Longest wait before the first batch, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    requests: Sequence[Request]
+    sampling: Sampling
+    seed: int
+    answer: asyncio.Future[list[Generation]]
+
+
+class GatheringBackend:
+    """Another backend, asked in batches. For one event loop.
+
+    What is sampled depends on who is in a batch with whom, and so on time: the seed is that of the first in it.
+
+    Args:
+        backend: samples.
+        askers: how many samples may be asked for at present: once so many are, nobody is waited for.
+    """
+
+    def __init__(self, backend: Backend, askers: Callable[[], int]) -> None:
+        self.source, self._askers = backend, askers
+        self.policy_version, self.context, self.constrains = backend.policy_version, backend.context, backend.constrains
+        self._waiting: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._took: float | None = None
+        self.batches: list[int] = []
+        """Samples of each batch so far."""
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """See `Backend.encode`."""
+        return self.source.encode(messages)
+
+    def encode_text(self, text: str) -> tuple[int, ...] | None:
+        """See `Backend.encode_text`."""
+        return self.source.encode_text(text)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """See `Backend.count`."""
+        return self.source.count(messages)
+
+    def count_text(self, text: str) -> int:
+        """See `Backend.count_text`."""
+        return self.source.count_text(text)
+
+    def sync(self, policy_version: int) -> None:
+        """See `Backend.sync`."""
+        self.source.sync(policy_version)
+        self.policy_version = self.source.policy_version
+
+    def rest(self) -> None:
+        """See `Backend.rest`."""
+        self.source.rest()
+
+    def close(self) -> None:
+        """Nothing: whoever made the backend closes it."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """See `Backend.generate`; those who ask at about the same time share one batch."""
+        asked = _Waiting(requests, sampling, seed, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        self._arrived.set()
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+        return await asked.answer
+
+    async def _serve(self) -> None:
+        """Answer batch after batch until nobody waits."""
+        try:
+            while self._waiting:
+                await self._wait_for_others()
+                how = self._waiting[0].sampling
+                batch = [each for each in self._waiting if each.sampling == how and not each.answer.done()]
+                self._waiting = [each for each in self._waiting if each.sampling != how]
+                if batch:
+                    await self._answer(batch)
+        finally:
+            self._serving = None
+
+    async def _wait_for_others(self) -> None:
+        until = time.monotonic() + (AT_FIRST if self._took is None else PATIENCE * self._took)
+        while sum(request.n for each in self._waiting for request in each.requests) < self._askers():
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        requests = [request for each in batch for request in each.requests]
+        self.batches.append(sum(request.n for request in requests))
+        began = time.monotonic()
+        try:
+            found = iter(await self.source.generate(requests, batch[0].sampling, seed=batch[0].seed))
+        except BaseException as error:
+            for each in batch:
+                if not each.answer.done():
+                    each.answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        self._took = time.monotonic() - began
+        for each in batch:
+            answers = [next(found) for _ in each.requests]
+            if not each.answer.done():  # its asker has left
+                each.answer.set_result(answers)

@@ -1,0 +1,1 @@
+"""Model folders: loading, saving, the built-in policy."""

@@ -1,0 +1,209 @@
+"""Load a policy: the built-in one, a Hugging Face model, or a checkpoint of a run, with or without LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from skill_ttrl.config.schema import EMBEDDED, LoraConfig, ModelConfig
+from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+# The run's own view shows progress; bars of single files would tear it.
+transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A policy."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_model(
+    config: ModelConfig,
+    *,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    corpus: Iterable[str] = (),
+) -> LoadedModel:
+    """The policy that a config names, on `device`, ready to train.
+
+    Args:
+        config: the model section.
+        device: resolved device, e.g. "cpu" or "cuda:0".
+        dtype: of the weights; with LoRA the adapters stay in float32.
+        seed: draws the weights of the built-in policy and of new adapters.
+        corpus: texts whose words the built-in tokenizer learns; not used otherwise.
+
+    Raises:
+        ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
+    """
+    if config.path == EMBEDDED:
+        tokenizer = build_tokenizer(corpus, config.embedded)
+        model: Any = build_model(config.embedded, tokenizer, seed, config.attn_implementation)
+    elif Path(config.path, "adapter_config.json").is_file():
+        raise ModelError(
+            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merged "
+            "--output MODEL, then start from MODEL."
+        )
+    else:
+        model, tokenizer = _load_pretrained(config, dtype)
+    if config.lora is not None:
+        if config.path == EMBEDDED:
+            raise ConfigError(
+                "model.lora adapts a model that knows something; the built-in one starts from random weights."
+            )
+        model = add_lora(model, config.lora, seed)
+    return LoadedModel(_to_device(model, device), tokenizer)
+
+
+def load_checkpoint(
+    folder: Path, *, device: str, dtype: torch.dtype = torch.float32, base: ModelConfig | None = None
+) -> LoadedModel:
+    """The policy saved in `folder`: full weights, or an adapter on top of its base model.
+
+    Args:
+        folder: a checkpoint, or any folder in Hugging Face format.
+        device: resolved device.
+        dtype: of the weights.
+        base: how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names.
+
+    Raises:
+        ModelError: a part of it is not there or cannot be read.
+    """
+    own = (base or ModelConfig()).model_copy(update={"path": str(folder), "revision": None})
+    if not (folder / "adapter_config.json").is_file():
+        model, tokenizer = _load_pretrained(own, dtype)
+        return LoadedModel(_to_device(model, device), tokenizer)
+    from peft import PeftConfig, PeftModel
+
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(
+            f"{folder} has no {ADAPTER_WEIGHTS}. Adapters in another format, such as a pickle, are not read."
+        )
+    if base is None:
+        described = PeftConfig.from_pretrained(str(folder))
+        base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
+    model, _ = _load_pretrained(base, dtype)
+    model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    return LoadedModel(_to_device(model, device), load_tokenizer(own))
+
+
+def hub_revision(config: ModelConfig) -> str | None:
+    """Commit that a hub model's name means now (from the cache where there is no network).
+
+    Raises:
+        ModelError: there is no such model, or it can be found neither on the hub nor in the cache.
+    """
+    from transformers import AutoConfig
+
+    try:
+        found = AutoConfig.from_pretrained(
+            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    commit: str | None = getattr(found, "_commit_hash", None)
+    return commit or config.revision
+
+
+def merge_adapters(model: Any) -> Any:
+    """The base model with its adapters folded into its weights."""
+    return model.merge_and_unload()
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a policy in Hugging Face format: all weights, or the adapter alone where it has one."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # safetensors writes them for the owner alone
+
+
+def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
+    """Wrap `model` in trainable low-rank adapters; its own weights are frozen."""
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model
+
+    adapter = PeftLoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft takes any number and says int
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, adapter)
+
+
+def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer(config)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            config.path,
+            revision=config.revision or "main",
+            trust_remote_code=config.trust_remote_code,
+            dtype=dtype,
+            attn_implementation=config.attn_implementation,
+            use_safetensors=True,  # a pickle can run code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    return model, tokenizer
+
+
+def load_tokenizer(config: ModelConfig) -> Any:
+    """The tokenizer of a model in Hugging Face format, without its weights.
+
+    Raises:
+        ModelError: it is not there or cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(config, error) from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _not_loaded(config: ModelConfig, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:400]
+    path = Path(config.path)
+    if path.is_dir():
+        hint = "The folder is there but is not a whole model in Hugging Face format, with weights as safetensors."
+    elif config.path.startswith((".", "/", "~")) or config.path.count("/") > 1:
+        hint = f"There is no folder {path}."
+    else:
+        hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
+    return ModelError(f"Cannot load the model {config.path!r}. {hint} ({reason})")
+
+
+def _to_device(model: Any, device: str) -> Any:
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"The weights do not fit on {device}: {error}. Use LoRA (model.lora), a smaller model, or see "
+            "`skillttrl doctor --config`."
+        ) from None

@@ -1,0 +1,55 @@
+"""The transformers config of a model, without its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from skill_ttrl.config.schema import EMBEDDED, ModelConfig
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+
+
+def load_model_config(model: ModelConfig) -> Any:
+    """The transformers config of a model: of the built-in one as it will be made, else from a folder, cache or hub.
+
+    Raises:
+        ModelError: it is in no folder and no cache, and the hub cannot be reached or has no such model.
+    """
+    if model.path == EMBEDDED:
+        tokenizer = build_tokenizer((), model.embedded)
+        with torch.device("meta"):
+            return build_model(model.embedded, tokenizer, seed=0).config
+    chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+    here = Path(model.path).is_dir()
+    try:
+        return AutoConfig.from_pretrained(model.path, local_files_only=True, **chosen)
+    except (OSError, ValueError) as error:
+        reason = f"that folder has none that can be read ({' '.join(str(error).split())[:200]})"
+    if not here:
+        reason = "it is no folder here, not in the Hugging Face cache, and the hub was not reached"
+        if _hub_answers():
+            try:
+                return AutoConfig.from_pretrained(model.path, **chosen)
+            except (OSError, ValueError) as error:
+                reason = " ".join(str(error).split())[:300]
+    raise ModelError(
+        f"Cannot read the config of the model {model.path!r}: {reason}. The estimate needs its config.json alone: put it "
+        "into a folder and set model.path to that folder, or allow the network."
+    )
+
+
+def _hub_answers() -> bool:
+    """Whether the Hugging Face hub is to be reached: asked once, where its own client would try for half a minute."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # whatever the HTTP client raises, it did not get there
+        return False
+    return True

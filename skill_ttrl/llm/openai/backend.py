@@ -1,0 +1,219 @@
+"""The `openai` backend: a policy behind an address that speaks OpenAI's protocol. It acts; its weights stay as they are.
+
+It knows texts alone. What of a request the protocol cannot say is said by `endpoints.policy.dialect: vllm` where the server
+understands that, and otherwise as docs/endpoints.md states. A request that comes to nothing is a completion with the reason
+in `error`; a server that would refuse every request ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config.schema import ModelConfig
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.llm.openai.failures import HOPELESS
+from skill_ttrl.llm.openai.replies import Choice, tokens_in_text
+from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+
+GO_ON = "Go on with your answer exactly where it breaks off. Do not repeat any of it."
+"""Said after an answer that was begun, to a server that cannot continue one."""
+AROUND_A_MESSAGE = 4
+"""Tokens that a chat template puts around a message, for estimates."""
+_CLOSING = re.compile(r"</([\w-]+)>")
+_IN_TAG = re.compile(r"""<[a-zA-Z][\w-]*+(?:\s++[\w-]++\s*+=\s*+(?:"[^"]*+"|'[^']*+'))++\s*+\Z""")
+_TAG_CHARS = 2000
+"""Longest tag that is looked for at the end of a text, in characters."""
+EMPTY_END = "/>"
+
+
+class OpenAIBackend:
+    """Samples from `endpoints.policy`.
+
+    Args:
+        context: its config names the endpoint. No model of its own is loaded.
+
+    Raises:
+        ConfigError: there is no such endpoint, its key is missing, it is to be trained, or `rollout.top_k` cannot be said to it.
+        MissingDependencyError: the package openai is not installed.
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        if context.trains:
+            raise ConfigError(
+                "rollout.backend=openai cannot be trained: the weights behind an address stay as they are. Measure it "
+                "(skillttrl evaluate openai, skillttrl vote openai, skillttrl ask openai), or train with hf or vllm."
+            )
+        self.client = make_client(context.config.endpoints, "policy")
+        self.config = self.client.config
+        self.policy_version = 0
+        self.context: int | None = None
+        self.constrains = self.config.dialect == "vllm"
+        self._vllm = self.config.dialect == "vllm"
+
+    def encode(self, messages: Sequence[Message]) -> None:
+        """None: this backend knows texts alone."""
+
+    def encode_text(self, text: str) -> None:
+        """None: this backend knows texts alone."""
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Exact where `endpoints.policy.tokenizer` names a tokenizer, else a quarter of the bytes."""
+        if self._tokenizer is not None:
+            return len(encode_chat(self._tokenizer, messages))
+        return sum(tokens_in_text(message.content) + AROUND_A_MESSAGE for message in messages)
+
+    def count_text(self, text: str) -> int:
+        """As `count`."""
+        return tokens_in_text(text) if self._tokenizer is None else len(encode_plain(self._tokenizer, text))
+
+    def sync(self, policy_version: int) -> None:
+        """Nothing to take over: these weights are nobody's here."""
+
+    def rest(self) -> None:
+        """Nothing to give back."""
+
+    def close(self) -> None:
+        """End the connections."""
+        self.client.shut()
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Ask for every request; see `Backend.generate`.
+
+        Raises:
+            EndpointError: the server refuses whatever is asked: its key, model or address is wrong, or it is not there.
+            BudgetError: the budget is spent. What was on its way has been waited for.
+        """
+        if sampling.top_k and not self._vllm:
+            raise ConfigError(
+                f"rollout.top_k={sampling.top_k} cannot be said in OpenAI's protocol. Set it to 0, or "
+                "endpoints.policy.dialect=vllm where the server is one that understands it."
+            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._generation(request, sampling, derive_seed(seed, "request", place)))
+                    for place, request in enumerate(requests)
+                ]
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        found = [task.result() for task in tasks]
+        for each in found:
+            if isinstance(each, BudgetError):
+                raise each
+        return [each for each in found if isinstance(each, Generation)]
+
+    async def _generation(self, request: Request, sampling: Sampling, seed: int) -> Generation | BudgetError:
+        limit = min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens)
+        how: dict[str, Any] = {
+            "n": request.n,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p if sampling.top_p < 1 else None,
+            "max_tokens": limit,
+            "stop": sampling.stop,
+            "seed": seed,
+            "extra": self._extra(request, sampling),
+        }
+        try:
+            if self.config.api == "completions":
+                reply = await self.client.complete(_as_text(request), **how)
+            else:
+                reply = await self.client.chat(self._messages(request), **how)
+        except BudgetError as error:  # the others' answers are paid for: they are waited for
+            return error
+        except EndpointError as error:
+            if error.kind in HOPELESS:
+                raise
+            nothing = Completion("", (), (), "error", self.policy_version, error=str(error))
+            return Generation((), (nothing,) * request.n)
+        return Generation((), tuple(self._completion(choice, request, sampling) for choice in reply.choices))
+
+    def _messages(self, request: Request) -> tuple[Message, ...]:
+        if not request.begun:
+            return request.messages
+        begun = (*request.messages, Message("assistant", request.begun))
+        return begun if self._vllm else (*begun, Message("user", GO_ON))
+
+    def _extra(self, request: Request, sampling: Sampling) -> dict[str, Any]:
+        if not self._vllm:
+            return {}
+        extra: dict[str, Any] = {}
+        if sampling.top_k:
+            extra["top_k"] = sampling.top_k
+        if sampling.stop:
+            extra["include_stop_str_in_output"] = True
+        if request.choices:
+            extra["structured_outputs"] = {"choice": list(request.choices)}
+        if request.begun and self.config.api == "chat":
+            extra |= {"continue_final_message": True, "add_generation_prompt": False}
+        return extra
+
+    def _completion(self, choice: Choice, request: Request, sampling: Sampling) -> Completion:
+        error = None
+        if choice.outcome == "filtered":
+            error = "A filter of the server's cut the answer."
+        elif choice.outcome == "tool_call":
+            error = "The model called a tool, though there are none."
+        elif request.choices and choice.outcome != "length" and choice.text not in request.choices:
+            error = f"The server did not keep to the actions it was given: it does not know structured_outputs ({choice.text[:60]!r})."
+        text = choice.refusal or choice.text  # a refusal is what the model said
+        if error is not None:
+            return Completion("", (), (), "error", self.policy_version, error=f"{self._who}: {error}")
+        reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
+        if reason == "stop" and not self._vllm:
+            text = with_stop_text(text, sampling.stop, choice.stopped_at)
+        return Completion(text, (), choice.logprobs or (), reason, self.policy_version)
+
+    @property
+    def _who(self) -> str:
+        return f"endpoints.policy: {self.config.model!r} at {self.client.host}"
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if self.config.tokenizer is None:
+            return None
+        from skill_ttrl.llm.models.load import load_tokenizer
+
+        return load_tokenizer(ModelConfig(path=self.config.tokenizer))
+
+
+def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:
+    """The text with the stop text that ended it, which most servers cut off.
+
+    Where the server does not say which it was, `/>` is put back where the text ends inside a tag, and a closing tag where the
+    text has opened it and not closed it; otherwise the model may just as well have ended by itself, and the text stays.
+    """
+    if stopped_at is not None:
+        return text if text.endswith(stopped_at) else text + stopped_at
+    if EMPTY_END in stop and _IN_TAG.search(text[-_TAG_CHARS:]):
+        return text + EMPTY_END
+    for mark in stop:
+        tag = _CLOSING.fullmatch(mark)
+        if tag is None:
+            continue
+        opened = len(re.findall(rf"<{re.escape(tag[1])}(?=[\s>])", text))
+        if opened > text.count(mark):
+            return text + mark
+    return text
+
+
+def _as_text(request: Request) -> str:
+    """A prompt for the completions interface: the contents joined by blank lines, then what was begun."""
+    return "\n\n".join(message.content for message in request.messages) + request.begun
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a user can do something about."""
+    flat: list[BaseException] = []
+    for error in errors.exceptions:
+        flat.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
+    return min(flat, key=lambda error: not isinstance(error, SkillTTRLError))

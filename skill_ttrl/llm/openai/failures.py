@@ -1,0 +1,248 @@
+"""What goes wrong in an attempt: its kind, whether and after which pause it is sent again, and what a user is told of it.
+
+Again: 408, 409, 429, 5xx, a dropped connection, a timeout, an answer that cannot be read. Never again: any other refusal, and
+a 429 that says the account is empty. Pauses double from half a second, with jitter; a server that says how long to wait is
+given that long, and one that asks for longer than `max_wait` is not asked again.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config.schema import EndpointConfig, Role
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.openai.address import Address
+
+LONGEST = 400
+"""Characters of what a server says that are shown."""
+FIRST_PAUSE = 0.5
+"""Seconds before the second attempt, jitter not counted."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+AGAIN = {408: "timeout", 409: "conflict", 425: "overloaded", 429: "rate_limited"}
+FINAL = {400: "refused", 401: "unauthorized", 402: "quota", 403: "forbidden", 404: "not_found", 413: "too_long"}
+EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+"""Codes of a 429 that no pause cures."""
+HOPELESS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
+"""Kinds of failure that are not one request's own: the next one would fare the same."""
+
+
+class Unreadable(ValueError):
+    """An answer that is no JSON, or lacks what it must have; sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong in one attempt."""
+
+    kind: str
+    said: str
+    """What the server, or the connection, said."""
+    again: bool
+    """Whether another attempt may fare better."""
+    wait: float | None = None
+    """Seconds that the server asks for; None: it does not say."""
+    status: int | None = None
+    parameter: str | None = None
+    """Field of the request that the server names as the cause."""
+
+
+def failure_of(error: Exception, address: Address) -> Failure | None:
+    """What an exception of one attempt means; None for one that is no failure of the attempt but a fault of this program."""
+    import openai
+
+    unreadable = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
+    if isinstance(unreadable, Unreadable):
+        return Failure("unreadable", short(address.scrubbed(str(unreadable))), again=True)
+    if isinstance(error, openai.APIStatusError):
+        code, parameter, said = _stated(error.body, error.response.text)
+        found = of_status(error.status_code, code, short(address.scrubbed(said)), _lower(error.response.headers))
+        named = None if parameter is None else short(address.scrubbed(parameter))
+        return Failure(found.kind, found.said, found.again, found.wait, found.status, named)
+    if isinstance(error, TimeoutError | openai.APITimeoutError):
+        return Failure("timeout", "there was no answer in time", again=True)
+    if isinstance(error, openai.APIConnectionError):
+        cause = error.__cause__ or error
+        kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
+        said = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        return Failure(kind, short(address.scrubbed(said)), again=True)
+    if isinstance(error, UnicodeDecodeError):
+        return Failure("unreadable", "its answer is no text", again=True)
+    return None
+
+
+def of_status(status: int, code: str | None, said: str, headers: Mapping[str, str]) -> Failure:
+    """The failure that an HTTP status stands for.
+
+    Args:
+        status: 300 or more.
+        code: the server's own name of the error, where it gives one.
+        said: its message.
+        headers: of the answer, names in lower case.
+    """
+    if status == 429 and code in EMPTY_ACCOUNT:
+        return Failure("quota", said, again=False, status=status)
+    if status in AGAIN or status >= 500:
+        kind = AGAIN.get(status, "server_error")
+        return Failure(kind, said, again=True, wait=asked_pause(headers), status=status)
+    if status < 400:
+        return Failure("redirected", said, again=False, status=status)
+    return Failure(FINAL.get(status, "refused"), said, again=False, status=status)
+
+
+def explained(failure: Failure, role: Role, config: EndpointConfig, address: Address, attempts: int) -> str:
+    """What was asked of whom, what was said, and what to do."""
+    status = f" ({failure.status})" if failure.status is not None else ""
+    tries = f", {attempts} times" if attempts > 1 else ""
+    parameter = f" It names the field {failure.parameter!r}." if failure.parameter else ""
+    asked = f"endpoints.{role}: {config.model!r} at {address.host}"
+    found = f"{_FOUND.get(failure.kind, 'failed')}{status}{tries}: {failure.said.rstrip('.')}."
+    return f"{asked} {found}{parameter} {_remedy(failure, role, config, address)}"
+
+
+def asked_pause(headers: Mapping[str, str]) -> float | None:
+    """Seconds for which a server asks not to be asked: `retry-after-ms`, `retry-after` (seconds or a date), or, where it
+    says that nothing remains, the time until its limits are reset.
+    """
+    exact = _number(headers.get("retry-after-ms"))
+    if exact is not None:
+        return exact / 1000
+    after = headers.get("retry-after")
+    if after is not None:
+        seconds = _number(after)
+        if seconds is not None:
+            return seconds
+        date = email.utils.parsedate_tz(after)
+        if date is not None:
+            with suppress(ValueError, OverflowError):  # a date beyond all calendars says nothing
+                return max(0.0, email.utils.mktime_tz(date) - time.time())
+    return until_reset(headers)
+
+
+def until_reset(headers: Mapping[str, str]) -> float | None:
+    """Seconds until a spent rate limit is reset; None where something remains, or nothing is said."""
+    waits = [
+        duration(headers.get(f"x-ratelimit-reset-{what}"))
+        for what in ("requests", "tokens")
+        if _number(headers.get(f"x-ratelimit-remaining-{what}")) == 0
+    ]
+    known = [wait for wait in waits if wait is not None]
+    return max(known) if known else None
+
+
+def duration(text: str | None) -> float | None:
+    """`6m0s`, `1.5s`, `20ms` or a plain number as seconds; None for anything else."""
+    if text is None:
+        return None
+    text = text.strip()
+    if _PART.fullmatch(text) or re.fullmatch(rf"(?:{_PART.pattern})+", text):
+        return sum(float(value) * _SECONDS[unit] for value, unit in _PART.findall(text))
+    return _number(text)
+
+
+def pause_before(attempt: int, wait: float | None, max_wait: float, random: Random) -> float | None:
+    """Seconds before an attempt; None where the server asks for more than `max_wait`.
+
+    Args:
+        attempt: number of the coming attempt, 2 for the first repetition.
+        wait: what the server asks for; jitter is added to it, so that those who wait do not all come back at once.
+        max_wait: longest pause.
+        random: draws the jitter.
+    """
+    if wait is None:
+        return float(min(max_wait, FIRST_PAUSE * 2.0 ** min(attempt - 2, 30)) * random.uniform(0.5, 1.0))
+    if wait > max_wait:
+        return None
+    return wait + random.uniform(0.0, min(1.0, 0.25 * wait, max_wait - wait))
+
+
+_FOUND = {
+    "unauthorized": "does not accept the key",
+    "forbidden": "does not let this key in",
+    "not_found": "was not found",
+    "refused": "refused the request",
+    "too_long": "refused the request",
+    "quota": "is not paid for any more",
+    "rate_limited": "was asked too often",
+    "overloaded": "is overloaded",
+    "server_error": "failed",
+    "conflict": "failed",
+    "timeout": "did not answer",
+    "dropped": "dropped the connection",
+    "unreachable": "cannot be reached",
+    "unreadable": "gave an answer that cannot be read",
+    "redirected": "sends to another address, which the key is not sent to",
+}
+
+
+def _remedy(failure: Failure, role: Role, config: EndpointConfig, address: Address) -> str:
+    here = f"endpoints.{role}"
+    if failure.kind in ("unauthorized", "forbidden"):
+        if address.key_variable and address.is_open:
+            return f"No key was sent: set the environment variable {address.key_variable}, or {here}.api_key_env."
+        return f"Check the key in the environment variable {address.key_variable}, and that it may use this model."
+    if failure.kind == "not_found":
+        what = "the deployment's name and the version" if config.provider == "azure" else "the model's name"
+        return f"Check {what} and {here}.base_url ({address.base_url})."
+    if failure.kind in ("refused", "too_long"):
+        return (
+            f"Check that {here} suits this server: api, token_limit_field, structured, logprobs, extra_body (a field that is "
+            "null there is not sent), and the length of the prompt."
+        )
+    if failure.kind == "quota":
+        return "Add credit, or name another model; what was begun can be gone on with."
+    if failure.kind == "redirected":
+        return f"Give that address as {here}.base_url."
+    if failure.wait is not None and failure.wait > config.max_wait:
+        return f"It asks for a pause of {failure.wait:g} s, more than {here}.max_wait ({config.max_wait:g} s): raise it, or try later."
+    if failure.kind == "timeout":
+        return f"Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."
+    if failure.kind == "unreachable":
+        return f"Check that the server runs and that {here}.base_url ({address.base_url}) is right."
+    return f"Try later, or raise {here}.max_retries ({config.max_retries})."
+
+
+def _stated(body: Any, text: str) -> tuple[str | None, str | None, str]:
+    """Code, field and message of an error, wherever the server puts them."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(error, Mapping):
+        said = error.get("message") or error.get("detail") or text
+        code = error.get("code") or error.get("type")
+        parameter = error.get("param")
+        return _named(code), _named(parameter), str(said)
+    return None, None, str(error or text or "it says nothing")
+
+
+def _named(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def short(text: str) -> str:
+    """What a server says, on one line that a terminal can be shown."""
+    text = " ".join(printable(text[: 4 * LONGEST]).split()) or "it says nothing"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def printable(text: str) -> str:
+    """The text without signs that act and do not show, such as a terminal's escape codes."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {str(name).lower(): str(value) for name, value in headers.items()}
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is not None and 0 <= value < 1e9 else None

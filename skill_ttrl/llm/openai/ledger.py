@@ -1,0 +1,338 @@
+"""What is spent on models behind addresses: one line a request, totals by phase and role, and the budget.
+
+`accounting` opens the ledger of a run; everybody who asks such a model meanwhile writes into it. What is spent stays spent:
+the file only grows and is never cut back, so a run that goes on from a checkpoint begins with what it has cost so far.
+No line holds a text or a key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig
+from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.llm.openai.cache import PaidAnswers
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import cost_text
+from skill_ttrl.storage.files import explaining, length_of_whole_lines, write_all
+
+USAGE = "usage.jsonl"
+ANSWERS = "answers.jsonl"
+"""In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
+GO_ON = "Raise it, and go on with the same command and --resume auto."
+"""What a run is told whose budget is spent."""
+SAME = "Go on with the same command."
+"""Message on leaving a command early, if the same command continues by itself."""
+RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
+AGAIN = f"{RAISE}, then run the same command again: it continues."
+"""The same, where a command goes on without `--resume`."""
+DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
+"""Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one answer or of many."""
+
+    prompt: int = 0
+    cached: int = 0
+    """Of the prompt's, those that the server had read before."""
+    answer: int = 0
+    estimated: bool = False
+    """Whether the server did not say: a token was taken for 4 bytes."""
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.answer + other.answer,
+            self.estimated or other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request, as a line of the ledger."""
+
+    phase: str
+    role: str
+    model: str
+    outcome: str
+    """One of `DELIVERED`, the kind of an `EndpointError`, or `cancelled`."""
+    attempts: int
+    """Times it was sent; 0 where the answer was kept on disk, or where it was called off before."""
+    tokens_in: int = 0
+    tokens_cached: int = 0
+    tokens_out: int = 0
+    cost: float | None = 0.0
+    """By the config's prices; None where it has none."""
+    seconds: float = 0.0
+    """From the first attempt to the last answer, pauses included."""
+    cached: bool = False
+    """Whether the answer came from the disk and cost nothing."""
+    estimated: bool = False
+    """Whether the tokens were not said by the server, but taken as a quarter of the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over requests."""
+
+    requests: int = 0
+    failed: int = 0
+    """Of those, the ones that came to nothing."""
+    cached: int = 0
+    """Of those, the ones that were answered from the disk."""
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_cached: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0
+    """Of the requests with a price."""
+    unpriced: int = 0
+    """Of those, the ones that took tokens without a price: their cost is unknown."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompts and answers."""
+        return self.tokens_in + self.tokens_out
+
+    def plus(self, entry: Entry) -> Totals:
+        """With one more request."""
+        return Totals(
+            self.requests + 1,
+            self.failed + (entry.outcome not in DELIVERED),
+            self.cached + entry.cached,
+            self.attempts + entry.attempts,
+            self.tokens_in + entry.tokens_in,
+            self.tokens_cached + entry.tokens_cached,
+            self.tokens_out + entry.tokens_out,
+            self.cost + (entry.cost or 0.0),
+            self.unpriced + (entry.cost is None),
+        )
+
+
+@dataclass
+class Ledger:
+    """What was spent, and what may be.
+
+    Args:
+        path: file that keeps the lines, read where it is there; None: they are only added up.
+        max_cost: most that may be spent, in the prices' currency.
+        max_total_tokens: most tokens, of prompts and answers.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+
+    path: Path | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    paid: PaidAnswers | None = field(default=None, repr=False)
+    """Answers that no finished piece of work holds yet; None where `path` is."""
+    _parts: dict[tuple[str, str], Totals] = field(default_factory=dict, repr=False)
+    _phases: list[str] = field(default_factory=lambda: ["other"], repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            with explaining("repair", self.path):
+                whole = length_of_whole_lines(self.path)
+                if whole < self.path.stat().st_size:  # a crash tore the last line
+                    os.truncate(self.path, whole)
+            self._parts = read_usage(self.path)
+        if self.path is not None:
+            self.paid = PaidAnswers(self.path.with_name(self.path.name.removesuffix(USAGE) + ANSWERS))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is asked meanwhile is put down to this phase."""
+        self._phases.append(name)
+        try:
+            yield
+        finally:
+            self._phases.pop()
+
+    @property
+    def present_phase(self) -> str:
+        """The phase that requests are put down to now."""
+        return self._phases[-1]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget is spent."""
+        spent = self.totals()
+        over_cost = self.max_cost is not None and spent.cost >= self.max_cost
+        return over_cost or (self.max_total_tokens is not None and spent.tokens >= self.max_total_tokens)
+
+    def check(self) -> None:
+        """Called before a request begins. Requests that are on their way already may go beyond the budget.
+
+        Raises:
+            BudgetError: the budget is spent.
+        """
+        if self.exhausted:
+            raise _Spent(self)
+
+    def spent(self) -> str:
+        """The message of a spent budget, with what was spent until now."""
+        spent = self.totals()
+        bounds = {"endpoints.max_cost": self.max_cost, "endpoints.max_total_tokens": self.max_total_tokens}
+        shown = " and ".join(f"{name}={bound:.12g}" for name, bound in bounds.items() if bound is not None)
+        asked = spent.requests - spent.cached
+        found = f"The budget is spent: {spent.tokens:,} tokens in {asked:,} request{'s' * (asked != 1)}, "
+        found += f"{cost_text(spent.cost, spent.unpriced, asked)}, with {shown}."
+        count = len(self.paid or ())
+        return found + (
+            f" {count:,} paid answers that are part of nothing finished are saved, and are not paid again."
+            if count
+            else ""
+        )
+
+    def settle(self) -> None:
+        """Forget the paid answers: what came of them is saved elsewhere now.
+
+        Raises:
+            RunFolderError: their file cannot be removed.
+        """
+        if self.paid is not None:
+            self.paid.clear()
+
+    def record(self, entry: Entry) -> None:
+        """Add one request.
+
+        Raises:
+            RunFolderError: the file cannot be written.
+        """
+        with self._lock:
+            place = entry.phase, entry.role
+            self._parts[place] = self._parts.get(place, Totals()).plus(entry)
+            if self.path is not None:
+                with explaining("write", self.path):
+                    descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                    try:
+                        write_all(descriptor, f"{json.dumps(asdict(entry))}\n".encode())
+                    finally:
+                        os.close(descriptor)
+
+    def totals(self) -> Totals:
+        """Sums over all requests."""
+        with self._lock:
+            return _sum(self._parts)
+
+    def report(self) -> dict[str, Any]:
+        """Totals, and under `by` those of each phase and role; empty where nothing was asked."""
+        with self._lock:
+            return usage_report(self._parts)
+
+
+def read_usage(path: Path) -> dict[tuple[str, str], Totals]:
+    """Totals by (phase, role) of a ledger's file.
+
+    Raises:
+        RunFolderError: it cannot be read, or a line is none of a ledger.
+    """
+    parts: dict[tuple[str, str], Totals] = {}
+    for number, row in enumerate(read_jsonl(path)[0], 1):
+        try:
+            entry = Entry(**row)
+            place = entry.phase, entry.role
+            parts[place] = parts.get(place, Totals()).plus(entry)
+        except TypeError as error:
+            raise RunFolderError(f"{path}:{number} is no line of a ledger: {error}. The file was changed.") from None
+    return parts
+
+
+def usage_report(parts: Mapping[tuple[str, str], Totals]) -> dict[str, Any]:
+    """See `Ledger.report`."""
+    if not parts:
+        return {}
+    by: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (phase, role), totals in sorted(parts.items()):
+        by[phase][role] = _figures(totals)
+    return {**_figures(_sum(parts)), "by": dict(by)}
+
+
+def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
+    """The cost of an answer by the config's prices; None where it has none. No tokens cost nothing."""
+    if not config.priced:
+        return None if tokens.prompt or tokens.answer else 0.0
+    price_in, price_out = config.price_in or 0.0, config.price_out or 0.0
+    cached = price_in if config.price_cached is None else config.price_cached
+    fresh = tokens.prompt - tokens.cached
+    return (fresh * price_in + tokens.cached * cached + tokens.answer * price_out) / 1e6
+
+
+def current_ledger() -> Ledger:
+    """The ledger that `accounting` has opened; else one of this process, without a budget."""
+    return _current
+
+
+@contextmanager
+def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
+    """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
+
+    Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
+    there. It holds for the whole process, all its threads included. The file begins with the first request.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    global _current
+    before = _current
+    _current = Ledger(path, endpoints.max_cost, endpoints.max_total_tokens)
+    try:
+        yield _current
+    finally:
+        _current = before
+
+
+def when_spent(leaving: str) -> str:
+    """Turn the message for leaving early (`leaving`) into the one for a spent budget."""
+    kept, again, _ = leaving.partition(SAME)
+    return f"{kept.rstrip()} {AGAIN if again else f'{RAISE}.'}"
+
+
+@contextmanager
+def spending(leaving: str) -> Iterator[None]:
+    """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
+    try:
+        yield
+    except BudgetError as error:
+        raise BudgetError(f"{error} {leaving}") from None
+
+
+class _Spent(BudgetError):
+    """Says what was spent when it is read, not when it is raised: requests that were on their way then count too."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def __str__(self) -> str:
+        return self._ledger.spent()
+
+
+def _figures(totals: Totals) -> dict[str, Any]:
+    """Totals as a report has them: a cost of which nothing is known is None."""
+    return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
+
+
+def _sum(parts: Mapping[tuple[str, str], Totals]) -> Totals:
+    total = Totals()
+    for part in parts.values():
+        total = replace(
+            total, **{each.name: getattr(total, each.name) + getattr(part, each.name) for each in fields(Totals)}
+        )
+    return total
+
+
+_current = Ledger()

@@ -1,0 +1,271 @@
+"""What a server of OpenAI's protocol answered, as plain data, whatever of the protocol it left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from skill_ttrl.llm.openai.failures import Unreadable
+from skill_ttrl.llm.openai.ledger import Tokens
+
+Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
+BYTES_A_TOKEN = 4
+"""Where nobody counts tokens."""
+MOST_TOKENS = 10**9
+"""A server that says that one answer took more is not believed."""
+LARGEST = 1e30
+"""Numbers beyond it are neither a log-prob nor part of a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer."""
+
+    text: str
+    """Empty where the model said nothing, refused or called a tool."""
+    finish_reason: str
+    """In the server's word: "stop", "length", …"""
+    outcome: Outcome
+    """"length": cut off; "refusal": the model declined; "filtered": a filter of the server's cut it; "tool_call": a tool was
+    called though none was offered."""
+    logprobs: tuple[float, ...] | None = None
+    """Of each token, in nats; None where the server gives none."""
+    refusal: str | None = None
+    """What the model said when it declined."""
+    stopped_at: str | None = None
+    """The stop text that ended it, where the server names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answers to one question; the properties are those of the first."""
+
+    choices: tuple[Choice, ...]
+    usage: Tokens = field(default_factory=Tokens)
+    cached: bool = False
+    """Whether it came from the disk and cost nothing."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts, in order."""
+        return tuple(choice.text for choice in self.choices)
+
+    @property
+    def text(self) -> str:
+        """The first text."""
+        return self.choices[0].text
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the first ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def outcome(self) -> Outcome:
+        """That of the first that is not "ok"; "ok" where all are."""
+        return next((choice.outcome for choice in self.choices if choice.outcome != "ok"), "ok")
+
+    @property
+    def refusal(self) -> str | None:
+        """What the first said when it declined."""
+        return self.choices[0].refusal
+
+    @property
+    def logprobs(self) -> tuple[float, ...] | None:
+        """Log-probs of the first."""
+        return self.choices[0].logprobs
+
+
+def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]:
+    """The object that a body spells.
+
+    Args:
+        text: the body.
+        scrubbed: takes secrets out of a text. It sees texts as they are after reading: JSON can spell a sign in many ways.
+
+    Raises:
+        Unreadable: it is no JSON object.
+    """
+    try:
+        body = sound(json.loads(text), scrubbed)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"its answer is no JSON ({error})") from None
+    if not isinstance(body, dict):
+        raise Unreadable(f"its answer is no JSON object, but {type(body).__name__}")
+    return body
+
+
+def sound(value: Any, scrubbed: Callable[[str], str] = str) -> Any:
+    """A value of JSON with each text in it made fit for files and servers, names of fields included: half of a surrogate pair,
+    which JSON can spell and UTF-8 cannot, becomes U+FFFD. `scrubbed` takes secrets out.
+    """
+    if isinstance(value, str):
+        whole = value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return scrubbed(whole)
+    if isinstance(value, list):
+        return [sound(each, scrubbed) for each in value]
+    if isinstance(value, dict):
+        return {sound(name, scrubbed): sound(each, scrubbed) for name, each in value.items()}
+    return value
+
+
+def read_chat(body: Mapping[str, Any]) -> Reply:
+    """The reply that a chat completion holds.
+
+    Raises:
+        Unreadable: it has no choices, or they are of another shape.
+    """
+    return Reply(tuple(_chat_choice(choice) for choice in _choices(body)), tokens_said(body))
+
+
+def read_completion(body: Mapping[str, Any]) -> Reply:
+    """The reply that a text completion holds.
+
+    Raises:
+        Unreadable: it has no choices, or they are of another shape.
+    """
+    return Reply(tuple(_text_choice(choice) for choice in _choices(body)), tokens_said(body))
+
+
+def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[float]], Tokens]:
+    """The vectors of `count` texts, in order.
+
+    Raises:
+        Unreadable: there are more or fewer, they differ in length, or they are no finite numbers.
+    """
+    data = body.get("data")
+    if not isinstance(data, list) or not all(isinstance(each, Mapping) for each in data):
+        raise Unreadable("its answer has no list `data`")
+    found = {each.get("index", place): each.get("embedding") for place, each in enumerate(data)}
+    if sorted(found, key=str) != sorted(range(count), key=str):
+        raise Unreadable(f"it gave {len(data)} vectors for {count} texts")
+    vectors = [found[place] for place in range(count)]
+    for vector in vectors:
+        if not isinstance(vector, list) or not vector or not all(_finite(value) for value in vector):
+            raise Unreadable("a vector is no list of finite numbers")
+    if len({len(vector) for vector in vectors}) > 1:
+        raise Unreadable("its vectors differ in length")
+    return [[float(value) for value in vector] for vector in vectors], tokens_said(body)
+
+
+def tokens_said(body: Mapping[str, Any]) -> Tokens:
+    """What a body says of tokens, also one that cannot be used otherwise; nothing where it says nothing, or no counts."""
+    usage = body.get("usage")
+    if not isinstance(usage, Mapping):
+        return Tokens()
+    details = usage.get("prompt_tokens_details")
+    prompt, answer = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    if prompt is None or answer is None:
+        return Tokens()
+    return Tokens(prompt, min(cached or 0, prompt), answer)
+
+
+def estimated(asked: Mapping[str, Any], texts: Sequence[str]) -> Tokens:
+    """Tokens of a request whose server counts none."""
+    prompt = json.dumps(asked.get("messages") or asked.get("prompt") or asked.get("input") or "", ensure_ascii=False)
+    return Tokens(tokens_in_text(prompt), 0, sum(map(tokens_in_text, texts)), estimated=True)
+
+
+def tokens_in_text(text: str) -> int:
+    """About how many tokens a text has."""
+    return math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_A_TOKEN)
+
+
+def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
+        raise Unreadable("its answer has no choices" + _error_in(body))
+    return choices
+
+
+def _error_in(body: Mapping[str, Any]) -> str:
+    """Some servers send an error with status 200."""
+    error = body.get("error")
+    return f"; it says: {error.get('message', error) if isinstance(error, Mapping) else error}" if error else ""
+
+
+def _chat_choice(choice: Mapping[str, Any]) -> Choice:
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        raise Unreadable("a choice has no message")
+    content, refusal = _text_of(message.get("content")), message.get("refusal")
+    reason = str(choice.get("finish_reason") or "stop")
+    called = bool(message.get("tool_calls") or message.get("function_call"))
+    logprobs = choice.get("logprobs")
+    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    values = None
+    if isinstance(entries, list) and all(isinstance(each, Mapping) for each in entries):
+        values = _logprobs([each.get("logprob") for each in entries])
+    return _choice(content, reason, choice, values, str(refusal) if refusal else None, called)
+
+
+def _text_choice(choice: Mapping[str, Any]) -> Choice:
+    text = choice.get("text")
+    if not isinstance(text, str):
+        raise Unreadable("a choice has no text")
+    logprobs = choice.get("logprobs")
+    values = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    return _choice(
+        text,
+        str(choice.get("finish_reason") or "stop"),
+        choice,
+        _logprobs(values) if isinstance(values, list) else None,
+        None,
+        False,
+    )
+
+
+def _choice(
+    text: str,
+    reason: str,
+    choice: Mapping[str, Any],
+    logprobs: tuple[float, ...] | None,
+    refusal: str | None,
+    called: bool,
+) -> Choice:
+    outcome: Outcome = "ok"
+    if reason == "content_filter":
+        outcome = "filtered"
+    elif refusal is not None:
+        outcome = "refusal"
+    elif called or reason in ("tool_calls", "function_call"):
+        outcome = "tool_call"
+    elif reason == "length":
+        outcome = "length"
+    elif not text:
+        outcome = "empty"
+    stopped = choice.get("stop_reason")
+    return Choice(text, reason, outcome, logprobs, refusal, stopped if isinstance(stopped, str) else None)
+
+
+def _text_of(content: Any) -> str:
+    """A message's content: a text, nothing, or parts of which the texts count."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(part for part in parts if isinstance(part, str))
+    raise Unreadable(f"a message's content is {type(content).__name__}")
+
+
+def _logprobs(values: Sequence[Any]) -> tuple[float, ...] | None:
+    """None where one is missing: half a list says nothing of the whole."""
+    return tuple(float(value) for value in values) if all(_finite(value) for value in values) else None
+
+
+def _finite(value: Any) -> bool:
+    """Compared, not converted: an integer of JSON may be too large for a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def _count(value: Any) -> int | None:
+    """0 where nothing is said; None where what is said is no count."""
+    if value is None:
+        return 0
+    return int(value) if _finite(value) and 0 <= value <= MOST_TOKENS else None

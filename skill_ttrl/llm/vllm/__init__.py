@@ -1,0 +1,1 @@
+"""vLLM in this process: engine, requests, weight updates, log-prob probe."""

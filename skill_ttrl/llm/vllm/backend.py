@@ -1,0 +1,262 @@
+"""The `vllm` backend: a vLLM engine inside this process that follows the learner's weights.
+
+All prompts that anybody asks for at the same time are one batch, whatever their lengths; what prompts have in common is read
+once. After every update of the weights engine and learner score the same tokens, and a difference that is more than
+rounding ends the run (see `probe`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skill_ttrl.config.schema import EMBEDDED
+from skill_ttrl.errors import ConfigError, WeightSyncError
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.chat import KnowsTokens
+from skill_ttrl.llm.models.load import save_model
+from skill_ttrl.llm.models.weights import full_weights, save_adapters
+from skill_ttrl.llm.vllm.checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
+from skill_ttrl.llm.vllm.engine import Engine, Work, reason, set_environment
+from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
+from skill_ttrl.llm.vllm.updates import adapted_layers, reload_weights, score
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+
+DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+class VLLMBackend(KnowsTokens):
+    """Samples with vLLM in this process. The engine starts at the first `generate` or `sync`; until then only the tokenizer
+    and the model's config are read.
+
+    With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
+    measure with, refused for a policy that learns.
+
+    Args:
+        context: what it is made from.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
+        ConfigError: the config asks for what vLLM cannot do here.
+        ModelError: the model is not there.
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        self._context, self._config = context, context.config.vllm
+        runs_on_cpu()  # says that vLLM is missing before a model is loaded
+        set_environment()
+        self.tokenizer, model_config, self.eos_ids = read_policy(context)
+        check_fits(context, model_config)
+        text = getattr(model_config, "text_config", model_config)
+        length = engine_length(context.config, getattr(text, "max_position_embeddings", None))
+        self.context: int | None = length
+        self.constrains = True
+        self.policy_version = 0
+        self.dtype = DTYPES[context.autocast] if self._config.dtype == "auto" else self._config.dtype
+        self.last_gap: Gap | None = None
+        """Between engine and learner, after the last update."""
+        self.prompt_tokens = self.cached_tokens = 0
+        """Tokens of all prompts so far, each prompt once, and those of them that the prefix cache had."""
+        self._length = length
+        self._probe = Probe(min(len(self.tokenizer), getattr(text, "vocab_size", len(self.tokenizer))), length - 1)
+        self._engine: Engine | None = None
+        self._starting = threading.Lock()
+        self._resting = False
+        self._lora: Any = None
+        self._adapters = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="skillttrl-vllm-")
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`. Several calls at once share one batch.
+
+        Raises:
+            ModelError: a prompt is empty or too long, or the engine failed.
+        """
+        if self._resting:
+            raise RuntimeError("The engine rests: sync it before sampling.")
+        engine, version = self.engine(), self.policy_version
+        work = self.work(requests, sampling, seed)
+        waiting = [asyncio.wrap_future(future) for future in engine.submit(work)]
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._generation(each.prompt_ids, request.n, future, version)
+                    for each, request, future in zip(work, requests, waiting, strict=True)
+                )
+            )
+        finally:
+            for future in waiting:  # where one failed, or the caller was stopped, nobody waits for the others
+                future.cancel()
+        self._probe.take(found)
+        return found
+
+    def ready(self) -> None:
+        """Start the engine where it is not there yet.
+
+        Raises:
+            ModelError: vLLM could not start.
+            WeightSyncError: it does not take the policy's weights.
+        """
+        self.engine()
+
+    def engine(self) -> Engine:
+        """The engine, with the policy's weights; whoever comes while another starts it waits."""
+        with self._starting:
+            if self._engine is None:
+                self._engine = self._start()
+                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
+                    self._take_over(self._engine)
+            return self._engine
+
+    def work(self, requests: Sequence[Request], sampling: Sampling, seed: int) -> list[Work]:
+        """The requests as the engine takes them; each draws from a seed of its own.
+
+        Raises:
+            ModelError: a prompt is empty or too long.
+        """
+        prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
+        for prompt in prompts:
+            check_prompt(prompt, self._length, "the engine's {} (vllm.max_model_len)")
+        return [
+            Work(prompt, self._params(prompt, request, sampling, request_seed(seed, number)), self._lora)
+            for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
+        ]
+
+    def sync(self, policy_version: int) -> None:
+        """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
+        if self._context.trains:
+            with self._starting:
+                self._engine = self._engine or self._start()
+                self._take_over(self._engine)
+        self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Let the engine sleep where `vllm.sleep` says so; the next `sync` wakes it.
+
+        On a GPU its memory becomes the learner's: weights that will be sent again are thrown away (level 2), those under an
+        adapter wait in the CPU's memory (level 1). On a CPU vLLM takes the call and gives nothing back.
+        """
+        if self._config.sleep and self._engine is not None and not self._resting:
+            level = 1 if self._hands_adapters else 2
+            self._engine.call(lambda llm: llm.sleep(level=level))
+            self._resting = True
+
+    def close(self) -> None:
+        """End the engine; see `Backend.close`."""
+        with self._starting:
+            if self._engine is not None:
+                self._engine.close()
+            self._folder.cleanup()
+
+    @property
+    def _hands_adapters(self) -> bool:
+        """Whether adapters go to the engine as they are."""
+        config = self._context.config
+        return self._config.updates == "lora" and config.model.lora is not None
+
+    def _start(self) -> Engine:
+        model = self._context.config.model
+        files, revision = model.path, model.revision
+        if self._context.weights is None and files == EMBEDDED:  # it is in no folder yet
+            files, revision = self._folder.name, None
+            save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
+        elif self._context.weights is not None and not is_adapter(self._context.weights):
+            files, revision = str(self._context.weights), None
+        config = self._context.config
+        layers = adapted_layers(self._context.loaded.model) if self._hands_adapters else []
+        arguments = engine_arguments(config, files, revision, dtype=self.dtype, length=self._length, adapted=layers)
+        self._context.notice("Starting vLLM ...")
+        return Engine(arguments)
+
+    def _params(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        room = self._length - len(prompt)
+        try:
+            return SamplingParams(
+                **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=room),
+                detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
+                flat_logprobs=True,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
+            )
+        except Exception as error:  # vLLM's own class, which was a ValueError in older versions
+            raise ConfigError(f"vLLM does not sample like this: {reason(error)}. rollout.backend=hf does.") from None
+
+    async def _generation(self, prompt: Sequence[int], n: int, future: asyncio.Future[Any], version: int) -> Generation:
+        output = await future
+        self.prompt_tokens += len(prompt)
+        self.cached_tokens += output.num_cached_tokens or 0
+        samples = []
+        for sample in sorted(output.outputs, key=lambda sample: int(sample.index)):
+            ids = tuple(sample.token_ids)
+            if tuple(sample.logprobs.token_ids) != ids:
+                raise RuntimeError("vLLM gave log-probs of other tokens than it sampled.")
+            samples.append((ids, tuple(sample.logprobs.logprobs), sample.finish_reason))
+        return Generation(tuple(prompt), completions(self.tokenizer, samples, n, version))
+
+    def _take_over(self, engine: Engine) -> None:
+        """Hand the learner's weights to the engine, drop what it computed with others, and check that it has them."""
+        model = self._context.loaded.model
+        if self._resting:
+            engine.call(lambda llm: llm.wake_up(tags=["weights"]))
+        if self._hands_adapters:
+            self._swap_adapters(engine, model)
+        else:
+            weights = full_weights(model)
+            self._tell(engine, "reload_weights", lambda llm: reload_weights(llm, weights))
+        if self._resting:
+            engine.call(lambda llm: llm.wake_up(tags=["kv_cache"]))
+            self._resting = False
+        if self._config.prefix_caching and not engine.call(lambda llm: llm.reset_prefix_cache()):
+            raise WeightSyncError(
+                "vLLM did not drop its prefix cache, so it would go on with what the old weights computed. Set "
+                "vllm.prefix_caching=false."
+            )
+        self._check(engine, model)
+
+    def _swap_adapters(self, engine: Engine, model: Any) -> None:
+        from vllm.lora.request import LoRARequest
+
+        self._adapters += 1
+        folder = Path(self._folder.name, f"adapters-{self._adapters}")
+        save_adapters(model, folder)
+        old, new = self._lora, LoRARequest(folder.name, self._adapters, str(folder))
+
+        def swap(llm: Any) -> None:
+            if old is not None:
+                llm.llm_engine.remove_lora(old.lora_int_id)
+            if not llm.llm_engine.add_lora(new):
+                raise RuntimeError("the adapters were not taken")
+
+        self._tell(engine, "add_lora", swap)
+        self._lora = new
+        if old is not None:  # a long run would fill the disk
+            shutil.rmtree(old.lora_path)
+
+    def _tell(self, engine: Engine, what: str, function: Callable[[Any], None]) -> None:
+        try:
+            engine.call(function)
+        except Exception as error:
+            raise WeightSyncError(
+                f"vLLM did not take over the learner's weights ({what}): {reason(error)}. Try another vllm.updates, or "
+                "rollout.backend=hf."
+            ) from error
+
+    def _check(self, engine: Engine, model: Any) -> None:
+        sequences = self._probe.sequences
+        ours = learner_logprobs(model, sequences, self._context.autocast)
+        self.last_gap = compare(ours, score(engine, sequences, self._lora))
+        allowed = self._config.max_gap or MAX_GAP[self.dtype]
+        refuse_difference(self.last_gap, allowed, f"vllm.updates={self._config.updates}")

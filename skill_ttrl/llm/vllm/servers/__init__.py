@@ -1,0 +1,1 @@
+"""vLLM servers: dispatch, weight transfer, supervision."""

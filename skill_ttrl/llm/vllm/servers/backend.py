@@ -1,0 +1,218 @@
+"""The `vllm` backend with servers: tokens go out and come back over HTTP, weights pass through a folder that both sides see.
+
+The servers live in processes, and if need be in an environment, of their own (`skillttrl serve`). Every process of a server that
+is asked was given the learner's weights and compared with the learner on a probe; one that was started again is given them again
+before it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.chat import KnowsTokens
+from skill_ttrl.llm.openai.loop import OwnLoop
+from skill_ttrl.llm.vllm.checks import check_learnable
+from skill_ttrl.llm.vllm.probe import Gap, Probe
+from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
+from skill_ttrl.llm.vllm.servers.dispatch import POLL, Dispatch, SharedLook, unanswered
+from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, open_async_client, open_client
+from skill_ttrl.llm.vllm.servers.pool import Fleet
+from skill_ttrl.types import Completion
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+
+
+class VLLMServerBackend(KnowsTokens):
+    """Samples from running vLLM servers.
+
+    With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
+    measure with, refused for a policy that learns.
+
+    Args:
+        context: what it is made from.
+
+    Raises:
+        ConfigError: the config names no server, or asks for what they cannot do.
+        EndpointError: a server does not answer within `vllm.start_timeout`, or is no vLLM server.
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        self._context, self._config = context, context.config.vllm
+        _check(context)
+        self.constrains = True
+        self.policy_version = 0
+        self._client = open_client()
+        self._first = threading.Lock()
+        self._asking = OwnLoop("The sampler of the vLLM servers")
+        try:
+            self._meet([Server(address, self._client) for address in self._config.servers])
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _meet(self, servers: list[Server]) -> None:
+        """Find out what the servers serve."""
+        found = [self._wait_for(server) for server in servers]
+        self.context: int | None = min(length for _, _, length in found)
+        self._check_length(self.context)
+        self.tokenizer, _, self.eos_ids = read_policy(self._context)
+        self._probe = Probe(len(self.tokenizer), self.context - 1)
+        self._fleet = Fleet(self._context, servers, self._probe)
+        self._bring_up, self._still = SharedLook(self._fleet.bring_up), SharedLook(self._fleet.still)
+        policy = self._context.weights or self._context.config.model.path
+        if not self._context.trains and all(_same(root, policy) for _, root, _ in found):
+            self._fleet.keep_original()
+
+    @property
+    def last_gap(self) -> Gap | None:
+        """Between servers and learner after the last update, the largest of all servers."""
+        return self._fleet.last_gap
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`.
+
+        Requests of a server that dies are sent to another one, or wait for it to come back, up to `vllm.start_timeout`.
+
+        Raises:
+            ModelError: a prompt is empty or too long.
+            EndpointError: no server came back, or one refuses a request.
+            WeightSyncError: a server that came back does not take the weights.
+        """
+        if self._fleet.present is None or self._first.locked():
+            await asyncio.to_thread(self.ready)
+        prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
+        bodies = [
+            self._body(prompt, request, sampling, request_seed(seed, number))
+            for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
+        ]
+        dispatch = Dispatch(
+            self._fleet.servers,
+            bodies,
+            bring_up=self._bring_up,
+            still=self._still,
+            room=2 * self._config.max_num_seqs,  # as many again as are decoded: a server is never without work
+            patience=self._config.start_timeout,
+            notice=self._context.notice,
+            stopping=self._context.stopping,
+        )
+        version = self.policy_version
+        answers = await self._asking.run(_answers(dispatch))
+        found = [
+            Generation(tuple(prompt), self._completions(answer, request.n, int(body["n"]), version))
+            for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
+        ]
+        self._probe.take(found)
+        return found
+
+    def sync(self, policy_version: int) -> None:
+        """Hand the learner's weights to every server and compare; see `Backend.sync`.
+
+        A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
+        trains and the servers have the policy's weights.
+        """
+        if self._context.trains or self._fleet.present is None:
+            self._fleet.hand_over(policy_version)
+        self.policy_version = policy_version
+
+    def ready(self) -> None:
+        """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
+
+        Raises as `sync`.
+        """
+        with self._first:
+            if self._fleet.present is None:
+                self.sync(self.policy_version)
+
+    def rest(self) -> None:
+        """Let the servers sleep where `vllm.sleep` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
+        self._fleet.rest()
+
+    def close(self) -> None:
+        """Remove what was put into the folder; the servers go on."""
+        self._asking.close()
+        self._fleet.close()
+        self._client.close()
+
+    def _wait_for(self, server: Server) -> tuple[str, str, int]:
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                server.get("/health")
+                found = server.served()
+                server.model = found[0]
+                return found
+            except ServerLost as lost:
+                if time.monotonic() - began > self._config.start_timeout:
+                    raise unanswered(server.address, self._config.start_timeout, str(lost)) from None
+                if not told:
+                    self._context.notice(
+                        f"Waiting for {server.address}, up to {self._config.start_timeout:.0f} s (vllm.start_timeout)."
+                    )
+                    told = True
+                time.sleep(POLL)
+
+    def _check_length(self, length: int) -> None:
+        asked = self._config.max_model_len
+        if asked is not None and asked > length:
+            raise ConfigError(
+                f"vllm.max_model_len is {asked}, but a server takes {length} tokens. Start it with --max-model-len {asked}, or "
+                "lower the setting."
+            )
+
+    def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
+        assert self.context is not None
+        check_prompt(prompt, self.context, "the server's {} (--max-model-len)")
+        body = {
+            "prompt": list(prompt),
+            "return_token_ids": True,
+            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.context - len(prompt)),
+        }
+        return body | ({"structured_outputs": {"choice": list(request.choices)}} if request.choices else {})
+
+    def _completions(self, answer: dict[str, Any], n: int, asked: int, version: int) -> tuple[Completion, ...]:
+        try:
+            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+            ids = [tuple(int(token) for token in choice["token_ids"]) for choice in choices]
+            logprobs = [tuple(float(value) for value in choice["logprobs"]["token_logprobs"]) for choice in choices]
+            samples = list(zip(ids, logprobs, [choice["finish_reason"] for choice in choices], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _malformed(f"it lacks token ids or log-probs ({error!r})") from None
+        if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
+            raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
+        return completions(self.tokenizer, samples, n, version)
+
+
+async def _answers(dispatch: Dispatch) -> list[dict[str, Any]]:
+    # A client of its own for each batch: one that is kept looks through all of its open connections at every request.
+    async with open_async_client() as client:
+        return await dispatch.run(client)
+
+
+def _malformed(what: str) -> EndpointError:
+    return EndpointError(
+        f"A vLLM server's answer cannot be used: {what}. Start servers with `skillttrl serve`.", kind="malformed"
+    )
+
+
+def _check(context: BackendContext) -> None:
+    """Raise `ConfigError` for what servers cannot do."""
+    config = context.config
+    if not config.vllm.servers:
+        raise ConfigError(
+            "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
+            "vllm.servers=[http://127.0.0.1:8000]."
+        )
+    check_learnable(context)
+
+
+def _same(root: str, policy: Path | str) -> bool:
+    """Whether a server serves the very files of the policy."""
+    return root == str(policy) or Path(root).resolve() == Path(policy).resolve()

@@ -1,0 +1,191 @@
+"""What is said to one vLLM server over HTTP, and how its answers are told from those of its successor.
+
+A server that dies is started again with its original weights (`skillttrl serve`). Each answer therefore names the process it
+comes from (`vllm/plugin/skillttrl_guard.py`); a server that was not started by `skillttrl serve` names none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import httpx
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, key_headers
+
+PROCESS_HEADER = "x-skillttrl-process"
+LOOK_EVERY, LOOK_TIMEOUT = 20.0, 20.0
+"""Seconds after which a server that has not answered yet is looked after, and in which it must say that it is well."""
+CONTROL_TIMEOUT = 600.0
+"""Seconds for anything but an answer: loading weights, waiting for running requests."""
+
+
+class ServerLost(Exception):
+    """A server does not answer, or answers as another process than the one that was asked."""
+
+
+@dataclass
+class Server:
+    """One server, as far as it is known."""
+
+    address: str
+    client: httpx.Client = field(repr=False)
+    model: str = "policy"
+    """Name of what is sampled from: the model, or the newest adapter."""
+    process: str | None = None
+    """Of the process that has the present weights."""
+    holds: bool = False
+    """Whether a process with the present weights was seen there."""
+    load: int = 0
+    """Sequences that it has been asked for and has not given, whoever asked."""
+    said: set[str] = field(default_factory=set, repr=False)
+    """What the user was told of its absence; empty while it is there."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held while weights are brought there."""
+
+    def get(self, path: str, timeout: float = LOOK_TIMEOUT) -> dict[str, Any]:
+        """What the server says at `path`; see `post`."""
+        return self._said(self._sent("GET", path, timeout=timeout), path)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the server answers.
+
+        Raises:
+            ServerLost: it does not answer, or says that its engine is dead.
+            EndpointError: it refuses.
+        """
+        return self._said(self._sent("POST", path, json=body, timeout=CONTROL_TIMEOUT), path)
+
+    def is_well(self) -> bool:
+        """Whether it says so."""
+        try:
+            self.get("/health")
+        except (ServerLost, EndpointError):
+            return False
+        return True
+
+    def weight_version(self) -> tuple[str, str | None]:
+        """(version of the weights, process that says so)."""
+        response = self._sent("GET", "/weight_info", timeout=LOOK_TIMEOUT)
+        version = self._said(response, "/weight_info").get("weight_version")
+        return str(version), response.headers.get(PROCESS_HEADER)
+
+    def served(self) -> tuple[str, str, int]:
+        """(name, path, longest sequence in tokens) of the model it serves."""
+        models = self.get("/v1/models").get("data") or [{}]
+        base = next((each for each in models if each.get("parent") is None), models[0])
+        try:
+            return str(base["id"]), str(base.get("root") or base["id"]), int(base["max_model_len"])
+        except (KeyError, TypeError, ValueError):
+            raise EndpointError(
+                f"{self.address}/v1/models does not say which model it serves and how long a sequence may be: this is no "
+                "vLLM server. Start one: skillttrl serve MODEL.",
+                kind="malformed",
+            ) from None
+
+    def _sent(self, method: str, path: str, **how: Any) -> httpx.Response:
+        try:
+            return self.client.request(method, self.address + path, headers=key_headers(self.address), **how)
+        except httpx.TransportError as error:
+            raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
+
+    def _said(self, response: httpx.Response, path: str) -> dict[str, Any]:
+        refuse_error(response, self.address, path)
+        try:
+            found = response.json()
+        except ValueError:
+            return {}  # some answers are a plain sentence
+        return found if isinstance(found, dict) else {}
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)  # reading the certificates takes longer than many a request
+
+
+def open_client() -> httpx.Client:
+    """For what is said one after the other. Servers are asked directly, whatever proxy the environment names."""
+    return httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
+
+
+def open_async_client() -> httpx.AsyncClient:
+    """For many requests at once; how long an answer may take is decided by `ask`."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)
+    return httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
+
+
+def refuse_error(response: httpx.Response, address: str, path: str) -> None:
+    """Raise for an answer that is no success.
+
+    Raises:
+        ServerLost: a 5xx: the engine failed; the server ends or was about to.
+        EndpointError: the request or its key is refused.
+    """
+    if response.is_success:
+        return
+    said = " ".join(response.text.split())[:400]
+    if response.status_code >= 500 or response.status_code == 429:
+        raise ServerLost(f"{address}{path} answers {response.status_code}: {said}")
+    if response.status_code == 401:
+        raise EndpointError(
+            f"{address} wants a key, and refuses the one it was given. Set the environment variable {KEY_VARIABLE} to the "
+            "same text for the server and for this command.",
+            kind="refused",
+        )
+    raise EndpointError(f"{address}{path} refuses ({response.status_code}): {said}", kind="refused")
+
+
+async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a request for completions, by the process that has the present weights.
+
+    However long it takes: a server that is alive says so when it is looked after.
+
+    Raises:
+        ServerLost: the server has died, hangs, or is another process by now.
+        EndpointError: it refuses the request.
+    """
+    path = "/v1/completions"
+    asked = asyncio.ensure_future(client.post(server.address + path, json=body, headers=key_headers(server.address)))
+    try:
+        while not (await asyncio.wait({asked}, timeout=LOOK_EVERY))[0]:
+            (await client.get(server.address + "/health", timeout=LOOK_TIMEOUT)).raise_for_status()
+        response = asked.result()
+    except (httpx.TransportError, httpx.HTTPStatusError) as error:
+        raise ServerLost(f"{server.address} does not answer ({type(error).__name__})") from error
+    finally:
+        asked.cancel()
+    if response.headers.get(PROCESS_HEADER) != server.process:
+        raise ServerLost(f"{server.address} has been started again since it was given the weights")
+    refuse_error(response, server.address, path)
+    try:
+        found = response.json()
+    except ValueError as error:
+        raise ServerLost(f"{server.address} broke off its answer") from error
+    if not isinstance(found, dict):
+        raise EndpointError(f"{server.address}{path} answers with something that is no JSON object.", kind="malformed")
+    return found
+
+
+def prompt_logprobs(server: Server, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    """The server's log-probs (nats, temperature 1) of each token but the first, sequence by sequence."""
+    found = []
+    for ids in sequences:
+        body = {"model": server.model, "prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        answer = server.post("/v1/completions", body)
+        try:
+            places = answer["choices"][0]["prompt_logprobs"]
+            found.append([float(places[at][str(ids[at])]["logprob"]) for at in range(1, len(ids))])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise EndpointError(
+                f"{server.address} does not give the log-probs of a prompt, so its weights cannot be checked. Start it with "
+                "skillttrl serve.",
+                kind="malformed",
+            ) from None
+    return found

@@ -1,0 +1,209 @@
+"""Servers that follow the learner: which of them has the present weights, and how the others get them.
+
+A server that was started again has the weights of its start. Whether it was is told by the process that answers, so weights
+are known to be there only for a process that was given them and compared with the learner afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
+from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
+from skill_ttrl.llm.vllm.servers.transfer import (
+    adapter_folder,
+    awake,
+    remove_adapters,
+    remove_leftovers,
+    send_adapters,
+    send_weights,
+    sleep,
+    transfer_folder,
+    weights_file,
+)
+from skill_ttrl.llm.vllm.updates import adapted_layers
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+
+ORIGINAL = "default"
+"""How vLLM calls the weights that it started with."""
+
+
+class Fleet:
+    """All servers of a backend.
+
+    Args:
+        context: what the backend is made from.
+        servers: that answer.
+        probe: what they and the learner are compared on.
+    """
+
+    def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
+        self._context, self._config = context, context.config.vllm
+        self.servers = list(servers)
+        self.last_gap: Gap | None = None
+        """Between servers and learner after the last update, the largest of all servers."""
+        self.present: str | None = None
+        """Version of the weights that the servers are to have; None: the learner's, not handed over yet."""
+        self._probe = probe
+        self._nonce = secrets.token_hex(4)
+        self._folder: Path | None = None
+        self._adapters: Path | None = None
+
+    def keep_original(self) -> bool:
+        """Take the weights that the servers started with for the policy's; False where one has others already."""
+        with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
+            if all(server.weight_version()[0] == ORIGINAL for server in self.servers):
+                self.present = ORIGINAL
+        return self.present == ORIGINAL
+
+    def hand_over(self, policy_version: int) -> None:
+        """Give every server that answers the learner's weights, at least one of them within `vllm.start_timeout`.
+
+        Raises:
+            ConfigError: adapters are to be handed over, and there are none, or on the output layer.
+            WeightSyncError: a server does not take them, or differs from the learner afterwards.
+            EndpointError: none answers.
+        """
+        model = self._context.loaded.model
+        if self._folder is None:
+            self._folder = transfer_folder(self._config.transfer_folder)
+            remove_leftovers(self._folder)
+        self.present, older = f"{self._nonce}:{policy_version}", self._adapters
+        for server in self.servers:
+            server.holds = False
+        if self._hands_adapters:
+            adapted_layers(model)  # refuses those that no engine can follow
+            self._adapters = adapter_folder(self._folder, self._name(), model)
+            self._update_all(self._adapters)
+            remove_adapters(older)
+        else:
+            with weights_file(self._folder, self._name(), model) as path:
+                self._update_all(path)
+
+    def bring_up(self, server: Server) -> None:
+        """Make sure that a server has the present weights: one that was started again has those of its start.
+
+        Raises:
+            ServerLost: it does not answer.
+            WeightSyncError: as for `hand_over`.
+            EndpointError: somebody else has given it weights.
+        """
+        with server.lock:
+            version, process = server.weight_version()
+            if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
+                server.process = process
+            else:
+                self._bring_back(server, version)
+            server.said.clear()
+
+    def _bring_back(self, server: Server, version: str) -> None:
+        """Bring the present weights to a server that has others."""
+        if self.present == ORIGINAL or self._folder is None:
+            raise EndpointError(
+                f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
+                "servers for each.",
+                kind="refused",
+            )
+        self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
+        model = self._context.loaded.model
+        sequences = self._probe.sequences
+        ours = learner_logprobs(model, sequences, self._context.autocast)
+        if self._adapters is not None:
+            self._update(server, self._adapters, sequences, ours)
+            return
+        with weights_file(self._folder, self._name(), model) as path:
+            self._update(server, path, sequences, ours)
+
+    def still(self, server: Server) -> bool:
+        """Whether what a server has answered since `bring_up` is of the present weights: nobody gave it others meanwhile.
+
+        Answers are taken only from the process that had the weights, so those of one that has died since are right.
+        """
+        try:
+            version, process = server.weight_version()
+        except ServerLost:
+            return True
+        return process != server.process or version == self.present
+
+    def rest(self) -> None:
+        """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
+        if self._config.sleep and self._folder is not None:
+            for server in self.servers:
+                with contextlib.suppress(ServerLost):  # its memory is free
+                    sleep(server, 1 if self._hands_adapters else 2)
+
+    def close(self) -> None:
+        """Remove what was put into the folder; the servers go on."""
+        remove_adapters(self._adapters)
+        self._adapters = None
+
+    @property
+    def _hands_adapters(self) -> bool:
+        return self._config.updates == "lora" and self._context.config.model.lora is not None
+
+    def _name(self) -> str:
+        return f"{self._nonce}-{secrets.token_hex(4)}"
+
+    def _update_all(self, path: Path) -> None:
+        """Bring what is at `path` to all servers at once."""
+        sequences = self._probe.sequences
+        ours = learner_logprobs(self._context.loaded.model, sequences, self._context.autocast)
+
+        def update(server: Server) -> Gap | ServerLost:
+            try:
+                with server.lock:
+                    return self._update(server, path, sequences, ours)
+            except ServerLost as lost:
+                return lost
+
+        began, told = time.monotonic(), False
+        while True:
+            with ThreadPoolExecutor(len(self.servers)) as pool:
+                found = list(pool.map(update, self.servers))
+            gaps = [each for each in found if isinstance(each, Gap)]
+            lost = [str(each) for each in found if isinstance(each, ServerLost)]
+            if lost and not told:
+                self._context.notice(f"{'; '.join(lost)}: to be given the weights later.")
+                told = True
+            if gaps:
+                self.last_gap = max(gaps, key=lambda gap: gap.mean)
+                return
+            waited = time.monotonic() - began
+            if waited > self._config.start_timeout or self._context.stopping():
+                raise unanswered(self.servers[0].address, waited, lost[0])
+            time.sleep(POLL)
+
+    def _update(
+        self, server: Server, path: Path, sequences: Sequence[Sequence[int]], ours: Sequence[Sequence[float]]
+    ) -> Gap:
+        """Bring what is at `path` to one server, and compare."""
+        assert self.present is not None
+        with awake(server, sleeps=self._config.sleep):
+            if self._hands_adapters:
+                send_adapters(server, path, self.present)
+            else:
+                send_weights(server, path, self.present)
+        gap = compare(ours, prompt_logprobs(server, sequences))
+        allowed = self._config.max_gap or MAX_GAP[self._dtype]
+        refuse_difference(gap, allowed, f"vllm.updates={self._config.updates} at {server.address}")
+        version, server.process = server.weight_version()
+        if version != self.present:
+            raise ServerLost(f"{server.address} has weights of version {version} right after their update")
+        server.holds = True
+        return gap
+
+    @property
+    def _dtype(self) -> str:
+        asked = self._config.dtype
+        kind = self._context.autocast or self._context.loaded.model.dtype
+        return str(kind).removeprefix("torch.") if asked == "auto" else asked

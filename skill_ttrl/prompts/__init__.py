@@ -1,0 +1,1 @@
+"""Prompt templates: Markdown files, and how they are found and filled."""

@@ -1,0 +1,210 @@
+"""Texts that prompts are made of: Markdown files, each replaceable by one of the same name in a folder of the user's.
+
+A set is a folder of `skill_ttrl/prompts` (`tiny`, short texts for the built-in policy) or one of the user's; what it does
+not have is taken from the default files. In a template `$name` marks a place and `$$` a dollar sign. A line whose only
+places are all empty is left out, and so is a paragraph, with its heading and the blank line behind it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+
+from skill_ttrl.errors import ConfigError, did_you_mean
+
+PLACES: Mapping[str, frozenset[str]] = {
+    "skill": frozenset({"id", "title", "text", "when_to_apply", "tier"}),
+    "skills": frozenset({"skills", "question"}),
+    "skills_cold": frozenset({"question"}),
+    "retrieved": frozenset({"skills"}),
+    "nothing_found": frozenset(),
+    "agent_task": frozenset({"task", "state", "actions"}),
+    "history": frozenset({"turns", "steps", "shown"}),
+    "thought": frozenset(),
+    "thought_request": frozenset({"shown", "done"}),
+    "numbered": frozenset({"number", "action"}),
+    "turn": frozenset({"number", "observation", "action", "note"}),
+    "refused": frozenset(),
+    "experience": frozenset({"general", "task", "mistakes"}),
+    "experience_skill": frozenset({"id", "title", "text", "when_to_apply"}),
+    "experience_mistake": frozenset({"id", "title", "text", "when_to_apply"}),
+    "skill_ops": frozenset(),
+    "merge": frozenset({"most", "title_chars", "text_chars"}),
+    "merge_request": frozenset({"skills", "proposals"}),
+    "extract": frozenset({"title_chars", "text_chars"}),
+    "extract_request": frozenset({"problem", "winners", "losers"}),
+    "distill_general": frozenset({"most", "title_chars", "text_chars"}),
+    "distill_task": frozenset({"most", "task_type", "title_chars", "text_chars"}),
+    "distill_mistake": frozenset({"most", "title_chars", "text_chars"}),
+    "distill_request": frozenset({"episodes"}),
+    "evolve": frozenset({"most", "title_chars", "text_chars"}),
+    "evolve_request": frozenset({"skills", "episodes"}),
+}
+"""The templates that are used by name, and the places each may have; any other is one for questions."""
+REQUIRED: Mapping[str, frozenset[str]] = {
+    "skill": frozenset({"text"}),
+    "skills": frozenset({"skills", "question"}),
+    "skills_cold": frozenset({"question"}),
+    "retrieved": frozenset({"skills"}),
+    "agent_task": frozenset({"task"}),
+    "history": frozenset({"turns"}),
+    "thought": frozenset(),
+    "thought_request": frozenset({"shown", "done"}),
+    "numbered": frozenset({"number", "action"}),
+    "turn": frozenset({"action"}),
+    "refused": frozenset(),
+    "experience": frozenset({"general", "task", "mistakes"}),
+    "experience_skill": frozenset({"text"}),
+    "experience_mistake": frozenset({"text"}),
+    "skill_ops": frozenset(),
+    "merge": frozenset(),
+    "merge_request": frozenset({"skills", "proposals"}),
+    "extract": frozenset(),
+    "extract_request": frozenset({"problem", "winners"}),
+    "distill_general": frozenset(),
+    "distill_task": frozenset({"task_type"}),
+    "distill_mistake": frozenset(),
+    "distill_request": frozenset({"episodes"}),
+    "evolve": frozenset(),
+    "evolve_request": frozenset({"skills", "episodes"}),
+}
+QUESTION = frozenset({"question"})
+TURNS = ("alfworld", "episode", "webshop")
+"""Shipped templates of a prompt that is made anew at each turn of an episode (`agent.memory: window`)."""
+PLACES_OF_A_TURN = frozenset({"task", "experience", "history", "observation", "actions", "step", "skill_ops"})
+"""Places of such a template."""
+REQUIRED_IN_A_TURN = frozenset({"observation"})
+
+
+class Templates:
+    """Templates by name.
+
+    Args:
+        prompts: name of a shipped set, or a folder of the user's; None: the default files.
+
+    Raises:
+        ConfigError: no such set or folder.
+    """
+
+    def __init__(self, prompts: str | None = None) -> None:
+        shipped = importlib.resources.files("skill_ttrl").joinpath("prompts")
+        self._folders: list[Traversable] = [shipped]
+        if prompts is not None:
+            own = Path(prompts) if "/" in prompts or Path(prompts).is_dir() else shipped.joinpath(prompts)
+            if not own.is_dir():
+                sets = [entry.name for entry in shipped.iterdir() if entry.is_dir() and entry.name != "__pycache__"]
+                raise ConfigError(
+                    f"Unknown prompt set {prompts!r}.{did_you_mean(prompts, sets)} A folder is given by its path."
+                )
+            self._folders.insert(0, own)
+        self._read: dict[str, Template] = {}
+        self._taken_apart: dict[str, list[_Paragraph]] = {}
+
+    def names(self) -> list[str]:
+        """Names of all templates that can be used."""
+        found = {entry.name for folder in self._folders for entry in folder.iterdir()}
+        return sorted(name.removesuffix(".md") for name in found if name.endswith(".md"))
+
+    def render(self, name: str, **values: str) -> str:
+        """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
+        if name not in self._taken_apart:  # prompts are made of hundreds of these
+            self._taken_apart[name] = _paragraphs(self.get(name))
+        kept = [part for part in self._taken_apart[name] if not part.is_empty(values)]
+        return "\n\n".join(part.filled(values) for part in kept)
+
+    def get(self, name: str, *, of_a_turn: bool = False) -> Template:
+        """A template by name or by the path of a Markdown file; without its final newline.
+
+        Args:
+            name: its name or path.
+            of_a_turn: it is one of `agent.memory: window`, with places of its own.
+
+        Raises:
+            ConfigError: there is none, it cannot be read, or its places are not those it must have.
+        """
+        if name not in self._read:
+            self._read[name] = self._load(name, of_a_turn)
+        return self._read[name]
+
+    def _load(self, name: str, of_a_turn: bool) -> Template:
+        if "/" in name or name.endswith(".md"):
+            source: Traversable = Path(name)
+        else:
+            found = [folder.joinpath(f"{name}.md") for folder in self._folders]
+            existing = [path for path in found if path.is_file()]
+            if not existing:
+                known = [each for each in self.names() if each not in PLACES and (each in TURNS) <= of_a_turn]
+                raise ConfigError(
+                    f"Unknown prompt template {name!r}.{did_you_mean(name, known)} A file is given by its path."
+                )
+            source = existing[0]
+        try:
+            text = source.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
+        template = Template(text)
+        places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
+        allowed = PLACES.get(name, QUESTION)
+        required = REQUIRED.get(name, frozenset() if name in PLACES else QUESTION)
+        if of_a_turn:
+            allowed, required = PLACES_OF_A_TURN, REQUIRED_IN_A_TURN
+        if not required <= places <= allowed:
+            raise ConfigError(
+                f"Prompt template {name!r} ({source}) must hold {_listed(required)} and may hold {_listed(allowed)}; "
+                f"found {_listed(places)}. $$ writes a dollar sign."
+            )
+        return template
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a template: texts, and between each two of them a place."""
+
+    texts: tuple[str, ...]
+    places: tuple[str, ...]
+
+    def is_empty(self, values: Mapping[str, str]) -> bool:
+        return bool(self.places) and all(values.get(place) == "" for place in self.places)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        pairs = zip(self.texts[1:], self.places, strict=True)
+        return "".join([self.texts[0], *(part for text, place in pairs for part in (values[place], text))])
+
+
+@dataclass(frozen=True, slots=True)
+class _Paragraph:
+    lines: tuple[_Line, ...]
+    places: frozenset[str]
+
+    def is_empty(self, values: Mapping[str, str]) -> bool:
+        return bool(self.places) and all(values.get(place) == "" for place in self.places)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        return "\n".join(line.filled(values) for line in self.lines if not line.is_empty(values))
+
+
+def _paragraphs(template: Template) -> list[_Paragraph]:
+    parts = [tuple(map(_line, part.split("\n"))) for part in template.template.split("\n\n")]
+    return [_Paragraph(lines, frozenset(place for line in lines for place in line.places)) for lines in parts]
+
+
+def _line(line: str) -> _Line:
+    texts, places, end = [""], [], 0
+    for found in Template.pattern.finditer(line):
+        texts[-1] += line[end : found.start()]
+        end = found.end()
+        if place := found["named"] or found["braced"]:
+            places.append(place)
+            texts.append("")
+        else:
+            texts[-1] += "$"
+    texts[-1] += line[end:]
+    return _Line(tuple(texts), tuple(places))
+
+
+def _listed(names: frozenset[str] | set[str]) -> str:
+    return ", ".join(f"${name}" for name in sorted(names)) or "no place"

@@ -1,0 +1,256 @@
+"""One policy update: a batch of rollouts in, better weights and figures out.
+
+Each epoch goes through the batch in mini-batches of whole prompts, one optimiser step each; a mini-batch is computed in
+micro-batches whose gradients add up to that of the whole. The learner knows tokens, log-probs and advantages, and nothing
+of where they came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from jaxtyping import Int
+from torch import Tensor
+
+from skill_ttrl.config.schema import RLConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.rl.correction import Correction, corrected
+from skill_ttrl.rl.kl import compute_kl_penalty
+from skill_ttrl.rl.losses import LOSSES, ZERO_WITHOUT_ADVANTAGE, Denominators, compute_entropy_bonus
+from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.types import derive_seed
+
+
+class Learner:
+    """Policy-gradient learner.
+
+    Args:
+        policy: What learns.
+        config: How.
+        accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
+        total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
+        max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
+        correction: What is done about a sampler that is not this policy (see `correction`); None: its log-probs are taken as
+            this policy's.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: RLConfig,
+        accelerator: Accelerator,
+        *,
+        total_steps: int,
+        max_response_tokens: int | None = None,
+        correction: Correction | None = None,
+    ) -> None:
+        self.policy = policy
+        self._correction = correction
+        self.config = config
+        self._accelerator = accelerator
+        self._loss = LOSSES.get(config.loss)
+        self._horizon = max_response_tokens
+        # Tokens without an advantage need no forward pass where nothing else pulls on them.
+        self._skip_dead = config.loss in ZERO_WITHOUT_ADVANTAGE and config.kl_coef == 0 and config.entropy_coef == 0
+        self._optimizer = build_optimizer(
+            policy.model,
+            "adamw",
+            learning_rate=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            scaler=accelerator.scaler,
+        )
+        per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_prompts or config.prompts_per_step))
+        self._updates_per_step = per_epoch * config.epochs
+        self._total_updates = total_steps * self._updates_per_step
+        self._warmup = (
+            round(config.warmup_ratio * self._total_updates) if config.warmup_steps is None else config.warmup_steps
+        )
+        if config.kl_coef > 0:
+            policy.keep_reference()
+
+    def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
+        """Learn from one batch.
+
+        Args:
+            batch: Rollouts of this step.
+            step: Number of the step, 0 for the first. With `seed` it decides the order of the mini-batches, and it
+                places the step on the learning-rate schedule.
+            seed: The run's seed.
+            temperature: At which the tokens were sampled.
+
+        Returns:
+            `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
+            skipped_updates`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
+            estimate for the policy that sampled. `updates` are optimiser steps taken; `skipped_updates` those refused
+            because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
+            and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
+            mini-batch that has no others takes no optimiser step. With a correction also what `corrected` measures.
+        """
+        figures = _Figures()
+        batch, gap = self._corrected(batch, temperature)
+        with self.policy.training(derive_seed(seed, "dropout", step)):
+            position = step * self._updates_per_step
+            for epoch in range(self.config.epochs):
+                for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
+                    self._update_mini_batch(batch, indices, position, temperature, figures)
+                    position += 1
+        refresh = self.config.reference_refresh_steps
+        if self.config.kl_coef > 0 and refresh is not None and (step + 1) % refresh == 0:
+            self.policy.refresh_reference()
+        tokens = int(batch.trained_F.sum())
+        entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
+        return figures.summary() | gap | {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch))}
+
+    def _corrected(self, batch: RolloutBatch, temperature: float) -> tuple[RolloutBatch, dict[str, float]]:
+        """The batch as this policy sees it, and how far the sampler is from it."""
+        if self._correction is None:
+            return batch, {}
+
+        @torch.no_grad()
+        def score(micro_batch: MicroBatch) -> Tensor:
+            with self._accelerator.autocast():
+                return self.policy.token_logprobs(micro_batch.to(self.policy.device), temperature=temperature)[0].cpu()
+
+        self.policy.model.eval()
+        rows, cap = self.config.micro_batch_size, self.config.sampler_correction_cap
+        return corrected(batch, score, self._correction, cap, rows=rows, pad_id=self.policy.pad_id)
+
+    def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
+        """Item indices of each mini-batch: whole prompts in a seeded order."""
+        if len(batch) == 0:
+            return
+        prompts = torch.unique(batch.prompt_index_N)
+        order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(seed))
+        for chosen in torch.split(prompts[order], self.config.mini_batch_prompts or len(prompts)):
+            yield torch.isin(batch.prompt_index_N, chosen).nonzero().squeeze(1)
+
+    def _update_mini_batch(
+        self, batch: RolloutBatch, indices: Int[Tensor, " M"], position: int, temperature: float, figures: _Figures
+    ) -> None:
+        config = self.config
+        denominators = Denominators(
+            tokens=float(batch.trained_tokens_N[indices].sum()),
+            sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
+            horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
+        )
+        alive = indices[batch.advantages_N[indices] != 0] if self._skip_dead else indices
+        fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
+        self._optimizer.set_lr(fraction)
+        figures.rate = fraction * config.learning_rate
+        if len(alive) == 0:
+            return
+        losses = []
+        for micro_batch in batch.micro_batches(alive, config.micro_batch_size, self.policy.pad_id):
+            loss, means = self._micro_batch_loss(micro_batch.to(self.policy.device), denominators, temperature)
+            self._optimizer.backward(loss)
+            losses.append(loss.detach())
+            figures.add(means, micro_batch.trained_tokens)
+        norm, applied = self._optimizer.step(torch.stack(losses).sum(), config.grad_clip)
+        figures.count(norm, applied)
+
+    def _micro_batch_loss(
+        self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        config, mask = self.config, micro_batch.response_mask_N_R
+        # Two contexts, for autocast keeps its low-precision copies of the weights until it is left: the policy must not
+        # be computed with those of the reference, nor with copies made without gradient.
+        reference = None
+        if config.kl_coef > 0:
+            with self._accelerator.autocast():
+                reference = self.policy.reference_logprobs(micro_batch, temperature=temperature)
+        with self._accelerator.autocast():
+            log_probs, entropy = self.policy.token_logprobs(
+                micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
+            )
+        loss, info = self._loss(
+            log_probs,
+            micro_batch.old_log_probs_N_R,
+            micro_batch.advantages_N[:, None] * micro_batch.weights_N_R,
+            mask,
+            clip_ratio=config.clip_ratio,
+            clip_ratio_high=config.clip_ratio_high,
+            dual_clip=config.dual_clip,
+            loss_agg_mode=config.loss_aggregation,
+            denominators=denominators,
+        )
+        means = info | {"policy_loss": loss.detach()}
+        if reference is not None:
+            kl_loss, means["kl"] = compute_kl_penalty(
+                log_probs, reference, mask, config.kl_coef, config.kl_estimator, config.loss_aggregation, denominators
+            )
+            loss = loss + kl_loss
+        if entropy is not None:
+            loss = loss + compute_entropy_bonus(
+                entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
+            )
+        return loss, means
+
+    def state_dict(self) -> dict[str, Any]:
+        """What exact resume needs beside the model's weights and the step number.
+
+        The reference's weights are part of it where they cannot be had from the model: always without adapters, since
+        the model's own files hold the trained weights; with adapters only after a refresh.
+        """
+        return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave; the model's weights are loaded apart.
+
+        Raises:
+            CheckpointError: the state has no reference, and this configuration needs one.
+        """
+        if self.config.kl_coef > 0 and state["reference"] is None and not self.policy.has_adapters:
+            raise CheckpointError(
+                f"rl.kl_coef is {self.config.kl_coef}, but the checkpoint holds no reference model: it was written with "
+                "rl.kl_coef=0. Resume with that, or start a new run."
+            )
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.policy.load_reference_state(state["reference"])
+
+
+class _Figures:
+    """Gathers the figures of one update without waiting for the device until the end."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._means: dict[str, list[Tensor]] = defaultdict(list)
+        self._weights: list[int] = []
+        self._norms: list[float] = []
+        self._skipped = 0
+
+    def add(self, means: dict[str, Tensor], tokens: int) -> None:
+        for name, value in means.items():
+            self._means[name].append(value.detach())
+        self._weights.append(tokens)
+
+    def count(self, norm: float, applied: bool) -> None:
+        self._norms.append(norm)
+        self._skipped += not applied
+
+    def summary(self) -> dict[str, float]:
+        updates = len(self._norms)
+        result = dict.fromkeys(("policy_loss", "kl", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
+        weights = torch.tensor(self._weights, dtype=torch.float64)
+        for name, values in self._means.items():
+            column = torch.stack(values).double().cpu()
+            if name == "policy_loss":  # parts of the optimiser steps' losses: they add up
+                result[name] = float(column.sum()) / updates
+            elif name == "ratio_max":
+                result[name] = float(column.max())
+            else:
+                result[name] = float((column * weights).sum() / weights.sum())
+        finite = [norm for norm in self._norms if math.isfinite(norm)]
+        return result | {
+            "grad_norm": sum(finite) / max(1, len(finite)),
+            "learning_rate": self.rate,
+            "updates": float(updates - self._skipped),
+            "skipped_updates": float(self._skipped),
+        }

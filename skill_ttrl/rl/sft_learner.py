@@ -1,0 +1,99 @@
+"""Supervised cold start: imitate demonstrations, loss on the responses only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from skill_ttrl.config.schema import SFTConfig
+from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
+from skill_ttrl.rl.losses import Denominators, aggregate
+from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.types import derive_seed
+
+
+class SFTLearner:
+    """Maximum likelihood of response tokens.
+
+    Args:
+        policy: What learns.
+        config: How; `config.steps` is the length of the learning-rate schedule.
+        accelerator: Precision (autocast, fp16's scaler).
+    """
+
+    def __init__(self, policy: Policy, config: SFTConfig, accelerator: Accelerator) -> None:
+        self.policy = policy
+        self.config = config
+        self._accelerator = accelerator
+        self._optimizer = build_optimizer(
+            policy.model,
+            config.optimizer,
+            learning_rate=config.learning_rate,
+            muon_learning_rate=config.muon_learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            scaler=accelerator.scaler,
+        )
+
+    def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
+        """One optimiser step on a batch of (prompt_ids, response_ids).
+
+        Args:
+            demonstrations: The batch; the loss is the mean over all its response tokens.
+            step: Number of the step, 0 for the first; places it on the learning-rate schedule.
+            seed: The run's seed; only dropout draws from it.
+
+        Returns:
+            `loss` (nats a token), `grad_norm`, `learning_rate` (AdamW's), `tokens`, and `skipped_updates`: 1 where the
+            step was refused because loss or gradient was not finite.
+        """
+        config = self.config
+        batch = pack_demonstrations(demonstrations)
+        tokens = int(batch.trained_F.sum())
+        denominators = Denominators(tokens, len(batch), float(batch.response_lengths_N.max()))
+        fraction = rate_fraction(step, config)
+        self._optimizer.set_lr(fraction)
+        losses = []
+        with self.policy.training(derive_seed(seed, "dropout", "sft", step)):
+            for micro_batch in batch.micro_batches(
+                torch.arange(len(batch)), config.micro_batch_size, self.policy.pad_id
+            ):
+                on_device = micro_batch.to(self.policy.device)
+                with self._accelerator.autocast():
+                    log_probs, _ = self.policy.token_logprobs(on_device)
+                loss = aggregate(-log_probs, on_device.response_mask_N_R, "token-mean", denominators)
+                self._optimizer.backward(loss)
+                losses.append(loss.detach())
+            total = torch.stack(losses).sum()
+            norm, applied = self._optimizer.step(total, config.grad_clip)
+        return {
+            "loss": float(total),
+            "grad_norm": norm,
+            "learning_rate": fraction * config.learning_rate,
+            "tokens": float(tokens),
+            "skipped_updates": float(not applied),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What exact resume needs beside the model's weights and the step number."""
+        return {"optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave; the model's weights are loaded apart."""
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
+def rate_fraction(step: int, config: SFTConfig) -> float:
+    """The rate of a step as a share of the peak: one schedule, or two where the config restarts it."""
+    begin, length, peak = 0, config.steps, 1.0
+    if config.restart_after is not None:
+        restart = round(config.restart_after * config.steps)
+        if step < restart:
+            length = restart
+        else:
+            begin, length, peak = restart, config.steps - restart, config.restart_scale
+    return learning_rate(step - begin, length, peak, config.warmup_steps, config.schedule, config.min_lr_ratio)

@@ -1,0 +1,1 @@
+"""Rollouts: tasks are sampled in groups, turn by turn, on environments."""

@@ -1,0 +1,199 @@
+"""One try at a task while it runs: where it stands, and what becomes of an answer in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from skill_ttrl.agents.action_parser import Projection
+from skill_ttrl.agents.agent import Scene
+from skill_ttrl.rollout.env_pool import EnvPool, OutOfTime, TextEnvironment
+from skill_ttrl.rollout.scripted import failure, finite, goal_of, listed_actions, observed, plain, source_of
+from skill_ttrl.signals import FAILURES
+from skill_ttrl.skills.merge.merger import titles
+from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory
+
+PARSER = OutputParser()
+Call = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
+"""Calls an environment: what to call, and how many seconds it is waited for (`EnvThreads.call`)."""
+
+
+async def call_here(work: Callable[[], Any], seconds: float | None) -> Any:
+    """A `Call` that waits as long as it takes."""
+    return work()
+
+
+@dataclass
+class Episode:
+    """One try while it runs."""
+
+    task: Task
+    env: TextEnvironment
+    envs: EnvPool
+    """Where the environment is from."""
+    call: Call = call_here
+    seconds: float | None = None
+    """How long it may take; None: any time."""
+    spent: float = 0.0
+    """Seconds that it has waited so far, for its environment and for the model; not those in which it was another's turn."""
+    observation: str = ""
+    steps: list[Step] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    error: str | None = None
+    skills: tuple[Skill, ...] = ()
+    """What its prompts show."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What its present prompt had no room for; see `Step.left_out`."""
+    skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
+    """The same of the skills that were found for it, which holds for all of its prompts."""
+    skill_tokens: int = 0
+    """How much longer its prompts are for that, and for what is said of the bank."""
+    retrieved: list[Skill] = field(default_factory=list)
+    """What it was told, in order."""
+    notes: tuple[Skill, ...] = ()
+    """Skills it wrote itself, where it may find them again."""
+    admissible: tuple[str, ...] = ()
+    """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
+    begun: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment said at the start beside the observation."""
+
+    async def start(self, seed: int) -> None:
+        """Reset the environment, with `seed` where the task has none of its own.
+
+        The true answer goes along only where the task still carries it.
+        """
+        options = dict(self.task.options)
+        if self.task.reference is not None:
+            options["reference"] = self.task.reference
+        seed = seed if self.task.seed is None else self.task.seed
+        try:
+            seen, info = await self._called(partial(self.env.reset, seed=seed, options=options))
+            self.observation = observed(seen)
+            self.admissible, self.begun = listed_actions(info), plain(info)
+        except OutOfTime as late:
+            self.end_late(late.hangs)
+        except FAILURES as error:
+            self._fail(error)
+
+    @property
+    def scene(self) -> Scene:
+        """What its agent sees now."""
+        asked = self.task.options.get("question")
+        task = goal_of(self.begun) or (asked if isinstance(asked, str) else "")
+        return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+
+    async def act(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion: Completion,
+        max_turns: int,
+        projection: Projection,
+    ) -> None:
+        """Hand the action to the environment; where no answer came, the episode ends with the reason."""
+        if completion.finish_reason == "error":
+            self.stop_reason, self.error = "no_answer", completion.error or "The sampler gave no answer."
+            return
+        try:
+            seen, reward, terminated, truncated, info = await self._called(partial(self.env.step, projection.action))
+            seen, possible = observed(seen), listed_actions(info)
+            step = Step(
+                observation=self.observation,
+                action=projection.action,
+                reward=finite(reward),
+                terminated=bool(terminated),
+                truncated=bool(truncated),
+                prompt_ids=prompt_ids,
+                completion=completion,
+                info=plain(info, self.begun),
+                admissible=self.admissible,
+                verdict=projection.verdict,
+                complaint=projection.complaint,
+                left_out=self.left_out,
+            )
+        except OutOfTime as late:
+            self.end_late(late.hangs)
+            return
+        except FAILURES as error:
+            self._fail(error)
+            return
+        self.steps.append(step)
+        self.observation, self.admissible = seen, possible
+        if terminated:
+            self.stop_reason = "terminated"
+        elif truncated:
+            self.stop_reason = "truncated"
+        elif len(self.steps) >= max_turns:
+            self.stop_reason = "max_turns"
+
+    def end_too_long(self, found: int | None, limit: int) -> None:
+        """There is no room for another turn; where there was none for the first, nothing was tried."""
+        if self.steps:
+            self.stop_reason = "truncated"
+        else:
+            long = "is too long" if found is None else f"has {found} tokens"
+            self.stop_reason, self.error = "error", f"The prompt {long}, more than the {limit} allowed."
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that it has left; None: any time."""
+        return None if self.seconds is None else self.seconds - self.spent
+
+    def end_late(self, hangs: bool = False) -> None:
+        """Its time is over; `hangs`: its environment still has not answered."""
+        if hangs:
+            self.envs.abandon(self.env)
+        who = "the environment had not answered" if hangs else "it had not ended"
+        self.stop_reason = "timeout"
+        self.error = f"After {self.seconds:g} s (rollout.episode_seconds) {who}; {len(self.steps)} steps were played."
+
+    def finish(self, bank_version: int | None = None) -> Trajectory:
+        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text.
+
+        `bank_version` is that of the skill bank; None where there is none, then the text is not searched for operations.
+        """
+        answer = None
+        if self.steps:
+            last = self.steps[-1]
+            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.written).answer
+            answer = answer if answer is None else str(answer)
+        assert self.stop_reason is not None
+        return Trajectory(
+            self.task,
+            tuple(self.steps),
+            answer,
+            self.stop_reason,
+            error=self.error,
+            ops=None if bank_version is None else operations(self.steps),
+            skills_in_prompt=tuple(skill.id for skill in self.skills),
+            retrieved=tuple(skill.id for skill in self.retrieved),
+            bank_version=bank_version,
+            last_observation=self.observation if self.steps else "",
+            source=source_of(self.begun),
+            goal=goal_of(self.begun),
+        )
+
+    async def _called(self, work: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        try:
+            return await self.call(work, self.left)
+        finally:
+            self.spent += time.monotonic() - began
+
+    def _fail(self, error: BaseException) -> None:
+        self.stop_reason, self.error = "error", failure(error)
+
+
+def operations(steps: Sequence[Step]) -> SkillOps:
+    """All that a try asked of the skill bank, in the order of its turns; read from its own words only."""
+    found = [PARSER.parse(step.written).skill_ops for step in steps]
+    return SkillOps(
+        generate=tuple(text for ops in found for text in ops.generate),
+        retrieve=tuple(query for ops in found for query in ops.retrieve),
+        evolve=tuple(evolution for ops in found for evolution in ops.evolve),
+        errors=tuple(error for ops in found for error in ops.errors),
+        titles=tuple(title for ops in found for title in titles(ops)),
+    )

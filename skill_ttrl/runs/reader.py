@@ -1,0 +1,145 @@
+"""Reading a run back: `read_run(path)` gives its config, summary and data frames. It never writes and takes no lock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.summary import Summary, read_summary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Run:
+    """A run as it lies on the disk, each part read when it is first asked for. Make one with `read_run`.
+
+    Attributes:
+        path: The folder.
+        info: Content of `run.json`.
+        notes: What was found missing or torn in the parts read so far.
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.path = path
+        self.info = info
+        self.notes: list[str] = []
+
+    @cached_property
+    def config(self) -> SkillTTRLConfig:
+        """The resolved configuration."""
+        return load_config(self.path / "config.yaml", trust=True)  # it is shown
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """The outcome; None (and a note) while the run has not ended."""
+        if not (self.path / "summary.json").exists():
+            self.notes.append("summary.json is missing: the run has not ended.")
+            return None
+        return read_summary(self.path)
+
+    @cached_property
+    def metrics(self) -> DataFrame:
+        """Figures by `phase` and `step` that a resumed run repeats exactly, one column each."""
+        return self._frame("metrics.jsonl", "no step has ended yet")
+
+    @cached_property
+    def timings(self) -> DataFrame:
+        """Wall times (seconds) and rates by `phase` and `step`."""
+        return self._frame("timings.jsonl", "no step has ended yet")
+
+    @cached_property
+    def trajectories(self) -> DataFrame:
+        """Every try: `phase`, `step`, `sample`, `task`, `steps` (with ids and log-probs), `answer`, `reward`, ..."""
+        return self._frame("trajectories.jsonl", "no step has ended yet, or the run has run.save_trajectories: false")
+
+    @cached_property
+    def votes(self) -> DataFrame:
+        """Every vote: `phase`, `step`, `task_id`, `answer`, `agreement`, `matches`, `correct`, ..."""
+        return self._frame("votes.jsonl", "no vote was held yet, or the reward holds none")
+
+    @cached_property
+    def evaluations(self) -> DataFrame:
+        """One row an evaluation: `label` ("before", "after", …), its figures, and `results` problem by problem."""
+        return self._frame("evaluations.jsonl", "nothing was measured yet")
+
+    def _frame(self, name: str, why_missing: str) -> DataFrame:
+        import pandas
+
+        path = self.path / name
+        if not path.exists():
+            self.notes.append(f"{name} is missing: {why_missing}.")
+            return pandas.DataFrame()
+        records, torn = read_jsonl(path)
+        if torn:
+            self.notes.append(f"{name}: its last line is torn (the run is writing it, or was killed) and was left out.")
+        return pandas.DataFrame.from_records(records)
+
+
+def read_run(path: str | Path) -> Run:
+    """Open a run folder for reading; works while the run is still going on.
+
+    Raises:
+        RunFolderError: not a run folder, or written under another schema version.
+    """
+    return Run(Path(path), read_run_json(path))
+
+
+def read_jsonl(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The objects of a JSONL file, and whether a torn last line was left out.
+
+    Raises:
+        RunFolderError: it cannot be read, or a whole line is no JSON object; names file and line.
+    """
+    records: list[dict[str, Any]] = []
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.endswith(b"\n"):
+                    return records, True
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
+                records.append(record)
+    except ValueError as error:
+        raise RunFolderError(f"{path}, line {len(records) + 1} is not JSON: {error}.") from None
+    except OSError as error:
+        raise RunFolderError(f"Cannot read {path}: {error.strerror}.") from None
+    return records, False
+
+
+def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Lines of a JSONL file with their places ("file:3"); a torn last one is left out and noted, blank ones are passed over.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    notes.append(
+                        f"{path}: its last line is torn (a run is writing it, or was killed) and was left out."
+                    )
+                elif line.strip():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def first_keys(path: Path) -> set[str]:
+    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        return set()
+    with path.open("rb") as stream:
+        try:
+            found = json.loads(stream.readline())
+        except (ValueError, RecursionError):
+            return set()
+    return set(found) if isinstance(found, dict) else set()

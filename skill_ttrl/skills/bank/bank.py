@@ -1,0 +1,478 @@
+"""The skill bank: a versioned set of skills that changes by `BankUpdate`s only.
+
+Every method that changes something ends in `apply`, which writes one update with its reason and evidence to the log
+(`skills/bank/log.py`) before it counts. What readers get is a `Snapshot`: a frozen version that stays as it is whatever happens
+to the bank. A bank without a path lives in memory and behaves the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from skill_ttrl.errors import SkillBankError, did_you_mean
+from skill_ttrl.skills.bank.changes import (
+    EDITABLE,
+    OnDuplicate,
+    difference,
+    evictions,
+    imported,
+    last_active,
+    missing,
+    new_ids,
+    planned,
+    storable,
+    succeeding,
+    tidy,
+    used,
+)
+from skill_ttrl.skills.bank.folder import check_settings_trusted, read_settings
+from skill_ttrl.skills.bank.log import FileLog, Log, MemoryLog, replay
+from skill_ttrl.skills.bank.settings import SETTINGS, Mode, bank_settings, check_settings
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
+
+if TYPE_CHECKING:
+    from skill_ttrl.config.schema import SkillsConfig
+    from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
+
+SEEDED = "seeded"
+"""Source of skills that never go stale."""
+
+
+class Why(TypedDict, total=False):
+    """What an update says of itself besides its changes; every method that changes a bank takes it."""
+
+    reason: str
+    """Why, in a few words."""
+    evidence: Iterable[str]
+    """Ids of tasks or trajectories."""
+    round: int | None
+    """Training step."""
+
+
+def because(reason: str, why: Why) -> Why:
+    """`why`, with this reason where it gives none."""
+    given: Why = {"reason": reason, **why}
+    return given
+
+
+class SkillBank:
+    """Skills by id, their history, and their retrieval. A context manager; not for several threads at once.
+
+    Args:
+        path: the bank's folder, made when it is not there; None: in memory.
+        max_skills: capacity. Whatever would pass it evicts the least useful (`changes.useful_last`) in the same update,
+            what that update adds last.
+        retrieval_mode: `embedding`, `keyword`, `hybrid` or `template` (`skills/retrieval/retriever.py`).
+        top_k: skills found for one query.
+        min_score: skills of the tier `task` that score less are not found, others below 0 alone; see `retrieval.Retriever`.
+        embedder: name of the embedder (`skills/retrieval/embedders.py`).
+        embedder_model: Hugging Face id or folder.
+        embedder_revision: commit of a hub model.
+        stale_after: rounds without a use after which `evict_stale` retires a skill; None: never.
+        index: where vectors are kept; a bank in memory, or read only, keeps them in memory.
+        chroma_server: `host:port` of a Chroma server.
+        read_only: change nothing and take no lock: works while another process writes the bank.
+        snapshot_every: fewest updates between two snapshots in the folder.
+        writer: see `BankUpdate.writer`.
+
+    Raises:
+        SkillBankError: the folder cannot be read or written, or another process writes it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        max_skills: int = 200,
+        retrieval_mode: Mode = "embedding",
+        top_k: int = 6,
+        min_score: float | None = None,
+        embedder: str = "hash",
+        embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2",
+        embedder_revision: str | None = None,
+        stale_after: int | None = None,
+        index: Literal["chroma", "memory"] = "chroma",
+        chroma_server: str | None = None,
+        read_only: bool = False,
+        snapshot_every: int = 50,
+        writer: str = "",
+    ) -> None:
+        if max_skills < 1:
+            raise SkillBankError(f"max_skills is at least 1, found {max_skills}.")
+        self.path = None if path is None else Path(path)
+        self.max_skills, self.stale_after = max_skills, stale_after
+        self.retrieval_mode: Mode = retrieval_mode
+        self.top_k, self.min_score = top_k, min_score
+        self.embedder, self.embedder_model, self.embedder_revision = embedder, embedder_model, embedder_revision
+        in_memory = self.path is None or read_only
+        self.index: Literal["chroma", "memory"] = "memory" if in_memory else index
+        self.chroma_server = None if in_memory else chroma_server
+        self.writer = writer
+        self._retriever: Retriever | None = None
+        self._check_trusted: Callable[[], None] = lambda: None
+        self._log: Log = MemoryLog()
+        if self.path is not None:
+            settings = None if read_only else {name: getattr(self, name) for name in SETTINGS}
+            self._log = FileLog(self.path, settings=settings, read_only=read_only, snapshot_every=snapshot_every)
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False, **changed: Any) -> SkillBank:
+        """A bank that exists, with the settings it was last written with, apart from those of `changed`.
+
+        Raises:
+            SkillBankError: there is none, or it cannot be opened.
+        """
+        kept = read_settings(Path(path))
+        settings = {name: kept[name] for name in SETTINGS if name in kept}
+        check_settings(settings, Path(path))
+        bank = cls(path, read_only=read_only, **{**settings, **changed})
+        bank._check_trusted = partial(check_settings_trusted, Path(path), changed)
+        return bank
+
+    @classmethod
+    def from_config(cls, config: SkillsConfig, path: str | Path | None = None, *, writer: str = "") -> SkillBank:
+        """A bank with the settings of a config's `skills` section. What it begins with (`skills.bank`) is not loaded."""
+        return cls(path, **bank_settings(config), writer=writer)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
+        """A bank in memory that begins with a frozen version, under that version's number."""
+        bank = cls(**settings)
+        tidied = Snapshot.of(snapshot.version, map(tidy, snapshot), snapshot.origin)  # as every other way into a bank
+        bank._log = MemoryLog(snapshot if tidied == snapshot else tidied)
+        return bank
+
+    # --- looking ---
+
+    @property
+    def version(self) -> int:
+        """Number of updates so far; 0 for a new bank."""
+        return self._log.current.version
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What was found at opening and should be read, such as a torn last line."""
+        return tuple(self._log.notices)
+
+    def snapshot(self) -> Snapshot:
+        """The present version, frozen. The same object until the bank changes."""
+        return self._log.current
+
+    def get(self, skill_id: str) -> Skill | None:
+        """The skill of this id, or None."""
+        return self.snapshot().get(skill_id)
+
+    def __len__(self) -> int:
+        return len(self.snapshot())
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self.snapshot())
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self.snapshot()
+
+    def history(self, after: int = 0) -> list[BankUpdate]:
+        """All updates in order, or those that came after a version."""
+        return list(self._log.updates(after))
+
+    def at(self, version: int) -> Snapshot:
+        """Any version, rebuilt from the log; 0 is the empty bank.
+
+        Raises:
+            SkillBankError: there is no such version.
+        """
+        if version == self.version:
+            return self.snapshot()
+        start = self._log.nearest(version)
+        if not start.version <= version < self.version:
+            raise SkillBankError(
+                f"There is no version {version} of this bank: it has {start.version} to {self.version}. "
+                "See them with: skillttrl inspect BANK --history"
+            )
+        return replay(start, islice(self._log.updates(start.version), version - start.version))
+
+    def diff(self, a: int, b: int) -> tuple[Change, ...]:
+        """The changes that make version `a` into version `b`, net, by id."""
+        return difference(self.at(a), self.at(b))
+
+    # --- changing ---
+
+    def plan(
+        self, changes: Iterable[Change], *, reason: str, evidence: Iterable[str] = (), round: int | None = None
+    ) -> BankUpdate:
+        """The update that `apply` would write for these changes, evictions included. Nothing is changed.
+
+        Raises:
+            SkillBankError: a change does not fit the present version (see `changes.planned`).
+        """
+        now = self.snapshot()
+        done = planned(now, changes)
+        new = {change.after.id for change in done if change.after is not None and change.kind in ("add", "replace")}
+        done += evictions(now.changed(now.version, done), self.max_skills, spare=new)
+        return BankUpdate(now.version + 1, done, reason, tuple(evidence), round)
+
+    def apply(
+        self,
+        changes: BankUpdate | Iterable[Change],
+        *,
+        reason: str = "",
+        evidence: Iterable[str] = (),
+        round: int | None = None,
+        origin: str | None = None,
+        samples: Iterable[str] = (),
+    ) -> BankUpdate:
+        """Change the bank: the one way to do so. When this returns, the update is in the log and on the disk.
+
+        Args:
+            changes: what to change, in order, made from the present version; or a whole update for the next version.
+            reason: why, in a few words. An update brings its own, as it does all that follows.
+            evidence: ids of tasks or trajectories.
+            round: training step.
+            origin: see `BankUpdate.origin`.
+            samples: see `BankUpdate.samples`.
+
+        Raises:
+            SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
+        """
+        if not isinstance(changes, BankUpdate):
+            given = BankUpdate(self.version + 1, tuple(changes), reason, tuple(evidence), round, origin, tuple(samples))
+        elif changes.version == self.version + 1:
+            given = changes
+        else:
+            raise SkillBankError(
+                f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
+                "Make it again from the present version."
+            )
+        return self._write(replace(given, changes=self.plan(given.changes, reason=given.reason).changes))
+
+    def add(self, skill: Skill, **why: Unpack[Why]) -> Skill:
+        """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
+
+        Raises:
+            SkillBankError: its id is taken, or no id; its text is empty.
+        """
+        round = why.get("round")
+        if round is not None and skill.stats == SkillStats():
+            skill = replace(skill, stats=SkillStats(created_round=round))
+        self.apply([Change("add", None, skill)], **because("add", why))
+        return self.snapshot().skills[skill.id]
+
+    def add_from_dict(self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[Why]) -> Skill:
+        """Add a skill from a plain dictionary, in any of the spellings of `records.skill_from_dict`.
+
+        `task_type` and `source` count where the dictionary has none; without an id it gets one.
+        """
+        from skill_ttrl.skills.formats.records import skill_from_dict
+
+        skill = skill_from_dict(d, task_type=task_type, source=source, new_id=new_ids(self.snapshot(), 1)[0])
+        return self.add(skill, **why)
+
+    def import_skills(
+        self, skills: Iterable[Skill], *, on_duplicate: OnDuplicate = "refuse", origin: str = "", **why: Unpack[Why]
+    ) -> BankUpdate:
+        """Add many skills in one update (see `changes.imported`): all of them or none. A bank without skills also takes
+        over the `origin` of their file (`formats.SkillFile`).
+
+        Raises:
+            SkillBankError: an id is taken, or there are more than the bank can hold.
+        """
+        changes = imported(self.snapshot(), skills, on_duplicate)
+        if len(changes) > self.max_skills:
+            raise SkillBankError(
+                f"{len(changes)} skills do not fit into a bank of at most {self.max_skills}. Raise max_skills "
+                "(--max-skills), or import fewer."
+            )
+        return self.apply(changes, **because("import", why), origin=None if len(self) else origin)
+
+    def edit(
+        self,
+        skill_id: str,
+        *,
+        reason: str = "edit",
+        evidence: Iterable[str] = (),
+        round: int | None = None,
+        **fields: Any,
+    ) -> Skill:
+        """Correct a skill in place: `title`, `text`, `when_to_apply`, `tier`, `task_type`, `source`, `extra`.
+
+        Its version and statistics stay: a better skill in the place of another is `replace`.
+        """
+        for name in fields:
+            if name not in EDITABLE:
+                raise SkillBankError(f"A skill's {name!r} cannot be edited.{did_you_mean(name, EDITABLE)}")
+        old = self._need(skill_id)
+        self.apply([Change("edit", old, replace(old, **fields))], reason=reason, evidence=evidence, round=round)
+        return self.snapshot().skills[skill_id]
+
+    def replace(self, old_id: str, new_skill: Skill, **why: Unpack[Why]) -> Skill:
+        """Put a better skill in the place of another. It keeps the old one's statistics and lineage (`changes.succeeding`);
+        its id may be the same or a new one.
+        """
+        old = self._need(old_id)
+        self.apply([Change("replace", old, succeeding(old, new_skill))], **because("replace", why))
+        return self.snapshot().skills[new_skill.id]
+
+    def remove(self, skill_id: str, **why: Unpack[Why]) -> Skill:
+        """Take a skill out; the skill as it was."""
+        old = self._need(skill_id)
+        self.apply([Change("remove", old, None)], **because("remove", why))
+        return old
+
+    def record_usage(self, skill_id: str, success: bool, round: int | None = None) -> Skill:
+        """Count one use of a skill; the skill with its new statistics."""
+        self.record_usages([(skill_id, success)], round)
+        return self.snapshot().skills[skill_id]
+
+    def record_usages(
+        self,
+        uses: Iterable[tuple[str, bool]],
+        round: int | None = None,
+        *,
+        reason: str = "use",
+        evidence: Iterable[str] = (),
+    ) -> BankUpdate:
+        """Count many uses, (id, success) each, in one update."""
+        counts: dict[str, tuple[int, int]] = {}
+        for skill_id, success in uses:
+            total, good = counts.get(skill_id, (0, 0))
+            counts[skill_id] = total + 1, good + bool(success)
+        skills = {skill_id: self._need(skill_id) for skill_id in counts}
+        changes = [Change("use", skill, used(skill, *counts[skill_id], round)) for skill_id, skill in skills.items()]
+        return self.apply(changes, reason=reason, evidence=evidence, round=round)
+
+    def evict_stale(self, current_round: int) -> list[str]:
+        """Retire what was neither used nor made in the last `stale_after` rounds; the ids that went.
+
+        Skills of the source `seeded` stay: whoever seeds a bank wants them there, used or not (as in Skill-TTRL).
+        """
+        if self.stale_after is None:
+            return []
+        least = current_round - self.stale_after
+        stale = [skill for skill in self if skill.source != SEEDED and last_active(skill) <= least]
+        if stale:
+            reason = f"evict: not used for {self.stale_after} rounds"
+            self.apply([Change("evict", skill, None) for skill in stale], reason=reason, round=current_round)
+        return [skill.id for skill in stale]
+
+    def rollback(self, version: int, *, reason: str | None = None, evidence: Iterable[str] = ()) -> BankUpdate:
+        """Make the bank again what it was at `version`, by a new update; the history stays.
+
+        Whole skills come back, statistics included: they are part of the version, and what was counted since is still in
+        the log. Capacity is not looked at.
+        """
+        old = self.at(version)
+        why = reason or f"rollback to {version}", tuple(evidence)
+        changes = difference(self.snapshot(), old)
+        return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
+
+    def rewind(self, version: int) -> None:
+        """Forget every update after `version`, for good. Only for a run that goes on from an older checkpoint: what
+        it did since is done again. To undo something, use `rollback`.
+
+        Raises:
+            SkillBankError: there is no such version.
+        """
+        self.at(version)
+        if version != self.version:
+            self._log.cut(version)
+
+    # --- finding ---
+
+    @property
+    def retriever(self) -> Retriever:
+        """What searches this bank, made when it is first asked for; closed with the bank.
+
+        Raises:
+            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make_retriever`.
+        """
+        if self._retriever is None:
+            from skill_ttrl.skills.retrieval.retriever import make_retriever
+
+            self._check_trusted()
+            self._retriever = make_retriever(
+                mode=self.retrieval_mode,
+                embedder=self.embedder,
+                embedder_model=self.embedder_model,
+                embedder_revision=self.embedder_revision,
+                index=self.index,
+                folder=self.path,
+                chroma_server=self.chroma_server,
+                min_score=self.min_score,
+            )
+        return self._retriever
+
+    def retrieve(self, query: str, task_type: str | None = None, top_k: int | None = None) -> list[Skill]:
+        """The skills most relevant to a query, best first; an empty query finds none."""
+        return [hit.skill for hit in self.search(query, task_type=task_type, top_k=top_k)]
+
+    def search(
+        self,
+        query: str,
+        *,
+        task_type: str | None = None,
+        tiers: Collection[Tier] | None = None,
+        top_k: int | None = None,
+    ) -> list[Hit]:
+        """The same with scores (`retrieval.Retriever.search`)."""
+        k = self.top_k if top_k is None else top_k
+        return self.retriever.search(self.snapshot(), [query], task_type=task_type, tiers=tiers, k=k)[0]
+
+    # --- files and closing ---
+
+    def save(self, path: str | Path) -> None:
+        """Write all skills to one JSON file (`formats`); the history stays here."""
+        from skill_ttrl.skills.formats.files import write_skills
+
+        write_skills(path, self.snapshot(), "json")
+
+    def load(self, path: str | Path, *, reason: str | None = None) -> BankUpdate:
+        """Put the skills of a file in the place of all that are here, in one update. The file may be of any format that
+        `formats.read_skills` knows.
+        """
+        from skill_ttrl.skills.formats.files import read_file
+
+        skills, origin = (found := read_file(path)).skills, found.origin
+        if len(skills) > self.max_skills:
+            raise SkillBankError(
+                f"{path} holds {len(skills)} skills, the bank at most {self.max_skills}. Raise max_skills."
+            )
+        changes = [*(Change("remove", skill, None) for skill in self), *imported(Snapshot(), skills)]
+        return self.apply(changes, reason=reason or "load", origin=origin)
+
+    def close(self) -> None:
+        """Free the folder and the index. What was read stays readable; a change is refused."""
+        if self._retriever is not None:
+            self._retriever.close()
+            self._retriever = None
+        self._log.close()
+
+    def __enter__(self) -> SkillBank:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, update: BankUpdate) -> BankUpdate:
+        now = self.snapshot()
+        evidence = tuple(map(storable, update.evidence))
+        update = replace(update, reason=storable(update.reason), evidence=evidence, writer=self.writer)
+        if update.origin == now.origin:  # the log says what changes
+            update = replace(update, origin=None)
+        self._log.append(update, now.changed(update.version, update.changes, update.origin))
+        return update
+
+    def _need(self, skill_id: str) -> Skill:
+        """The skill, or an error that says what became of it."""
+        found = self.get(skill_id)
+        if found is None:
+            raise missing(skill_id, self.snapshot(), self._log.updates())
+        return found

@@ -1,0 +1,300 @@
+"""What a change of a bank is allowed to be: pure functions from a frozen version and wishes to checked changes.
+
+`planned` is the one gate that every change passes, whoever asks for it; `useful_last` is the order of eviction. Texts are
+data of unknown origin: they are kept as they are, but an id, which models write and prompts show, is a plain word.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.formats.extra_fields import checked_extra
+from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
+
+OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
+MAX_ID = 128
+"""Longest id in characters."""
+TIERS: tuple[str, ...] = get_args(Tier)
+_ID = re.compile(r"[^\s<>\"'&#]+")
+_HALF = re.compile(r"[\ud800-\udfff]")  # has no UTF-8 form, so no file can hold it
+_TEXTS = ("id", "title", "text", "when_to_apply", "tier", "task_type", "source")
+_LISTS = ("parents", "evidence", "flags")
+_SIDES: Mapping[str, tuple[bool, bool]] = {
+    "add": (False, True),
+    "edit": (True, True),
+    "replace": (True, True),
+    "use": (True, True),
+    "remove": (True, False),
+    "evict": (True, False),
+}
+"""For each kind whether there is a skill before and one after."""
+EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source", "extra")
+"""Fields that an edit may set; the others are the bank's own book-keeping."""
+
+
+def new_ids(snapshot: Snapshot, count: int, *, taken: Collection[str] = ()) -> list[str]:
+    """Ids for new skills: `sk_` and the version they will first appear in, then `_2`, `_3`, … within it.
+
+    Made from the version alone, they are the same at each repetition, and an id that was evicted is not given again.
+    """
+    base, found, number = f"sk_{snapshot.version + 1:03d}", list[str](), 1
+    while len(found) < count:
+        name = base if number == 1 else f"{base}_{number}"
+        if name not in snapshot and name not in taken:
+            found.append(name)
+        number += 1
+    return found
+
+
+def tidy(skill: Skill) -> Skill:
+    """The skill as it can be stored: half characters (lone surrogates) replaced, lists as tuples, everything of its type.
+
+    Raises:
+        SkillBankError: the id is no plain word, the tier is unknown, the text is empty or a field has another type.
+    """
+    where = f"Skill {shown(skill.id)}"
+    check_id(skill.id)
+    texts = {name: _text(getattr(skill, name), f"{where}: {name}") for name in _TEXTS}
+    lists = {name: _texts(getattr(skill, name), f"{where}: {name}") for name in _LISTS}
+    if texts["tier"] not in TIERS:
+        raise SkillBankError(f"{where} has the tier {texts['tier']!r}. A tier is one of: {', '.join(TIERS)}.")
+    if not texts["text"].strip():
+        raise SkillBankError(f"{where} has an empty text. A skill is what its text says: write one.")
+    counts = [skill.version, *(getattr(skill.stats, each.name) for each in fields(SkillStats))]
+    if counts[-1] is None:  # never used
+        counts.pop()
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        raise SkillBankError(f"{where}: version and statistics are whole numbers from 0 on, found {counts}.")
+    checked: dict[str, Any] = {**texts, **lists, "extra": checked_extra(skill.extra, where)}
+    return replace(skill, **checked)
+
+
+def check_id(skill_id: str) -> None:
+    """Refuse what is no plain word of printable characters without spaces, quotes, `<`, `>`, `&` and `#`."""
+    if not (
+        isinstance(skill_id, str) and _ID.fullmatch(skill_id) and skill_id.isprintable() and len(skill_id) <= MAX_ID
+    ):
+        raise SkillBankError(
+            f"{shown(skill_id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
+            "without quotes, '<', '>', '&' and '#', e.g. sk_001."
+        )
+
+
+def flagged(skill: Skill) -> Skill:
+    """The skill with what looks hostile in its words noted in `flags`."""
+    from skill_ttrl.sanitize import flags
+
+    return replace(skill, flags=flags("\n".join((skill.title, skill.text, skill.when_to_apply))))
+
+
+def planned(snapshot: Snapshot, changes: Iterable[Change]) -> tuple[Change, ...]:
+    """The changes, one after another, checked against what they change and tidied.
+
+    Raises:
+        SkillBankError: a change of a skill that is not there or has become another since, or an id given twice.
+    """
+    skills = dict(snapshot.skills)
+    done = []
+    for change in changes:
+        _check_kind(change)
+        before = _current(skills, change)
+        after = None if change.after is None else _stored(change.after, before)
+        if before is not None:
+            del skills[before.id]
+        if after is not None:
+            if after.id in skills:
+                raise duplicate(after.id, snapshot.version)
+            skills[after.id] = after
+        done.append(replace(change, before=before, after=after))
+    return tuple(done)
+
+
+def evictions(snapshot: Snapshot, capacity: int, *, spare: Collection[str] = ()) -> tuple[Change, ...]:
+    """Changes that bring the bank down to `capacity` skills, the least useful first.
+
+    Those of `spare` (just added) stay as long as there are others.
+    """
+    over = len(snapshot) - capacity
+    if over <= 0:
+        return ()
+    order = sorted(snapshot, key=lambda skill: (skill.id in spare, useful_last(skill)))
+    return tuple(Change("evict", skill, None) for skill in order[:over])
+
+
+def useful_last(skill: Skill) -> tuple[float, int, int, str]:
+    """Order of eviction: by success rate (one success and one failure added, so that an unused skill counts as 1/2), then
+    by the round of the last use (of the creation where there was none), then by the round of the creation, then by id.
+    """
+    stats = skill.stats
+    return (stats.successes + 1) / (stats.uses + 2), last_active(skill), stats.created_round, skill.id
+
+
+def last_active(skill: Skill) -> int:
+    """The round of its last use, or of its creation."""
+    used, created = skill.stats.last_used_round, skill.stats.created_round
+    return created if used is None else max(used, created)
+
+
+def succeeding(old: Skill, new: Skill) -> Skill:
+    """`new` in the place of `old`: one version on, with its statistics, and `old` among its ancestors.
+
+    Where the id stays the same, the version tells them apart and no parent is added.
+    """
+    ancestors = [*old.parents, *new.parents, *([old.id] if new.id != old.id else [])]
+    parents = tuple(dict.fromkeys(name for name in ancestors if name != new.id))
+    return replace(new, version=old.version + 1, parents=parents, stats=old.stats)
+
+
+def used(skill: Skill, uses: int, successes: int, round: int | None) -> Skill:
+    """The skill after so many more uses and successes; `round` is when."""
+    stats = skill.stats
+    last = stats.last_used_round if round is None else max(round, stats.last_used_round or 0)
+    counted = replace(stats, uses=stats.uses + uses, successes=stats.successes + successes, last_used_round=last)
+    return replace(skill, stats=counted)
+
+
+def difference(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
+    """The changes that make `a` into `b`, by id: what only `b` has is added, what only `a` has removed, the rest edited."""
+    found: list[Change] = []
+    for skill_id in sorted({*a.skills, *b.skills}):
+        before, after = a.get(skill_id), b.get(skill_id)
+        if before != after:
+            kind: ChangeKind = "add" if before is None else "remove" if after is None else "edit"
+            found.append(Change(kind, before, after))
+    return tuple(found)
+
+
+def imported(snapshot: Snapshot, skills: Iterable[Skill], on_duplicate: OnDuplicate = "refuse") -> tuple[Change, ...]:
+    """The changes that bring `skills` into the bank.
+
+    Args:
+        snapshot: the bank they come into.
+        skills: in order; an id may occur twice among themselves too.
+        on_duplicate: for an id that is taken: `refuse` all, `skip` the new one, `replace` the old one (which keeps its
+            statistics and lineage), or `rename` the new one to `ID_2`, `ID_3`, …
+
+    Raises:
+        SkillBankError: an id is taken, under `refuse`.
+    """
+    if on_duplicate not in get_args(OnDuplicate):
+        raise SkillBankError(
+            f"Unknown way {on_duplicate!r} with duplicates. Known: {', '.join(get_args(OnDuplicate))}."
+        )
+    held = dict(snapshot.skills)
+    found: list[Change] = []
+    for skill in skills:
+        old, new = held.get(skill.id), skill
+        if old is not None and on_duplicate == "refuse":
+            raise duplicate(skill.id, snapshot.version if skill.id in snapshot else None)
+        if old is not None and on_duplicate == "rename":
+            names = (f"{skill.id[: MAX_ID - 8]}_{number}" for number in range(2, len(held) + 3))
+            old, new = None, replace(skill, id=next(name for name in names if name not in held))
+        if old is not None and (on_duplicate == "skip" or all(getattr(old, f) == getattr(new, f) for f in EDITABLE)):
+            continue
+        new = new if old is None else succeeding(old, new)
+        found.append(Change("add" if old is None else "replace", old, new))
+        held[new.id] = new
+    return tuple(found)
+
+
+def duplicate(skill_id: str, version: int | None) -> SkillBankError:
+    """The error for an id that is taken: in the bank at this version, or (None) twice among what is imported."""
+    if version is None:
+        return SkillBankError(
+            f"The id {shown(skill_id)} is given twice. Ids are unique in a bank: change one of the two."
+        )
+    return SkillBankError(
+        f"There is a skill {shown(skill_id)} in the bank already (version {version}). Choose another id, or replace or "
+        "edit that skill."
+    )
+
+
+def missing(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdate]) -> SkillBankError:
+    """The error for an id that is not there: what became of it, and which ids are like it."""
+    fate = ""
+    for update in updates:
+        for change in update.changes:
+            before, after = change.before, change.after
+            if before is not None and before.id == skill_id and (after is None or after.id != skill_id):
+                how = {"evict": "evicted", "remove": "removed"}.get(change.kind, "replaced")
+                successor = f" by {shown(after.id)}" if after is not None else ""
+                fate = f"; it was {how}{successor} in version {update.version} ({shown(update.reason)})"
+    return SkillBankError(
+        f"There is no skill {shown(skill_id)} in the bank (version {snapshot.version}){fate}."
+        f"{closest(skill_id, snapshot)} List them with: skillttrl inspect BANK"
+    )
+
+
+def closest(asked: str, snapshot: Snapshot) -> str:
+    """A sentence with the ids most like `asked`; empty when there are none."""
+    near = difflib.get_close_matches(asked[:MAX_ID], list(snapshot.skills), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def shown(text: object) -> str:
+    """An untrusted id for a message: quoted, control characters written out, not longer than a line."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= 80 else quoted[:79] + "…"
+
+
+def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
+    if change.before is None:
+        return None
+    current = skills.get(change.before.id)
+    if current is None:
+        raise SkillBankError(
+            f"Cannot {change.kind} the skill {shown(change.before.id)}: it is not in the bank (any more). "
+            "Make the change from the bank's present version."
+        )
+    # What looks hostile is found anew by each version of the library: it says nothing about who changed the skill.
+    if replace(tidy(change.before), flags=()) != replace(current, flags=()):
+        raise SkillBankError(
+            f"Cannot {change.kind} the skill {shown(current.id)}: it has changed since the change was made. "
+            "Make it again from the bank's present version."
+        )
+    return current
+
+
+def _stored(after: Skill, before: Skill | None) -> Skill:
+    """The skill to store; its words are searched for hostile ones only where they are new."""
+    skill = tidy(after)
+    if before is not None and _words(skill) == _words(before):
+        return replace(skill, flags=before.flags)
+    return flagged(skill)
+
+
+def _words(skill: Skill) -> tuple[str, str, str]:
+    return skill.title, skill.text, skill.when_to_apply
+
+
+def _check_kind(change: Change) -> None:
+    if change.kind not in _SIDES:
+        raise SkillBankError(f"Unknown kind of change {change.kind!r}. Known: {', '.join(_SIDES)}.")
+    if _SIDES[change.kind] != (change.before is not None, change.after is not None):
+        raise SkillBankError(
+            f"A change of kind {change.kind!r} has a skill before and after: {_SIDES[change.kind]}; "
+            f"found {(change.before is not None, change.after is not None)}."
+        )
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise SkillBankError(f"{where} is a text, found {shown(value)}.")
+    return storable(value)
+
+
+def storable(text: str) -> str:
+    """The text with half characters (lone surrogates) replaced: no file can hold them."""
+    return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SkillBankError(f"{where} is a list of texts, found {shown(value)}.")
+    return tuple(_text(item, where) for item in value)

@@ -1,0 +1,112 @@
+"""A bank's folder as such: what makes a folder a bank, its settings, and the lock of its one writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, write_atomic
+from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powers, sign
+
+SCHEMA = 1
+BANK_FILE = "bank.json"
+LOG_FILE = "log.jsonl"
+
+
+def is_bank(path: Path) -> bool:
+    """Whether a folder holds a bank (of any schema)."""
+    return (path / BANK_FILE).is_file()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings a bank was last written with.
+
+    Raises:
+        SkillBankError: the folder is no bank, or one of another schema.
+    """
+    if not is_bank(path):
+        found = "a file" if path.is_file() else "a folder without bank.json" if path.exists() else "nothing"
+        raise SkillBankError(
+            f"There is no skill bank at {path}: found {found}. Make one with: skillttrl skills add, or skillttrl skills import."
+        )
+    try:
+        content = json.loads((path / BANK_FILE).read_bytes())
+        schema, settings = content["schema"], dict(content["settings"])
+    except OSError as error:
+        raise refusal("read", path / BANK_FILE, error) from error
+    except (ValueError, KeyError, TypeError):
+        raise SkillBankError(
+            f"{path / BANK_FILE} is damaged: no schema and settings in it. Restore the file."
+        ) from None
+    if schema != SCHEMA:
+        raise SkillBankError(
+            f"The bank at {path} was written under schema {schema!r}, this version of Skill-TTRL reads {SCHEMA}. Export it "
+            "with the version that wrote it (skillttrl skills export) and import the file here."
+        )
+    return settings
+
+
+def check_settings_trusted(path: Path, chosen: Iterable[str]) -> None:
+    """Refuse settings of another user's bank that import code.
+
+    Args:
+        path: the bank's folder.
+        chosen: settings that are not the bank's own.
+
+    Raises:
+        TrustError: there are such settings, and the user has not said that they are trusted.
+    """
+    stated = {name: value for name, value in read_settings(path).items() if name not in set(chosen)}
+    check_trusted(path / BANK_FILE, (path / BANK_FILE).read_text(encoding="utf-8"), {"skills": stated})
+
+
+def write_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Make the folder a bank with these settings, signed as this user's unless they were another's before."""
+    file = path / BANK_FILE
+    content = json.dumps({"schema": SCHEMA, "settings": settings}, indent=2) + "\n"
+    before = read_settings(path) if is_bank(path) else {}
+    inherited = {name: value for name, value in settings.items() if name in before and before[name] == value}
+    if not powers({"skills": inherited}) or is_signed(file, file.read_text(encoding="utf-8")):
+        sign(file, content, {"skills": settings})
+    write_atomic(file, content.encode())
+
+
+def take(path: Path) -> int:
+    """Lock the folder, made where it is not there."""
+    if path.exists() and not path.is_dir():
+        raise SkillBankError(
+            f"{path} is a file. A skill bank is a folder: name another path, or import the file into one."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    check_links(path)
+    own = (LOCK_FILE, f".{BANK_FILE}", f"{BANK_FILE}{SUFFIX}")
+    foreign = [entry for entry in path.iterdir() if not (entry.name.startswith(own) or _is_empty_log(entry))]
+    if foreign and not is_bank(path):
+        raise SkillBankError(
+            f"{path} is no skill bank and holds other things ({shown(foreign[0].name)}). Name a new or an empty folder."
+        )
+    try:
+        return acquire_lock(path)
+    except RunFolderError as error:
+        if isinstance(error.__cause__, OSError):
+            raise refusal("lock", path, error.__cause__) from error
+        # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees all
+        # locks that a process has on a file when it closes any descriptor of it.
+        only_looking = f"or only look at it: skillttrl inspect {path}"
+        raise SkillBankError(str(error).replace("or choose another --output.", only_looking)) from None
+
+
+def _is_empty_log(entry: Path) -> bool:
+    return entry.name == LOG_FILE and entry.stat().st_size == 0
+
+
+def refusal(action: str, path: Path, error: OSError) -> SkillBankError:
+    """The error for what the system refused."""
+    return SkillBankError(
+        f"Cannot {action} {path}: {error.strerror or error}. Nothing was changed. Check the path, its permissions and the "
+        "free space."
+    )

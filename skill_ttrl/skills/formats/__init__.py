@@ -1,0 +1,1 @@
+"""File formats of skills: JSON, Markdown, Agent Skills, SkillRL's banks and memories."""

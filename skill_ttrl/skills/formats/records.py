@@ -1,0 +1,214 @@
+"""A skill from a plain dictionary, ours or in the spellings of published systems, and what every reader of files needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.changes import new_ids, shown, tidy
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.types import Skill, SkillStats
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "skill_id", "mistake_id"),
+    "title": ("title", "name"),
+    "text": ("text", "content", "principle", "how_to_avoid", "description"),
+    "when_to_apply": ("when_to_apply", "when", "why_it_happens"),
+}
+"""How published skill files spell our fields; the first that is there counts."""
+STATISTICS: Mapping[str, str] = {
+    "usage_count": "uses",
+    "success_count": "successes",
+    "created_at_round": "created_round",
+    "last_used_round": "last_used_round",
+}
+"""Skill-TTRL's (the first seed's) keys for statistics, in the record itself, each with the field of `SkillStats`."""
+PARENT = "parent_id"
+"""Its key for the skill that this one came from, or null."""
+OWN = frozenset(each.name for each in fields(Skill))
+KNOWN = OWN.union(*SPELLINGS.values(), STATISTICS, [PARENT])
+"""Keys that are read into a field; all others are kept as they are."""
+
+
+def skill_from_dict(
+    d: Mapping[str, Any],
+    *,
+    task_type: str = "",
+    source: str = "",
+    tier: str | None = None,
+    new_id: str | None = None,
+) -> Skill:
+    """A skill from a plain dictionary, ours or in the spellings of published systems (`SPELLINGS`).
+
+    A mistake's `description` is its title and `how_to_avoid` its text. Skill-TTRL's counts (`STATISTICS`) become `stats`, its
+    `parent_id` a parent, and its task type `general`, which there means any task, the tier `general`. Keys that mean nothing
+    to us are kept in `extra`.
+
+    Args:
+        d: the dictionary.
+        task_type: where it has none.
+        source: where it has none.
+        tier: where it has none; None: `mistake` for one with `mistake_id` or `how_to_avoid`, else `task`.
+        new_id: where it has none.
+
+    Raises:
+        SkillBankError: there is no id or no text, or a field is of another type.
+    """
+    values = {name: value for name, value in d.items() if name in OWN}
+    is_mistake = "how_to_avoid" in d or "mistake_id" in d
+    for name, spellings in SPELLINGS.items():
+        for spelling in spellings:
+            if d.get(spelling) is not None and values.get(name) is None:
+                values[name] = d[spelling]
+    if is_mistake and "title" not in d:
+        values["title"] = d.get("description", "")
+    defaults = {
+        "id": new_id,
+        "title": "",
+        "task_type": task_type,
+        "source": source,
+        "tier": tier or ("mistake" if is_mistake else "general" if _for_any_task(d) else "task"),
+    }
+    values = {name: value for name, value in values.items() if value is not None}
+    values = {**{name: value for name, value in defaults.items() if value is not None}, **values}
+    if isinstance(values.get("id"), int):
+        values["id"] = str(values["id"])
+    for name in ("id", "text"):
+        if name not in values:
+            raise SkillBankError(f"A skill needs {name!r} (or {', '.join(SPELLINGS[name][1:])}); found {_keys(d)}.")
+    if values.get("stats") is None:
+        values["stats"] = _foreign_stats(d)
+    if values.get("parents") is None and d.get(PARENT) is not None:
+        values["parents"] = (str(d[PARENT]),)
+    values["stats"] = _stats(values["stats"])
+    try:
+        return _with_unknown(tidy(Skill(**values)), d)
+    except TypeError as error:
+        raise SkillBankError(f"Skill {shown(values['id'])}: {error}.") from None
+
+
+def _with_unknown(skill: Skill, d: Mapping[str, Any]) -> Skill:
+    unknown = {name: value for name, value in d.items() if name not in KNOWN}
+    if not unknown:
+        return skill
+    kept = leftover(skill.extra)
+    try:
+        extra = replace(kept, fields={**kept.fields, **unknown}).text()
+    except (TypeError, ValueError, RecursionError):
+        names = shown(", ".join(map(str, unknown)))
+        raise SkillBankError(
+            f"Skill {shown(skill.id)}: {names} cannot be kept: no values that JSON can hold."
+        ) from None
+    return replace(skill, extra=extra)
+
+
+def _stats(value: object) -> SkillStats:
+    if value is None or isinstance(value, SkillStats):
+        return value or SkillStats()
+    if not isinstance(value, dict) or not set(value) <= {field.name for field in fields(SkillStats)}:
+        raise SkillBankError(f"'stats' holds uses, successes, created_round and last_used_round; found {shown(value)}.")
+    return SkillStats(**value)
+
+
+def _foreign_stats(d: Mapping[str, Any]) -> dict[str, Any]:
+    """Statistics of a record in Skill-TTRL's keys, as far as it has them.
+
+    There an unused skill was last used in round 0: without a use nothing is known of the last one.
+    """
+    found = {name: d[key] for key, name in STATISTICS.items() if d.get(key) is not None}
+    if not found.get("uses"):
+        found.pop("last_used_round", None)
+    return found
+
+
+def _for_any_task(d: Mapping[str, Any]) -> bool:
+    """A record of Skill-TTRL (it counts uses) of its task type for any task."""
+    return d.get("task_type") == "general" and "usage_count" in d
+
+
+def _keys(d: Mapping[str, Any]) -> str:
+    return shown(", ".join(map(str, d))) if d else "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFile:
+    """What a file of skills holds."""
+
+    skills: list[Skill]
+    """In the order of the file."""
+    origin: str = ""
+    """What it holds besides; see `Snapshot.origin`."""
+    notices: tuple[str, ...] = ()
+    """What was not taken over, in sentences."""
+
+
+def origin_of(snapshot: Snapshot, format: str, kind: type) -> dict[str, Any]:
+    """What `snapshot.origin` holds, where it is a file of this format; empty where it is none or of another one.
+
+    Args:
+        snapshot: a bank's version.
+        format: name of the format.
+        kind: type of the content of such a file.
+
+    Raises:
+        SkillBankError: it is damaged.
+    """
+    found = checked_origin(snapshot.origin, "The bank's origin")
+    if found.get("format") != format:
+        return {}
+    if not isinstance(found["content"], kind):
+        raise SkillBankError(
+            f"The bank's origin is damaged: of {format} its content is a {kind.__name__}, found {shown(found['content'])}. "
+            "Export the bank as json, remove 'origin' from that file, and import it into a new bank."
+        )
+    return found
+
+
+def checked_origin(text: str, where: str) -> dict[str, Any]:
+    """The content of an `origin`.
+
+    Raises:
+        SkillBankError: it is no object with a format, a content and a layout.
+    """
+    found = parsed(text, where) if text else {}
+    kinds: dict[str, tuple[type, ...]] = {"format": (str,), "content": (dict, list), "layout": (dict,)}
+    if found and not (isinstance(found, dict) and all(isinstance(found.get(key), kinds[key]) for key in kinds)):
+        raise SkillBankError(f"{where} is damaged: expected format, content and layout, found {shown(found)}.")
+    return dict(found)
+
+
+def record_at(item: object, where: str, place: int, **defaults: Any) -> Skill:
+    """The skill of one record of a file, read as `skill_from_dict` does; without an id it gets one by its place.
+
+    Raises:
+        SkillBankError: it is none; the message begins with `where`.
+    """
+    if not isinstance(item, dict):
+        raise SkillBankError(f"{where}: a skill is an object, found {shown(item)}.")
+    try:
+        return skill_from_dict(item, new_id=new_ids(Snapshot(), place + 1)[place], **{"source": "import", **defaults})
+    except SkillBankError as error:
+        raise SkillBankError(f"{where}: {error} Nothing was imported.") from None
+
+
+def parsed(text: str, where: str, line: int | None = None) -> Any:
+    """A file's JSON.
+
+    Raises:
+        SkillBankError: it is none, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{where}:{line or error.lineno}"
+        raise SkillBankError(
+            f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported."
+        ) from None
+    except RecursionError:
+        raise SkillBankError(f"{where} is nested too deeply to be read. Nothing was imported.") from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise SkillBankError(f"{where} cannot be read: {error}. Nothing was imported.") from None

@@ -1,0 +1,262 @@
+"""The merger that asks a language model, for `skills.merger: openai`.
+
+The winners' proposals go out with the skills of the bank that are nearest to them (`proposals`). What comes back is checked
+against what was asked: an entry that names a proposal or a skill that was not shown, that is empty, too long or one too many
+is refused with its reason, as a whole, and the others stand. A proposal that no entry mentions is left out, which is said.
+Counting which skills were useful needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
+from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
+from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
+from skill_ttrl.skills.querying import TEXT_CHARS, Asked, Asking
+from skill_ttrl.skills.similarity import Similarity, clusters, content
+from skill_ttrl.types import Skill, SkillOps
+
+
+class NewSkill(BaseModel):
+    """A skill for the bank."""
+
+    model_config = ConfigDict(extra="forbid")
+    title: str
+    text: str
+    support: list[int]
+
+
+class BetterText(BaseModel):
+    """A text that takes the place of a skill's."""
+
+    model_config = ConfigDict(extra="forbid")
+    base: str
+    text: str
+    support: list[int]
+
+
+class SaidAlready(BaseModel):
+    """A skill that says already what proposals say."""
+
+    model_config = ConfigDict(extra="forbid")
+    base: str
+    support: list[int]
+
+
+class MergeAnswer(BaseModel):
+    """What the model is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+    new_skills: list[NewSkill]
+    rewrites: list[BetterText]
+    known: list[SaidAlready]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_may_be_left_out(cls, answer: Any) -> Any:
+        """The schema asks for all three, but a model without structured output leaves out what would be empty."""
+        if not isinstance(answer, dict) or not answer.keys() & cls.model_fields.keys():
+            return answer
+        return {name: [] for name in cls.model_fields} | answer
+
+
+class LLMMerger:
+    """Fuses winners' operations by asking a language model. The requests of one merge go out together.
+
+    Args:
+        asking: the model.
+        similarity: how alike texts are, to find a proposal's neighbours in the bank; None: by the words in common.
+        threshold: least similarity of texts that say the same, for skills from different requests and for the heuristic
+            that takes the place of a model that failed.
+    """
+
+    def __init__(self, asking: Asking, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
+        self.asking = asking
+        self.heuristic = SkillMerger(similarity=similarity, threshold=threshold)
+        for name in ("merge", "merge_request"):  # one that cannot be read is found now
+            asking.templates.get(name)
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`.
+
+        Raises:
+            EndpointError: a request came to nothing, and failures are not to be got over.
+            BudgetError: what may be spent is spent; nothing is merged.
+        """
+        counted = SkillMerger().merge(outputs, retrieved=retrieved)
+        gone = [each for each in counted.evolved_skills if snapshot is not None and each.base not in snapshot]
+        nowhere = {each.base for each in gone}
+        found = _Found({each.base: each for each in gone})  # the merge says that they are not in the bank
+        asked = [each for each in proposals_of(outputs, counted) if each[0].base not in nowhere]
+        parts = parts_of(asked, snapshot, self.heuristic.similarity, found.skipped)
+        answers = self.asking.ask([part.question(self.asking.templates) for part in parts], MergeAnswer)
+        for part, answer in zip(parts, answers, strict=True):
+            if isinstance(answer, EndpointError):
+                self._without(part, answer, outputs, snapshot, found)
+            else:
+                found.asked += Asked(1)
+                _Reading(part, snapshot, found).take(answer)
+        drafts = found.drafts if len(parts) < 2 else self._fused(found.drafts)
+        return Merged(
+            tuple(sorted(drafts, key=lambda draft: (-len(draft.support), len(draft.text), draft.text))),
+            counted.useful_retrieval_ids,
+            tuple(sorted(found.rewrites.values(), key=lambda rewrite: rewrite.base)),
+            tuple(found.skipped),
+            found.asked,
+        )
+
+    def _without(
+        self,
+        part: Part,
+        error: EndpointError,
+        outputs: Sequence[ParsedOutput],
+        snapshot: Snapshot | None,
+        found: _Found,
+    ) -> None:
+        """A part for which no usable answer came."""
+        found.asked += self.asking.failure(error)
+        if self.asking.on_failure == "heuristic":
+            merged = self.heuristic.merge([_only(output, part) for output in outputs], snapshot=snapshot)
+            found.skipped += merged.skipped
+            found.drafts += merged.new_skills
+            found.rewrites |= {each.base: each for each in merged.evolved_skills}
+        else:
+            found.skipped += [f"{proposal}: the language model gave no usable answer" for proposal in part.proposals]
+
+    def _fused(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Different requests may have led to the same skill."""
+        found = clusters([draft.text for draft in drafts], self.heuristic.similarity, self.heuristic.threshold)
+        return [
+            Draft(
+                each.text,
+                next((drafts[place].title for place in each.members if drafts[place].text == each.text), ""),
+                tuple(sorted({place for member in each.members for place in drafts[member].support})),
+            )
+            for each in found
+        ]
+
+
+class _Found:
+    """What the answers amount to so far."""
+
+    def __init__(self, rewrites: dict[str, Rewrite]) -> None:
+        self.rewrites = rewrites
+        self.drafts: list[Draft] = []
+        self.skipped: list[str] = []
+        self.asked = Asked()
+
+
+class _Reading:
+    """Takes one answer, entry by entry: each is used as a whole or refused with its reason."""
+
+    def __init__(self, part: Part, snapshot: Snapshot | None, found: _Found) -> None:
+        self.part, self.snapshot, self.found = part, snapshot, found
+        self.made = 0
+        self.mentioned: set[int] = set()
+
+    def take(self, answer: MergeAnswer) -> None:
+        """The answer of this part."""
+        skipped = self.found.skipped
+        for new in answer.new_skills:
+            skipped += _refused("new skill", new.text, self._support(new.support) or self._new(new))
+        for better in answer.rewrites:
+            skipped += _refused("text for", better.base, self._support(better.support) or self._rewrite(better))
+        for known in answer.known:
+            skipped += _refused("reference to", known.base, self._support(known.support) or self._known(known))
+        for number, proposal in enumerate(self.part.proposals, 1):
+            if number not in self.mentioned:
+                skipped.append(f"{proposal}: the language model left it out")
+
+    def _support(self, numbers: Sequence[int]) -> str | None:
+        """What is wrong with an entry's support."""
+        count = len(self.part.proposals)
+        beyond = [number for number in numbers if not 1 <= number <= count]
+        self.mentioned |= {*numbers}.difference(beyond)
+        if beyond:
+            return f"it names the proposal {shown(beyond[0])} of {count}"
+        return None if numbers else "it names no proposal"
+
+    def _new(self, entry: NewSkill) -> str | None:
+        problem = text_problem(entry.text)
+        if problem is None and self.made == self.part.most_new:
+            problem = f"it is one more than the {self.made} that were proposed"
+        if problem is None:
+            self.made += 1
+            title = " ".join(entry.title.split())[:MAX_TITLE]
+            self.found.drafts.append(Draft(entry.text.strip(), title, self._places(entry.support)))
+        return problem
+
+    def _rewrite(self, entry: BetterText) -> str | None:
+        base = self._base(entry.base)
+        if base is None:
+            return self._unknown(entry.base)
+        if base in self.found.rewrites:
+            return "there is another text for it"
+        skill = self._skill(base)
+        problem = text_problem(entry.text)
+        if problem is None and skill is not None and not self.part.shows_whole(skill):
+            problem = "the language model was not shown its whole text"
+        if problem is None:
+            self.found.rewrites[base] = Rewrite(base, entry.text.strip(), self._places(entry.support))
+        return problem
+
+    def _known(self, entry: SaidAlready) -> str | None:
+        """A draft in the skill's own words: the merge credits the skill with it."""
+        base = self._base(entry.base)
+        skill = None if base is None else self._skill(base)
+        if skill is None:
+            return self._unknown(entry.base)
+        self.found.drafts.append(Draft(skill.text, "", self._places(entry.support)))
+        return None
+
+    def _base(self, written: str) -> str | None:
+        return self.part.ids.get(written.strip().removeprefix("#"))
+
+    def _skill(self, base: str) -> Skill | None:
+        return None if self.snapshot is None else self.snapshot.get(base)
+
+    def _unknown(self, written: str) -> str:
+        there = self._skill(written.strip().removeprefix("#")) is not None
+        return "the language model was not shown it" if there else "it is not in the bank"
+
+    def _places(self, support: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted({place for number in support for place in self.part.proposals[number - 1].places}))
+
+
+def text_problem(text: str) -> str | None:
+    """Why a text that a language model wrote cannot be a skill's; None where it can."""
+    if not text.strip():
+        return "the text is empty"
+    return None if len(text) <= TEXT_CHARS else f"a text of {len(text)} characters, the most is {TEXT_CHARS}"
+
+
+def _refused(what: str, which: str, problem: str | None) -> list[str]:
+    return [f"the language model's {what} {shown(which)}: {problem}"] if problem else []
+
+
+def _only(output: ParsedOutput, part: Part) -> ParsedOutput:
+    """The output with those of its operations that are in this part."""
+    new = {content(each.text) for each in part.proposals if each.base is None}
+    bases = {each.base for each in part.proposals}
+    ops = output.skill_ops
+    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if content(pair[0]) in new]
+    mine = SkillOps(
+        generate=tuple(text for text, _ in kept),
+        titles=tuple(title for _, title in kept),
+        evolve=tuple(each for each in ops.evolve if each.base in bases),
+    )
+    return replace(output, skill_ops=mine)

@@ -1,0 +1,101 @@
+"""What a merge needs of tries: their operations, what they were given, and the techniques that winners share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.merge.extractor import Extracted, Extractor, Solved
+from skill_ttrl.skills.merge.merger import titles
+from skill_ttrl.skills.ops import OutputParser, ParsedOutput
+from skill_ttrl.types import Group, SkillOps
+
+
+@dataclass
+class Try:
+    """One try, or one technique found across tries, with what the merge needs of it."""
+
+    task_id: str
+    task_type: str
+    problem: str
+    won: bool
+    output: ParsedOutput
+    given: tuple[str, ...] = ()
+    extracted: bool = False
+    touched: set[str] = field(default_factory=set)
+    """Ids of the skills whose use it counts for."""
+
+    def order(self) -> tuple[str, ...]:
+        """The same in whatever order tries come; those that it does not tell apart are the same to a merger."""
+        return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.given)
+
+
+def tries_of(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: list[str]) -> list[Try]:
+    """The tries of a group that did not fail in their environment; what is left out is noted in `skipped`."""
+    parser = OutputParser()
+    found = []
+    for trajectory, won in zip(group.trajectories, wins, strict=True):
+        if trajectory.error is not None:
+            continue
+        output = parser.parse(trajectory.text)
+        ops = output.skill_ops if trajectory.ops is None else trajectory.ops
+        if won:
+            ops = _short(ops, group.task.id, max_text_chars, skipped)
+        problem = trajectory.steps[0].observation if trajectory.steps else ""
+        given = tuple(dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)))
+        output = replace(output, skill_ops=ops)
+        found.append(Try(group.task.id, group.task.task_type, problem, won, output, given))
+    return found
+
+
+def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillOps:
+    """The operations without texts that are too long."""
+    for text in (*ops.generate, *(each.text for each in ops.evolve)):
+        if len(text) > most:
+            skipped.append(f"a text of {len(text)} characters, written for {shown(task_id)}: the most is {most}")
+    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if len(pair[0]) <= most]
+    return replace(
+        ops,
+        generate=tuple(text for text, _ in kept),
+        titles=tuple(title for _, title in kept),
+        evolve=tuple(each for each in ops.evolve if len(each.text) <= most),
+    )
+
+
+def extracted(groups: Sequence[Sequence[Try]], extractor: Extractor) -> tuple[list[Try], Extracted]:
+    """A technique for each group whose winners wrote no skill, as if one more winner had written it; and how it was found.
+
+    Args:
+        groups: the tries of each task.
+        extractor: finds techniques, those of all groups at once.
+    """
+    asked = [group for group in groups if any(each.won for each in group) and not _wrote(group)]
+    found = extractor.extract([_solved(group) for group in asked])
+    voices = []
+    for group, technique in zip(asked, found.found, strict=True):
+        if technique is not None:
+            ops = SkillOps(generate=(technique.text,), titles=(technique.title,))
+            winner = next(each for each in group if each.won)
+            output = ParsedOutput("", None, None, ops)
+            voices.append(replace(winner, output=output, given=(), extracted=True, touched=set()))
+    return voices, found
+
+
+def _wrote(group: Sequence[Try]) -> bool:
+    return any(each.won and each.output.skill_ops.generate for each in group)
+
+
+def _solved(group: Sequence[Try]) -> Solved:
+    won = [each for each in group if each.won]
+    return Solved(
+        won[0].task_id,
+        won[0].problem,
+        tuple(sorted(map(_solution, won))),
+        tuple(sorted(_solution(each) for each in group if not each.won)),
+        tuple(sorted({each.output.answer for each in won if each.output.answer})),
+    )
+
+
+def _solution(tried: Try) -> str:
+    return tried.output.solution or tried.output.text

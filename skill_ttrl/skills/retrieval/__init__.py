@@ -1,0 +1,1 @@
+"""Retrieval: embedders, vector index, search, and what a prompt is given."""

@@ -1,0 +1,123 @@
+"""The embedder behind an address, for `skills.embedder: openai`: `endpoints.embeddings` turns texts into vectors.
+
+An embedder is made from a model's name alone, and a bank's folder remembers that name to search itself later. So the
+endpoint travels in it, as JSON: where the model is and how it is asked, and no key (`with_endpoint`). A server may give the
+same text other bits in another batch; each text is therefore asked for once, and its vector kept: in this process, and on
+disk where `endpoints.embeddings.cache` names a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import ValidationError
+
+from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.cache import AnswerCache
+from skill_ttrl.llm.openai.client import BATCH_TEXTS, make_client
+from skill_ttrl.skills.retrieval.embedders import DEFAULT_MODEL, EMBED_CHARS, Vectors, normalised
+
+NAME = "openai"
+PROBE = "dimension"
+"""Text whose vector says how long vectors are."""
+
+
+def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
+    """The skills section with `endpoints.embeddings` in place of the embedder's model, where that is what embeds.
+
+    Raises:
+        ConfigError: `skills.embedder` is openai, and the config has no `endpoints.embeddings`.
+    """
+    skills = config.skills
+    if skills is None or skills.embedder != NAME or not skills.embeds:
+        return skills
+    own = config.endpoints.embeddings
+    if own is None:
+        raise ConfigError(
+            "skills.embedder=openai asks endpoints.embeddings, and the config has none. Set at least "
+            "endpoints.embeddings.model, and endpoints.embeddings.base_url where it is not OpenAI's own."
+        )
+    return skills.model_copy(update={"embedder_model": own.model_dump_json(exclude_defaults=True)})
+
+
+class OpenAIEmbedder:
+    """Asks a model behind an address for vectors.
+
+    Args:
+        model: the endpoint as JSON, or a model's name at the usual address.
+        revision: not looked at: whoever runs the server decides.
+
+    Raises:
+        ConfigError: no model is named, or its key or address is missing.
+        EndpointError: the server gives no vectors.
+        MissingDependencyError: the package openai is not installed.
+    """
+
+    def __init__(self, model: str, revision: str | None = None) -> None:
+        config = _endpoint(model)
+        self._client = make_client(EndpointsConfig(embeddings=config), "embeddings")
+        self._cache = AnswerCache(config.cache) if config.cache is not None else None
+        self._known: dict[str, list[float]] = {}
+        self.dimension = len(self._vectors([PROBE])[0])
+        self.name = f"{NAME}:{self._client.host}/{config.model}:{self.dimension}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """See `Embedder.embed`.
+
+        Raises:
+            EndpointError: the server gives no vectors, or of another dimension than before.
+            BudgetError: what may be spent is spent.
+        """
+        cut = [text[:EMBED_CHARS].encode("utf-8", "replace").decode("utf-8") for text in texts]  # no surrogates
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        full = [row for row, text in enumerate(cut) if text.strip()]  # servers refuse empty texts
+        found = self._vectors([cut[row] for row in full])
+        for vector in found:
+            if len(vector) != self.dimension:
+                raise EndpointError(
+                    f"{self.name} gave a vector of {len(vector)} numbers. Another model answers there than at the start.",
+                    "malformed",
+                )
+        if full:
+            vectors[full] = normalised(np.asarray(found, dtype=np.float64))
+        return vectors
+
+    def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text; each is asked for once."""
+        wanted = [text for text in dict.fromkeys(texts) if not self._remembered(text)]
+        for start in range(0, len(wanted), BATCH_TEXTS * self._client.config.max_concurrency):
+            part = wanted[start : start + BATCH_TEXTS * self._client.config.max_concurrency]
+            for text, vector in zip(part, wait_for(self._client.embed(part)), strict=True):
+                self._known[text] = vector
+                if self._cache is not None:
+                    self._cache.put(self._key(text), {"vector": vector})
+        return [self._known[text] for text in texts]
+
+    def _remembered(self, text: str) -> bool:
+        if text not in self._known and self._cache is not None:
+            kept = (self._cache.get(self._key(text)) or {}).get("vector")
+            if isinstance(kept, list) and kept and all(isinstance(value, int | float) for value in kept):
+                self._known[text] = kept
+        return text in self._known
+
+    def _key(self, text: str) -> str:
+        config = self._client.config
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return AnswerCache.key(self._client.host, config.model, "vector", {"text": digest, **config.extra_body})
+
+
+def _endpoint(model: str) -> EndpointConfig:
+    if not model or model == DEFAULT_MODEL:
+        raise ConfigError("The embedder openai needs a model: set endpoints.embeddings.model.")
+    if not model.startswith("{"):
+        return EndpointConfig(model=model)
+    try:
+        return EndpointConfig.model_validate_json(model)
+    except ValidationError as error:
+        # What was found is not shown: somebody may have put a key there.
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"The bank's embedder names no endpoint: {problems}.") from None

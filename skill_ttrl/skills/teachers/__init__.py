@@ -1,0 +1,1 @@
+"""Teachers: skills from won and lost episodes, by heuristics or a language model."""

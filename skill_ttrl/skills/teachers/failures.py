@@ -1,0 +1,249 @@
+"""New and better skills from failures, without a language model: what failed episodes do again and again.
+
+A fault is looked for in every failure by a rule that knows no environment: actions are words before numbers and brackets, and an
+action changed nothing where the same was seen after it as before. What most failures share is drafted, as a mistake to avoid, or,
+where a skill of the bank names a kind of action that they never came to, as a better text of that skill. The texts hold no counts,
+so that the same fault always has the same text, and what the bank says already is not drafted again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.skills.admit import covers
+from skill_ttrl.skills.similarity import content
+from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.types import Skill
+
+LEAST = 2
+"""A fault of fewer failures is chance."""
+SHARE = 0.5
+"""Of the failures that are looked at, so many show what is drafted."""
+CIRCLING = 0.4
+"""Share of an episode's steps that came to what had been seen before after the same action."""
+REFUSAL_CHARS = 100
+"""A longer answer shows a place or a page, which some actions change without its text telling."""
+PLACE_CHARS = 400
+"""A longer one shows a page of many things, where a word of the task says little."""
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[^\W\d_]+")
+_QUOTED = re.compile(r"`([^`\n]{1,80})`")
+_SMALL = frozenset(
+    "to in on at into onto from with off up out for the a an of and or is it as by be not no one two all".split()
+)
+_COMMON = frozenset(
+    "find get put place make take have move this that then them some any same price lower than less more most you your me my "
+    "look looking task under over using use need want please show buy are was its their there each other first last".split()
+)
+"""Words of a goal that name no thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule that finds one fault, and what is said of it."""
+
+    shows: Callable[[Case], bool]
+    title: str
+    text: str
+    why: str
+
+
+def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+    """See `Teacher.evolve`. Nothing is drafted where the failures share nothing, or nothing that the skills do not say."""
+    found: list[tuple[float, Draft]] = []
+    for fault in FAULTS:
+        guilty = [case for case in failures if fault.shows(case)]
+        if _enough(guilty, failures):
+            draft = Draft(fault.title, fault.text, fault.why, "mistake", evidence=_tasks(guilty))
+            found.append((len(guilty) / len(failures), draft))
+    by_type: dict[str, list[Case]] = defaultdict(list)
+    for case in failures:
+        by_type[case.task_type].append(case)
+    verbs = {verb(step.action) for case in failures for step in case.steps} - {""}
+    for kind, cases in by_type.items():
+        found += _too_soon(kind, cases)
+        found += _never_came_to(kind, cases, skills, verbs)
+    fresh = [(share, draft) for share, draft in found if not _is_said(draft, skills)]
+    ordered = sorted(fresh, key=lambda pair: -pair[0])  # stable: of equal shares the first rule counts
+    return Lesson(tuple(draft for _, draft in ordered[: config.max_new_skills]))
+
+
+def verb(action: str) -> str:
+    """The kind of an action: what stands before its bracket, else its first word, with a small word that follows it.
+
+    "go to shelf 3" is "go to", "search[blue mug]" is "search".
+    """
+    head, bracket, _ = action.strip().lower().partition("[")
+    words = head.split()
+    return head.strip() if bracket else " ".join(words[: 2 if len(words) > 1 and words[1] in _SMALL else 1])
+
+
+def answers(case: Case) -> list[str]:
+    """What was seen after each step."""
+    return [*(step.observation for step in case.steps[1:]), case.last_observation]
+
+
+def is_stuck(case: Case) -> bool:
+    """Twice or more, the action of the step before was taken again and the same was seen again."""
+    done = [(step.action, seen) for step, seen in zip(case.steps, answers(case), strict=True)]
+    return sum(now == before for before, now in pairwise(done)) >= LEAST
+
+
+def goes_in_circles(case: Case) -> bool:
+    """Much of the episode came to what had been seen before after the same action, with others between."""
+    done = [(step.action, seen) for step, seen in zip(case.steps, answers(case), strict=True)]
+    again = sum(pair in done[: place - 1] for place, pair in enumerate(done) if place > 1)
+    return again >= max(2 * LEAST, CIRCLING * len(done))
+
+
+def is_refused(case: Case) -> bool:
+    """Three or more different actions got one short answer, and at least a quarter of the steps did."""
+    actions: dict[str, list[str]] = defaultdict(list)
+    for step, seen in zip(case.steps, answers(case), strict=True):
+        actions[seen].append(step.action)
+    return any(
+        len(set(each)) >= 3 and 4 * len(each) >= len(case.steps)
+        for seen, each in actions.items()
+        if 0 < len(seen) <= REFUSAL_CHARS
+    )
+
+
+def is_malformed(case: Case) -> bool:
+    """Two or more actions were not valid, and at least a fifth of them."""
+    invalid = sum(step.verdict == "invalid" for step in case.steps)
+    return invalid >= LEAST and 5 * invalid >= len(case.steps)
+
+
+def passes_by(case: Case) -> bool:
+    """Something that the task names was seen on the way, and no action named it."""
+    if not case.task:
+        return False
+    wanted = {word for word in _WORD.findall(case.task.lower()) if len(word) > 1} - _SMALL - _COMMON
+    done = {word for step in case.steps for word in _WORD.findall(step.action.lower())}
+    seen = {
+        word
+        for text in answers(case)
+        if len(text) <= PLACE_CHARS
+        for word in _WORD.findall(text.replace(case.task, " ").lower())
+        if word in wanted and word not in done
+    }
+    return bool(seen)
+
+
+FAULTS = (
+    Fault(
+        is_stuck,
+        "Repeat an action that changed nothing",
+        "Read what the last action changed. Where it changed nothing, do something else: an action, a place or an option that "
+        "has not been tried.",
+        "The same action is expected to do more the second time.",
+    ),
+    Fault(
+        is_malformed,
+        "Write an action that cannot be read or is not possible",
+        "Write one action exactly as it stands among the possible ones, in the form that is asked for, and nothing else in its "
+        "place.",
+        "The action is written from memory, in other words than those that are offered.",
+    ),
+    Fault(
+        is_refused,
+        "Try one action after another where all get the same answer",
+        "The same answer to different actions says that none of them does anything here. Look at what is possible now, and go "
+        "where the next step of the task is possible.",
+        "A step of the task is tried before what it needs is in place.",
+    ),
+    Fault(
+        passes_by,
+        "Pass by what the task names",
+        "As soon as something that the task names is seen, act on it: take it, open it, use it or choose it before going on.",
+        "The search goes on after its object was already in view.",
+    ),
+    Fault(
+        goes_in_circles,
+        "Go back to what was already looked at",
+        "Keep in mind what each place or page has shown. Go to those that were not looked at before going to one again.",
+        "There is no record of what was already searched.",
+    ),
+)
+"""Rules for all types of tasks, the plainest first."""
+
+
+def _too_soon(kind: str, cases: Sequence[Case]) -> list[tuple[float, Draft]]:
+    """Most failures of a type ended by the same action of their own."""
+    last = [case for case in cases if case.steps[-1].terminated]
+    endings = Counter(_plain(case.steps[-1].action) for case in last)
+    if not endings:
+        return []
+    action, _ = min(endings.items(), key=lambda pair: (-pair[1], pair[0]))
+    guilty = [case for case in last if _plain(case.steps[-1].action) == action]
+    if not _enough(guilty, cases):
+        return []
+    text = (
+        f"`{action}` ends the task. Before it, hold everything that the task asks for against what is chosen and seen; where "
+        "something is missing or differs, go back and mend it."
+    )
+    why = "The task is ended as soon as it can be, not when all of it is done."
+    return [
+        (
+            len(guilty) / len(cases),
+            Draft(f"End with `{action}` too soon", text, why, "mistake", kind, evidence=_tasks(guilty)),
+        )
+    ]
+
+
+def _never_came_to(
+    kind: str, cases: Sequence[Case], skills: Sequence[Skill], verbs: Iterable[str]
+) -> list[tuple[float, Draft]]:
+    """Better texts for the skills of a type that name a kind of action which most failures of that type never came to.
+
+    The kinds of actions are those that are seen in any failure, and those that the skill writes between backquotes.
+    """
+    found = []
+    for skill in skills:
+        if skill.tier != "task" or skill.task_type != kind or REMINDER in skill.text:
+            continue
+        named = {verb(quoted) for quoted in _QUOTED.findall(skill.text)} | {
+            each for each in verbs if _asks_for(skill, each)
+        }
+        missing: dict[str, list[Case]] = {}
+        for each in sorted(named - {""}):
+            guilty = [case for case in cases if all(verb(step.action) != each for step in case.steps)]
+            if _enough(guilty, cases):
+                missing[each] = guilty
+        if missing:
+            most = max(missing, key=lambda each: len(missing[each]))
+            text = f"{skill.text.rstrip()} {REMINDER} `{most}`: get there early, and keep steps for it."
+            draft = Draft(skill.title, text, skill.when_to_apply, "task", kind, skill.id, _tasks(missing[most]))
+            found.append((len(missing[most]) / len(cases), draft))
+    return found
+
+
+REMINDER = "Failed attempts mostly end before any"
+
+
+def _asks_for(skill: Skill, kind: str) -> bool:
+    """Whether a skill's words tell its reader to do this: they name it, and not after a word of warning."""
+    named = re.search(rf"((?:(?<!\S)\S++\s++){{0,3}})\b{re.escape(kind)}\b", skill.text.lower())
+    return named is not None and not re.search(r"\b(?:not|never|avoid|without|before|don't)\b", named[1])
+
+
+def _is_said(draft: Draft, skills: Iterable[Skill]) -> bool:
+    words = content(draft.text)
+    return any(covers(skill, draft.task_type) and content(skill.text) == words for skill in skills)
+
+
+def _plain(action: str) -> str:
+    return " ".join(_NUMBER.sub("", action.lower()).split())
+
+
+def _enough(guilty: Sequence[Case], cases: Sequence[Case]) -> bool:
+    return len(guilty) >= max(LEAST, SHARE * len(cases))
+
+
+def _tasks(cases: Iterable[Case]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(case.task_id for case in cases))

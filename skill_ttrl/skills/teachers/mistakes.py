@@ -1,0 +1,172 @@
+"""What losers do and winners do not, by counting. Each function is given the episodes of one type (`findings.Seen`).
+
+Where nobody won there is nothing to hold losers against: then only what is wrong in itself is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, names_task
+from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, Played, Seen, quoted, share, told
+
+TWICE = 2.0
+"""Losers do it at least so many times as often as winners."""
+OFTEN = 0.1
+"""Share of all steps of the losers."""
+SELDOM = 0.1
+"""Winners who did what is called a mistake, as a share."""
+NEARLY_ALL = 0.8
+HALF = 0.5
+SOME = 0.25
+MOST_USELESS, MOST_LACKING = 5, 2
+
+
+def repetitions(seen: Seen) -> list[Finding]:
+    """Doing again what showed nothing new."""
+    lost, won = _rate(seen.lost, lambda each: each.repeats), _rate(seen.won, lambda each: each.repeats)
+    if len(seen.lost) < MIN_EPISODES or lost < OFTEN or lost < TWICE * won:
+        return []
+    text = (
+        f"In failed tries {_of_ten(lost)} steps repeated an action and saw again what it had shown before. When an action shows "
+        "nothing new, do one that has not been tried yet."
+    )
+    holders = [each for each in seen.lost if each.repeats]
+    return [_mistake("repeats", "repeat an action that has shown nothing new", text, 1 + lost - won, holders)]
+
+
+def not_listed(seen: Seen) -> list[Finding]:
+    """Actions that are not possible."""
+    lost, won = _rate(seen.lost, lambda each: each.invalid), _rate(seen.won, lambda each: each.invalid)
+    if len(seen.lost) < MIN_EPISODES or lost < OFTEN / 2 or lost < TWICE * won:
+        return []
+    text = (
+        f"In failed tries {_of_ten(lost)} actions were not among those that were possible. Take one of the listed actions, word "
+        "for word."
+    )
+    holders = [each for each in seen.lost if each.invalid]
+    return [_mistake("invalid", "write an action that is not listed", text, 1 + lost - won, holders)]
+
+
+def ended_too_soon(seen: Seen) -> list[Finding]:
+    """Ending with the step that ends the winners' episodes, without what they had done before it."""
+    last = seen.closing
+    if last is None:
+        return []
+    ended = [each for each in seen.lost if each.closes(last)]
+    lacking = {form: [each for each in ended if form not in each.kinds] for form in _needed(seen) if form != last}
+    wrong = {form: each for form, each in lacking.items() if len(each) >= max(MIN_EPISODES, SOME * len(seen.lost))}
+    if not wrong:
+        return []
+    forms = sorted(wrong, key=lambda form: (-len(wrong[form]), form))[:MOST_LACKING]
+    holders = [each for each in ended if any(each in wrong[form] for form in forms)]
+    steps = " and ".join(map(quoted, forms))
+    text = (
+        f"Do {steps} first, as nearly all won tries did; {len(holders)} of {len(seen.lost)} failed ones ended without."
+    )
+    title = f"end with {quoted(last)} too early"
+    return [_mistake(f"too soon {last}", title, text, 1.5 + len(holders) / len(seen.lost), holders)]
+
+
+def never_begun(seen: Seen) -> list[Finding]:
+    """The first step of the winners that most losers never came to, though they went on."""
+    if len(seen.won) < MIN_EPISODES or len(seen.lost) < MIN_EPISODES:
+        return []
+    lost = seen.shares(seen.lost)
+    needed = [form for form in _needed(seen) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
+    if not needed or share(seen.lost, lambda each: seen.closing is not None and each.closes(seen.closing)) > HALF:
+        return []
+    first = min(needed, key=lambda form: (_usual_place(seen.won, form), form))
+    never = [each for each in seen.lost if first not in each.kinds]
+    if len(never) < MIN_EPISODES:
+        return []
+    text = f"Get to {quoted(first)} as soon as you can: nearly all won tries did it, and {len(never)} of {len(seen.lost)} failed ones never."
+    return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(seen.lost), never)]
+
+
+def not_named(seen: Seen) -> list[Finding]:
+    """Steps as winners do them, but with what the task does not name."""
+    found = []
+    lost, won = seen.shares(seen.lost), seen.shares(seen.won)
+    for form in _losers_only(seen):
+        instead = _with_names(form, won)
+        holders = [each for each in seen.lost if form in each.kinds]
+        if instead is not None and len(holders) >= MIN_EPISODES:
+            title, text = (
+                f"do {quoted(form)} with anything else",
+                f"Only what the task names is needed: {quoted(instead)}.",
+            )
+            found.append(_mistake(f"not named {form}", title, text, 0.5 + lost[form] - won[form], holders))
+    return found
+
+
+def useless(seen: Seen) -> list[Finding]:
+    """Forms that many losers have and hardly a winner."""
+    won = seen.shares(seen.won)
+    forms = [form for form in _losers_only(seen) if _with_names(form, won) is None][:MOST_USELESS]
+    holders = [each for each in seen.lost if each.kinds.intersection(forms)]
+    winners = sum(bool(each.kinds.intersection(forms)) for each in seen.won)
+    if not forms or len(holders) < MIN_EPISODES:
+        return []
+    names = ", ".join(map(quoted, forms))
+    done = "did it" if len(forms) == 1 else "did any of these"
+    # A text says by itself what it is about: texts of the same words are taken for the same skill.
+    text = f"Leave out {names}: {len(holders)} of {len(seen.lost)} failed tries and {winners} of {len(seen.won)} that won {done}."
+    return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(seen.lost), holders)]
+
+
+MISTAKES: Sequence[Callable[[Seen], list[Finding]]] = (
+    repetitions,
+    not_listed,
+    ended_too_soon,
+    never_begun,
+    not_named,
+    useless,
+)
+
+
+def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[Played]) -> Finding:
+    return Finding(key, title, text, "", weight, told(holders), mistake=True)
+
+
+def _rate(episodes: Sequence[Played], count: Callable[[Played], int]) -> float:
+    steps = sum(len(each.case.steps) for each in episodes)
+    return sum(map(count, episodes)) / steps if steps else 0.0
+
+
+def _losers_only(seen: Seen) -> list[str]:
+    """Forms that half of the losers have and hardly a winner, the most frequent first."""
+    if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
+        return []
+    won, lost = seen.shares(seen.won), seen.shares(seen.lost)
+    wrong = [form for form in seen.common(seen.lost, HALF) if won[form] <= SELDOM]
+    return sorted(wrong, key=lambda form: (-lost[form], form))
+
+
+def _usual_place(episodes: Sequence[Played], form: str) -> float:
+    """Where in the winners' episodes a form comes first, on average."""
+    places = [
+        next(place for place, ways in enumerate(each.ways) if form in ways) for each in episodes if form in each.kinds
+    ]
+    return sum(places) / len(places)
+
+
+def _with_names(form: str, won: Mapping[str, float]) -> str | None:
+    """The winners' form that names something of the task where this one does not: `take X from ...` for `take ... from ...`."""
+    named = [
+        other
+        for other, part in won.items()
+        if part >= MOST
+        and form != other
+        and form == " ".join(GAP if word in PLACEHOLDERS else word for word in other.split())
+    ]
+    return min(named, key=lambda other: (other.split().count(GAP), other), default=None)
+
+
+def _needed(seen: Seen) -> list[str]:
+    """Forms that nearly all winners have."""
+    return seen.common(seen.won, NEARLY_ALL)
+
+
+def _of_ten(rate: float) -> str:
+    return f"{max(1, round(10 * rate))} of 10"

@@ -1,0 +1,1 @@
+"""Collecting episodes: by scripted agents, by a policy, or to watch."""

@@ -1,0 +1,302 @@
+"""One episode to watch: a person or a player without a model plays, and every step is told as it comes.
+
+It gives the same `Trajectory` as a collection would: it is `play_episode` on an environment that tells what happens in it. A
+policy plays in `play_policy`: what that needs takes seconds to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.utils import seeding
+
+from skill_ttrl.agents.players.scripted_agent import Player, WalkthroughPlayer, make_player, player_names
+from skill_ttrl.config.schema import EMBEDDED, SkillTTRLConfig, load_config
+from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
+from skill_ttrl.envs.lookup import refuse_split, split_argument
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
+from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.rollout.scripted import finite, listed_actions, plain, play_episode, source_of
+from skill_ttrl.types import Step, Task, Trajectory
+
+REMOTE = "openai"
+"""The policy behind `endpoints.policy` is called so."""
+PLAYER_NAMES = player_names()
+
+TextEnvironment = gymnasium.Env[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to see: at the start, and after every step."""
+
+    step: int
+    """Steps played so far; 0 at the start."""
+    limit: int | None
+    """Steps of an episode; None where the environment sets no bound."""
+    action: str | None
+    """What led here; None at the start."""
+    observation: str
+    info: Mapping[str, Any]
+    earned: float
+    """Sum of the rewards so far."""
+    over: bool
+    """Whether the environment has ended the episode."""
+
+
+Watch = Callable[[Scene], None]
+
+
+class Stopped(BaseException):
+    """The episode is ended from outside. It is no `Exception`: a rollout takes those for outcomes of the environment."""
+
+
+class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
+    """The same environment; `watch` is told of every reset and step, and the steps are kept."""
+
+    def __init__(self, env: TextEnvironment, task: Task, watch: Watch) -> None:
+        super().__init__(env)
+        self._task, self._watch = task, watch
+        self._limit = step_limit(env)
+        self._steps: list[Step] = []
+        self._observation = ""
+        self._info: Mapping[str, Any] = {}
+        self._begun: Mapping[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._steps, self._begun = [], plain(info)
+        self._tell(None, observation, info, over=False)
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps.append(
+            Step(
+                self._observation,
+                action,
+                finite(reward),
+                bool(terminated),
+                bool(truncated),
+                info=plain(info, self._begun),
+                admissible=listed_actions(self._info),
+            )
+        )
+        self._tell(action, observation, info, over=bool(terminated or truncated))
+        return observation, reward, terminated, truncated, info
+
+    def so_far(self) -> Trajectory:
+        """What was played before somebody left: an episode with as many turns as were wanted."""
+        seen = self._observation if self._steps else ""
+        return Trajectory(
+            self._task,
+            tuple(self._steps),
+            None,
+            "max_turns",
+            last_observation=seen,
+            source=source_of(self._begun),
+        )
+
+    def _tell(self, action: str | None, observation: Any, info: Any, *, over: bool) -> None:
+        if not isinstance(observation, str):
+            raise EnvError(f"The environment's observation must be a str, found {type(observation).__name__}.")
+        self._observation, self._info = observation, info
+        earned = sum(step.reward for step in self._steps)
+        try:
+            self._watch(Scene(len(self._steps), self._limit, action, observation, info, earned, over))
+        except Exception as error:  # a screen that fails is no outcome of the environment
+            raise Stopped from error
+
+
+def step_limit(env: TextEnvironment) -> int | None:
+    """The longest episode: the environment's own `max_steps`, or what it was registered with; None where neither says."""
+    own = getattr(env.unwrapped, "max_steps", None)
+    if isinstance(own, int):
+        return own
+    return env.spec.max_episode_steps if env.spec is not None else None
+
+
+def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: Watch) -> Trajectory:
+    """Let a player play `task`.
+
+    Args:
+        env: is reset; stays open.
+        task: what is played.
+        player: who plays. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
+        seed: see `play_episode`.
+        watch: called with every scene, before the player is asked what to do in it.
+
+    Raises:
+        EnvError: the walkthrough is to be played, and the environment has none.
+    """
+    watched = WatchedEnv(env, task, watch)
+    try:
+        played = play_episode(watched, task, player, seed=seed)
+    except Stopped as stopped:
+        return ended(watched, stopped)
+    if isinstance(player, WalkthroughPlayer) and not played.steps:
+        raise EnvError(
+            f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch somebody with --agent."
+        )
+    return played
+
+
+def find_player(name: str, env_id: str) -> Player | None:
+    """The player called `name`; None where a policy is meant.
+
+    Raises:
+        ConfigError: nothing has this name.
+        EnvError: this environment has no expert.
+    """
+    exists = Path(name).exists()
+    if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
+        return make_player(name, env_id)
+    if name not in (REMOTE, EMBEDDED) and "/" not in name and ":" not in name and not exists:
+        raise ConfigError(
+            f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
+            "folder, owner/name or openai:MODEL; a player of your own is module:attribute."
+        )
+    return None
+
+
+def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig | None = None) -> dict[str, Any]:
+    """Arguments of the environment: those that a run was trained with, where it was in the same one, then `env.kwargs`."""
+    asked = load_config({}, [each for each in overrides if each.startswith("env.kwargs")]).env.kwargs
+    return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
+
+
+def open_env(
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    split: str | None,
+    progress: Progress | None = None,
+    *,
+    name: str | None = None,
+) -> TextEnvironment:
+    """The environment; one that takes a `split` is made for this one, so that it looks for no other.
+
+    Args:
+        env_id: its id.
+        kwargs: its arguments.
+        split: None: the one that `name` begins with, as ALFWorld's ids do; else its own.
+        progress: told how far it is where opening it takes long.
+        name: of the task that it is opened for.
+
+    Raises:
+        ConfigError: there is a split among the arguments too.
+        EnvError: it cannot be made with these arguments.
+    """
+    there, slash, _ = (name or "").partition("/")
+    if split is None and slash and "split" not in kwargs:
+        with suppress(SplitError):  # what stands before the slash need be no split
+            return open_env(env_id, kwargs, there, progress)
+    if split is not None:
+        refuse_split(kwargs)
+    arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
+    progress = progress or SilentProgress()
+    with telling_warnings(progress):
+        prepare_env(env_id, arguments, Counting(progress, OPENING, prepare_unit(env_id, arguments)))
+        return make_env(env_id, **arguments)
+
+
+def find_task(
+    env: TextEnvironment,
+    env_id: str,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    types: Sequence[str] = (),
+    seed: int = 0,
+) -> Task:
+    """The task that is meant, or one of a split, drawn with `seed`.
+
+    Args:
+        env: whose tasks they are; one without tasks has its seeds.
+        env_id: its id.
+        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, others are
+            looked through: those that the environment names (`splits`), else the one that it begins with, as ALFWorld's ids do.
+        split: part of the data; None: the environment's own.
+        types: only these types of task; empty: all.
+        seed: draws one where there is no `name`.
+
+    Raises:
+        EnvError: there is no such task, split or type.
+    """
+    find = getattr(env.unwrapped, "tasks", None)
+    tasks: Sequence[Task] | None = find(split) if callable(find) else None
+    if tasks and callable(find) and name is not None and split is None:
+        tasks, split = _where(name, tasks, find, getattr(env.unwrapped, "splits", ()))
+    if tasks is None:
+        if name is not None or types:
+            raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
+        return Task(f"seed-{seed}", env_id, seed=seed, split=split or "train")
+    kinds = {task.task_type for task in tasks}
+    for kind in types:
+        if kind not in kinds:
+            raise EnvError(f"No task {_of(split)}is of the type {kind!r}.{did_you_mean(kind, kinds - {''})}")
+    tasks = [task for task in tasks if not types or task.task_type in types]
+    if not tasks:
+        raise EnvError(f"{env_id} has no tasks {_of(split)}to play.")
+    if name is None:
+        return tasks[int(seeding.np_random(seed)[0].integers(len(tasks)))]
+    found = [task for task in tasks if task.id == name] or [task for task in tasks if name in task.id]
+    if len(found) == 1:
+        return found[0]
+    ids = [task.id for task in found] or [task.id for task in tasks]
+    near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
+    several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
+    raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
+
+
+def _where(
+    name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
+) -> tuple[Sequence[Task], str | None]:
+    """The tasks among which `name` is looked for, and their split; None: the environment's own ones."""
+    named = [task.id for task in own]
+    if name in named or (not splits and any(name in task_id for task_id in named)):
+        return own, None
+    parts: list[tuple[str | None, Sequence[Task]]] = [(None, own)]
+    for there in splits or (name.partition("/")[0],):
+        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+            parts.append((there, find(there)))
+    if not splits:
+        return next(((tasks, split) for split, tasks in parts[1:] if tasks), (own, None))
+    for has_it in (name.__eq__, lambda task_id: name in task_id):  # a whole id before a part of others
+        for split, tasks in parts:
+            if any(has_it(task.id) for task in tasks):
+                return tasks, split
+    return own, None
+
+
+def refuse_error(trajectory: Trajectory) -> None:
+    """Raise `EnvError`, or `EndpointError` of a model that gave no answer, with what went wrong in an episode."""
+    if trajectory.error is not None:
+        place = f"at step {len(trajectory.steps) + 1}" if trajectory.steps else "before the first step"
+        kind = EndpointError if trajectory.stop_reason == "no_answer" else EnvError
+        raise kind(f"The episode in {trajectory.task.env_id} failed {place}: {trajectory.error}")
+
+
+def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
+    try:
+        return resolve_env(config.env.id) == env_id
+    except EnvError:  # what it was trained in is not here: something else, then
+        return False
+
+
+def ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
+    """What was played before somebody left; raises what the watcher raised, where it did."""
+    if stopped.__cause__ is not None:
+        raise stopped.__cause__
+    return watched.so_far()
+
+
+def _of(split: str | None) -> str:
+    return "" if split is None else f"of the split {split!r} "

@@ -1,0 +1,1 @@
+"""What this machine and a config need: checks, memory, speed, plan."""

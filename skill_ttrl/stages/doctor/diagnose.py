@@ -1,0 +1,234 @@
+"""What this machine can run: `diagnose` looks, changes nothing, and says what to do where something will not work.
+
+Checks of the machine are in `machine`, those of a config's samplers in `doctor_backends`, the others here. Each is a function
+that gives a text or a `Check` and is called through `tried`; to add one, write it and name it in `diagnose` or `check_machine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.errors import ModelError
+from skill_ttrl.stages.doctor import version_sets
+from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
+from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.memory import MemoryEstimate
+
+TIGHT = 0.9
+"""Share of the available memory above which an estimate is called tight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks, and the memory estimate where a config was given."""
+
+    checks: list[Check]
+    memory_parts: dict[str, int] = field(default_factory=dict)
+    """Bytes of each part (see `rl.memory`); empty without a config."""
+    memory_phases: dict[str, int] = field(default_factory=dict)
+    """Peak of each phase in bytes; empty without a config."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something will not work."""
+        return any(check.status == "fail" for check in self.checks)
+
+
+def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
+    """Look at this installation and machine, and at what `config` needs of it. Whatever is wrong is found, never raised."""
+    checks = check_machine()
+    if config is None:
+        return Diagnosis([*checks, *_env(SkillTTRLConfig())])
+    checks += [
+        *_waits(config),
+        *_names(config),
+        *_data(config),
+        *_tracker(config),
+        *tried("skills", lambda: _skills(config)),
+        *tried("endpoints", lambda: endpoint_checks(config)),
+    ]
+    if config.rollout.backend == "openai":
+        found = "none is loaded: rollout.backend=openai asks endpoints.policy"
+        return Diagnosis([*checks, Check("model", "ok", found)])
+    model_config, model = _read_model(config)
+    checks += [model, *tried("device", lambda: _device(config)), *vllm_checks(config, model_config)]
+    if model_config is None:
+        return Diagnosis(checks)
+    checks += tried("context", lambda: context_checks(config, model_config))
+    sizes = _Sizes()
+    checks += tried("memory", lambda: _memory(config, model_config, sizes))
+    return Diagnosis(checks, sizes.parts, sizes.phases)
+
+
+def _names(config: SkillTTRLConfig) -> list[Check]:
+    """Look up everything a config calls by name, as a run would."""
+    from skill_ttrl.stages.setup.names import looks
+
+    env = _env(config)
+    found = looks(config, env=env[0].status == "ok")
+    return env + [check for name, look in found.items() for check in tried(name, look)]
+
+
+def _env(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.stages.setup.names import look_at_env
+
+    return tried("environment", lambda: look_at_env(config))
+
+
+def _waits(config: SkillTTRLConfig) -> list[Check]:
+    if not config.waits_for:
+        return []
+    advice = "A run of it refuses to start. --set waits_for=null starts it all the same."
+    return [Check("recipe", "fail", f"{config.name} waits for {config.waits_for}", advice)]
+
+
+def _data(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.data.tasks import load_demonstrations, load_tasks
+
+    def tasks(source: SourceConfig, split: str) -> str:
+        loaded = load_tasks(source, split=split)
+        labelled = sum(task.reference is not None for task in loaded)
+        return f"{source.path}: {len(loaded)} problems, {labelled} of them with a true answer"
+
+    checks: list[Check] = []
+    for name, source, split in (("train", config.data.train, "train"), ("eval", config.data.eval, "test")):
+        if source is not None:
+            checks += tried(f"data.{name}", lambda source=source, split=split: tasks(source, split))  # type: ignore[misc]
+    demos = config.sft.data
+    if demos is not None and "sft" in config.phases:
+        checks += tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations")
+    return checks
+
+
+def _tracker(config: SkillTTRLConfig) -> list[Check]:
+    tracker = config.run.tracker
+    if tracker == "none" or installed_version(tracker) is not None:
+        return []
+    command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
+    return [Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.tracker=none")]
+
+
+def _skills(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.skills.retrieval.embedders import make_embedder
+    from skill_ttrl.stages.training.run_bank import starting_skills
+
+    skills = config.skills
+    if skills is None:
+        return []
+
+    def begun() -> str:
+        return f"{skills.bank or 'an empty bank'}: {len(starting_skills(skills))} skills"
+
+    def embedder() -> str:
+        return make_embedder(skills.embedder, skills.embedder_model, skills.embedder_revision).name
+
+    checks = tried("skill bank", begun)
+    if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
+        checks += tried("embedder", embedder)
+    return checks + tried("skill packages", lambda: _skill_packages(skills))
+
+
+def _skill_packages(skills: SkillsConfig) -> list[Check]:
+    from skill_ttrl.skills.retrieval.retriever import check_packages
+
+    check_packages(skills)
+    return []
+
+
+def _read_model(config: SkillTTRLConfig) -> tuple[Any | None, Check]:
+    """The model's config, and whether it can be read."""
+    found: list[Any] = []
+
+    def read() -> str:
+        from skill_ttrl.llm.models.model_config import load_model_config
+
+        found.append(load_model_config(config.model))
+        return f"{config.model.path}: {found[0].model_type}"
+
+    [check] = tried("model", read)
+    return (found[0] if found else None), check
+
+
+def _device(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.rl.device import resolve_device, resolve_precision
+
+    device = resolve_device(config.runtime.device)
+    return f"{device}, {resolve_precision(config.runtime.precision, device)}"
+
+
+@dataclass
+class _Sizes:
+    parts: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+
+
+def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
+    """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
+    from skill_ttrl.config.schema import EMBEDDED
+    from skill_ttrl.rl.device import resolve_device
+    from skill_ttrl.rl.memory import PLANNED_GPU_BYTES, device_memory, estimate_memory
+
+    checks: list[Check] = []
+    try:
+        device = str(resolve_device(config.runtime.device))
+        estimate = estimate_memory(config, model_config)
+        sizes.parts, sizes.phases = dict(estimate.parts), dict(estimate.phases)
+        checks.append(_fits(config, estimate, device_memory(device)))
+        if estimate.device != "cpu" or config.model.path == EMBEDDED:
+            return checks + memory_checks(estimate, "of the GPU" if estimate.device == "cuda" else "of this machine")
+        if version_sets.this_environment().engines:
+            checks += memory_checks(estimate, "of this machine")
+    except ModelError as error:
+        checks.append(Check("memory", "fail", "cannot be told for this machine", str(error)))
+    planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
+    found = f"{_parameters(planned)}; {_gigabytes(planned.peak)} in bf16"
+    if planned.parts["engine"]:
+        found += f", {_gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {_gigabytes(PLANNED_GPU_BYTES)}"
+    checks.append(Check("memory on a GPU", "ok", found, "For planning: no GPU is here to hold it to."))
+    return checks
+
+
+def _parameters(estimate: MemoryEstimate) -> str:
+    return f"{estimate.parameters / 1e6:,.2f}M parameters, {estimate.trainable / 1e6:,.2f}M of them learn"
+
+
+def _fits(config: SkillTTRLConfig, estimate: MemoryEstimate, available: int) -> Check:
+    phase = max(estimate.phases, key=lambda name: estimate.phases[name])
+    parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in estimate.parts.items() if size)
+    found = (
+        f"{_gigabytes(estimate.peak)} at most, in {phase} ({estimate.device}, {estimate.precision}); "
+        f"{_gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
+    )
+    if estimate.peak <= TIGHT * available:
+        return Check("memory", "ok", found)
+    status: Status = "fail" if estimate.peak > available else "warn"
+    return Check("memory", status, found, _memory_advice(config, estimate, phase, available))
+
+
+def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
+    parts = estimate.parts
+    fixed = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["reference"] + parts["runtime"]
+    if fixed > available:
+        if config.model.lora is None:
+            return "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), or a smaller model."
+        return "The weights alone do not fit. Take a smaller model."
+    if parts["engine"] and estimate.device == "cuda":
+        if phase == "sample":
+            return "Leave the learner more: a lower vllm.gpu_memory_utilization."
+        if not config.vllm.sleep:
+            return "Let the engine give its memory back while the learner computes: --set vllm.sleep=true."
+    if phase == "sample" and not parts["engine"]:
+        fewer = max(1, config.rollout.max_batch_size // 2)
+        return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
+    if not config.model.gradient_checkpointing:
+        return "Recompute activations: --set model.gradient_checkpointing=true."
+    section = "sft" if phase == "sft" else "rl"
+    return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,306 @@
+"""`--dry-run`: what a run would take, before it starts: tokens, memory, hours, cost. Nothing is sampled and nothing is written.
+
+Tokens are bounds: every prompt and answer at its longest, every episode at its last turn. Hours are given for these bounds and for
+what is usual (`USUAL`), and say how the speed is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from skill_ttrl.agents.players.scripted_agent import player_names
+from skill_ttrl.config.schema import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
+from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
+from skill_ttrl.llm.models.known_models import published_config
+from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
+from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
+from skill_ttrl.stages.doctor.backends import context_checks
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.preflight import Preflight, look_before
+
+USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
+"""Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
+TEACHER_ANSWER, THOUGHT = 1500, 300
+"""Tokens of a teacher's answer with skills, and of one with a thought, taken for reckoning."""
+MEASURED_PARAMETERS = 20_000_000
+"""Models up to this size are measured on a CPU: it takes seconds. The built-in one has less, also from a checkpoint."""
+OPENAI = "openai"
+TYPES = 7
+"""Types of task of an environment, taken for reckoning: ALFWorld has 6, WebShop's banks 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """One phase of the run. Tokens are bounds."""
+
+    phase: str
+    what: str
+    episodes: int = 0
+    prompt_tokens: int = 0
+    """Read by the policy while it samples."""
+    answer_tokens: int = 0
+    """Sampled by it."""
+    trained_tokens: int = 0
+    """Read by the learner, prompts included."""
+    rounds: int = 0
+    """Decoding steps, one after another."""
+    requests: int = 0
+    """Questions to a language model behind an address."""
+    hours: float | None = None
+    """At the bounds; None where nothing is known of the speed."""
+    usual_hours: float | None = None
+    cost: float | None = None
+    """Of language models with a price; None where none has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would take."""
+
+    name: str
+    model: str
+    parameters: int
+    trainable: int
+    phases: list[PhasePlan]
+    speed: Speed | None
+    memory: dict[str, int]
+    """Bytes by part, on the device that is planned for."""
+    peak: int
+    available: int
+    """Bytes of that device."""
+    hours: float | None
+    usual_hours: float | None
+    cost: float | None
+    assumptions: list[str] = field(default_factory=list)
+    obstacles: list[str] = field(default_factory=list)
+    """Why a run of it would not start, or not end; empty: it would."""
+    exit_code: int = 0
+    """With which `skillttrl train` would refuse it, or 5 where memory is too small; 0: it would not, as far as can be seen here."""
+
+
+def plan(config: SkillTTRLConfig) -> Plan:
+    """Reckon what a run of `config` takes.
+
+    Raises:
+        ModelError: the model's config can be had nowhere.
+    """
+    stated, assumptions = config, list[str]()
+    with suppress(SkillTTRLError):  # such an environment is among the refusals
+        config = with_env_defaults(config)
+    model_config = _model_config(config, assumptions)
+    device = _device(config, assumptions)
+    memory = estimate_memory(
+        config,
+        model_config,
+        device="cpu" if device is None else "cuda",
+        precision=None if device is None or config.runtime.precision != "auto" else "bf16",
+        total=None if device is None else int(device.memory),
+    )
+    speed = _speed(config, model_config, device, memory, assumptions)
+    found = look_before(stated)
+    assumptions += found.notes
+    phases = [
+        _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
+    ]
+    available = _available(device)
+    refusals = [*found.refusals, *_too_large(config, model_config, memory.peak, available)]
+    if config.verified is not None and not (note := verified_note(config)).startswith("never"):
+        assumptions.append(f"a recorded run of these settings: {note}")
+    if any(each.requests and each.cost is None for each in phases):
+        assumptions.append(
+            "no cost is given: what the teacher's tokens cost is not known (endpoints.teacher.price_in and price_out, per million)"
+        )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in USUAL.items())
+    assumptions.append(f"tokens and hours are bounds; usual hours take {shares} of them")
+    return Plan(
+        config.name,
+        config.model.path,
+        memory.parameters,
+        memory.trainable,
+        phases,
+        speed,
+        dict(memory.parts),
+        memory.peak,
+        available,
+        _sum([each.hours for each in phases]),
+        _sum([each.usual_hours for each in phases]),
+        _sum([each.cost for each in phases]),
+        assumptions,
+        [str(each).rstrip(".") for each in refusals],
+        refusals[0].exit_code if refusals else 0,
+    )
+
+
+def _too_large(config: SkillTTRLConfig, model_config: Any, peak: int, available: int) -> Iterator[SkillTTRLError]:
+    """Prompts that the model has no positions for, and `peak` bytes where the device has fewer."""
+    for check in context_checks(config, model_config):
+        if check.status == "fail":
+            yield ConfigError(f"{check.found}. {check.advice}")
+    if peak > available:
+        yield ModelError(
+            f"it needs {peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters (model.lora), "
+            "gradient checkpointing, a smaller micro-batch, or a smaller model"
+        )
+
+
+def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
+    """The tokens of one phase; `found` knows how many tasks there are."""
+    if name == "collect":
+        collect = config.collect
+        count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.tries
+        each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
+        batches = -(-count // config.rollout.max_batch_size)
+        return each if _is_player(collect.agent) else _sampled(each, count, batches, config)
+    if name == "distill":
+        asked = TYPES + 2 if config.distill.teacher == "openai" else 0
+        return PhasePlan(
+            name,
+            f"skills by {config.distill.teacher}",
+            requests=asked,
+            cost=_cost(asked, config.distill.prompt_tokens, config.endpoints.teacher),
+        )
+    if name == "sft":
+        sft = config.sft
+        examples = sft.steps * sft.batch_size
+        each = PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
+        if sft.data is not None or config.demonstrations.thought != OPENAI:
+            return each
+        # Without `demonstrations.examples` every step is imitated: then as many as are learnt from is the best that is known.
+        asked = config.demonstrations.examples or examples
+        cost = _cost(asked, _prompt(config), config.endpoints.teacher, answer=THOUGHT)
+        return replace(each, what=f"{each.what}, thoughts by {OPENAI}", requests=asked, cost=cost)
+    if name == "evaluate":
+        trained = {"rl", "vote_sft"} & {*config.phases}
+        between = (config.rl.steps - 1) // config.rl.validate_every if trained and config.rl.validate_every else 0
+        bank_off = len(trained) if config.skills is not None and config.skills.use else 0
+        times = 1 + len(trained) + between + bank_off
+        tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
+        tasks = found.evaluated or config.env.eval_tasks or 0
+        what = f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks"
+        return _sampled(PhasePlan(name, what), times * tasks * tries, times * tries, config)
+    return _reinforce(name, config)
+
+
+def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
+    rl, rollout = config.rl, config.rollout
+    each = rl.prompts_per_step * rollout.n_votes_per_prompt
+    found = _sampled(
+        PhasePlan(name, f"{rl.steps:,} steps of {rl.prompts_per_step} tasks x {rollout.n_votes_per_prompt}"),
+        rl.steps * each,
+        rl.steps,
+        config,
+    )
+    learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
+    # A KL term has every token read by the reference too, which is a third of a training pass.
+    trained = learned * _item(config) * rl.epochs * (4 if rl.kl_coef > 0 else 3) // 3
+    asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == "openai" else 0
+    tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
+    return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
+
+
+def _is_player(agent: str) -> bool:
+    """Whether a name is that of a player; else it is a policy, which samples."""
+    return agent in player_names() or (":" in agent and not agent.startswith(OPENAI))
+
+
+def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLConfig) -> PhasePlan:
+    turns = config.agent.max_turns
+    return replace(
+        found,
+        episodes=episodes,
+        prompt_tokens=episodes * turns * _prompt(config),
+        answer_tokens=episodes * turns * config.rollout.max_new_tokens,
+        rounds=batches * turns * config.rollout.max_new_tokens if episodes else 0,
+    )
+
+
+def _prompt(config: SkillTTRLConfig) -> int:
+    skills = config.skills
+    return config.data.max_prompt_tokens + (skills.prompt_tokens if skills is not None and skills.in_prompt else 0)
+
+
+def _item(config: SkillTTRLConfig) -> int:
+    return _prompt(config) + config.rollout.max_new_tokens
+
+
+def _timed(phase: PhasePlan, speed: Speed | None, config: SkillTTRLConfig) -> PhasePlan:
+    if speed is None or not (phase.prompt_tokens or phase.trained_tokens):
+        return phase
+    turns = USUAL["turns"] if config.agent.max_turns > 1 else 1.0
+    prompt, answer = _prompt(config), config.rollout.max_new_tokens
+    length = (prompt * USUAL["prompt"] + answer * USUAL["answer"]) / (prompt + answer)
+    sampled = phase.prompt_tokens / speed.reading + phase.rounds / speed.rounds
+    usually = turns * (
+        USUAL["prompt"] * phase.prompt_tokens / speed.reading + USUAL["answer"] * phase.rounds / speed.rounds
+    )
+    learned = phase.trained_tokens / speed.training
+    steps = turns if phase.phase != "sft" else 1.0
+    return replace(phase, hours=(sampled + learned) / 3600, usual_hours=(usually + steps * length * learned) / 3600)
+
+
+def _model_config(config: SkillTTRLConfig, assumptions: list[str]) -> Any:
+    try:
+        return load_model_config(config.model)
+    except ModelError:
+        known = published_config(config.model.path)
+        if known is None:
+            raise
+        assumptions.append(f"the shape of {config.model.path} is the published one: its config.json was not reached")
+        return known
+
+
+def _device(config: SkillTTRLConfig, assumptions: list[str]) -> Device | None:
+    """The GPU that is planned for; None: the CPU."""
+    if config.runtime.device == "cpu" or (config.model.path == EMBEDDED and not gpus()):
+        return None
+    here = gpus()
+    known = device_of(here[0]) if here else None
+    if known is None:
+        found = f"{here[0]} is not in the table" if here else "there is no GPU here"
+        assumptions.append(f"{found}: reckoned for one {PLANNED.name} of {PLANNED.memory / 1e9:.0f} GB")
+    return known or PLANNED
+
+
+def _speed(
+    config: SkillTTRLConfig, model_config: Any, device: Device | None, memory: MemoryEstimate, assumptions: list[str]
+) -> Speed | None:
+    if device is not None:
+        assumptions.append(f"speed is reckoned from the data sheet of one {device.name}, not measured")
+        return reckoned(memory.parameters, device, trainable=memory.trainable)
+    if memory.parameters > MEASURED_PARAMETERS:
+        assumptions.append("nothing is known of the speed of this model on this CPU: no hours are given")
+        return None
+    assumptions.append(
+        "speed is measured here, now, with random weights of this shape; a busy machine gives other hours"
+    )
+    rows = min(config.rl.micro_batch_size, 16)
+    return measured(model_config, tokens=min(_item(config), 256), rows=rows, threads=config.runtime.threads)
+
+
+def _available(device: Device | None) -> int:
+    if device is not None:
+        return int(device.memory)
+    from skill_ttrl.rl.memory import device_memory
+
+    return device_memory("cpu")
+
+
+def _cost(
+    requests: int, prompt_tokens: int, endpoint: EndpointConfig | None, *, answer: int = TEACHER_ANSWER
+) -> float | None:
+    if not requests or endpoint is None or not endpoint.priced:
+        return None
+    return requests * (prompt_tokens * (endpoint.price_in or 0.0) + answer * (endpoint.price_out or 0.0)) / 1e6
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _count(episodes: int) -> str:
+    return f"{episodes:,} episodes" if episodes else "all tasks"

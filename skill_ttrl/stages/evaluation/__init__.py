@@ -1,0 +1,1 @@
+"""Measuring policies: samples, outcomes, controls, comparisons."""

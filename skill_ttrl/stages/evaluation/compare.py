@@ -1,0 +1,199 @@
+"""`skillttrl compare`: the difference between policies, task by task where they were measured on the same tasks.
+
+What is compared: runs (their last evaluation), folders of runs under several seeds (each task's mean over them), and folders that
+`skillttrl evaluate --output` has written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.intervals import Interval, paired_difference, unpaired_difference
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.stages.reports.run_list import runs_in
+
+EVALUATION = "evaluation.json"
+FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
+"""The figures that are compared, and their names in a table; {} is the number of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One of the compared, task by task."""
+
+    path: str
+    label: str
+    """Which evaluation: "after", "before", or the evaluated policy's name."""
+    where: str | None
+    """Where its tasks come from; None: not known."""
+    samples: int
+    values: Mapping[str, Mapping[str, float]]
+    """By figure, the share of each task in [0, 1], by its id; only figures that every task has."""
+    notes: tuple[str, ...] = ()
+    """Of runs that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of two policies."""
+
+    one: float
+    other: float
+    difference: float
+    """`other` less `one`."""
+    interval: Interval
+    tasks: tuple[int, int]
+    """How many were compared of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two policies."""
+
+    one: str
+    other: str
+    paired: bool
+    """Over the tasks that both were measured on; False: they share none, and the interval is of two separate means."""
+    figures: Mapping[str, Change] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def compare(paths: Sequence[str | Path], *, confidence: float = 0.95) -> list[Comparison]:
+    """Each of `paths` after the first against the first.
+
+    Args:
+        paths: at least two: runs, folders of seeds, or folders of `evaluate --output`.
+        confidence: of the intervals, in (0, 1).
+
+    Raises:
+        ConfigError: fewer than two were named.
+        RunFolderError: one of them is none of these, or holds no evaluation.
+        DataError: nothing was measured of both.
+    """
+    if len(paths) < 2:
+        raise ConfigError("Name at least two: skillttrl compare A B [C ...].")
+    first, *others = [measured(path) for path in paths]
+    return [compare_two(first, other, confidence=confidence) for other in others]
+
+
+def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> Comparison:
+    """`other` against `one`.
+
+    Raises:
+        DataError: no figure was measured of both.
+    """
+    names = [name for name in FIGURES if name in one.values and name in other.values]
+    if not names:
+        raise DataError(f"Nothing was measured of both {one.path} and {other.path}: figures need true answers.")
+    same_place = one.where is None or other.where is None or one.where == other.where
+    shared = [task for task in one.values[names[0]] if task in other.values[names[0]]] if same_place else []
+    notes = [*one.notes, *other.notes]
+    counts = len(one.values[names[0]]), len(other.values[names[0]])
+    if not shared:
+        why = "they share no task" if same_place else f"their tasks are others: {one.where} and {other.where}"
+        notes.append(f"Not paired, {why}; the interval is of two separate means.")
+    elif min(counts) > len(shared) or counts[0] != counts[1]:
+        notes.append(f"Paired over the {len(shared)} tasks that both have, of {counts[0]} and {counts[1]}.")
+    figures = {}
+    for name in names:
+        ours, theirs = one.values[name], other.values[name]
+        if shared:
+            before, after = [ours[task] for task in shared], [theirs[task] for task in shared]
+            difference, low, high = paired_difference(before, after, confidence=confidence)
+        else:
+            before, after = list(ours.values()), list(theirs.values())
+            difference, low, high = unpaired_difference(before, after, confidence=confidence)
+        means = math.fsum(before) / len(before), math.fsum(after) / len(after)
+        figures[name] = Change(*means, difference, (low, high), (len(before), len(after)))
+    if one.samples != other.samples:
+        notes.append(f"avg@k of {one.samples} and of {other.samples} samples a task.")
+    return Comparison(one.path, other.path, bool(shared), figures, notes)
+
+
+def measured(path: str | Path) -> Measured:
+    """The evaluation of a run, of a folder of seeds (each task's mean over them), or that `evaluate --output` has kept.
+
+    Raises:
+        RunFolderError: there is none.
+    """
+    path = Path(path)
+    if RunFolder.exists(path):
+        return _of_run(path)
+    if (path / EVALUATION).is_file() or path.name == EVALUATION:
+        return _of_evaluation(path if path.is_file() else path / EVALUATION)
+    runs = [_of_run(run) for run in runs_in(path)] if path.is_dir() else []
+    if not runs:
+        raise RunFolderError(
+            f"{path} is no run, no folder of runs, and no folder of `skillttrl evaluate --output`: nothing to compare."
+        )
+    ended = [run for run in runs if run.label == "after"]
+    left_out = [run.path for run in runs if run not in ended] if ended else []
+    runs = ended or runs
+    notes = [f"Left out, their training has not ended: {', '.join(left_out)}."] if left_out else []
+    notes += [note for run in runs for note in run.notes]
+    places = sorted({str(run.where) for run in runs})
+    if len(places) > 1:
+        raise RunFolderError(f"The runs in {path} were measured on different tasks: {', '.join(places)}.")
+    return Measured(str(path), f"mean of {len(runs)} runs", runs[0].where, runs[0].samples, _means(runs), tuple(notes))
+
+
+def _of_run(path: Path) -> Measured:
+    file = path / "evaluations.jsonl"
+    lines = read_jsonl(file)[0] if file.is_file() else []
+    found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)
+    if found is None:
+        raise RunFolderError(f"{path} holds no evaluation yet. Go on with the run: --resume auto.")
+    config = read_run(path).config
+    source = config.data.eval or config.data.train
+    asked = {} if source is None else {"path": source.path, "revision": source.revision}
+    kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
+    where = json.dumps([config.env.id, kwargs, asked, found["split"]], sort_keys=True, default=str)
+    note = f"The training of {path} has not ended: its evaluation before it is compared."
+    notes = (note,) if found["label"] == "before" else ()
+    return Measured(str(path), found["label"], where, found["samples"], _values([found]), notes)
+
+
+def _of_evaluation(file: Path) -> Measured:
+    try:
+        parts = json.loads(file.read_text(encoding="utf-8"))
+        return Measured(str(file.parent), str(parts[0]["label"]), None, parts[0]["samples"], _values(parts))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise RunFolderError(f"Cannot read the evaluation in {file}: {error!r}.") from None
+
+
+def _values(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Figures that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
+    results = [result for evaluation in evaluations for result in evaluation["results"]]
+
+    def share(result: Mapping[str, Any], name: str) -> float | None:
+        if name == "accuracy":
+            return None if result["correct"] is None else result["correct"] / result["samples"]
+        value = result.get(name if name == "score" else f"{name}_correct")
+        return None if value is None else float(value)
+
+    found: dict[str, dict[str, float]] = {}
+    for name in FIGURES:
+        values = {str(result["task"]): share(result, name) for result in results}
+        known = {task: value for task, value in values.items() if value is not None}
+        if known and len(known) == len(values) and all(part.get(name) is not None for part in evaluations):
+            found[name] = known
+    return found
+
+
+def _means(runs: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    names = [name for name in FIGURES if all(name in run.values for run in runs)]
+    return {
+        name: {
+            task: math.fsum(run.values[name][task] for run in runs) / len(runs)
+            for task in runs[0].values[name]
+            if all(task in run.values[name] for run in runs)
+        }
+        for name in names
+    }

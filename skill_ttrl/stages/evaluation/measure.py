@@ -1,0 +1,356 @@
+"""Measuring a policy: every problem exactly once, in a fixed order, seeded, with intervals.
+
+`evaluate_samples` is a pure function of stored samples; `measure` draws them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from skill_ttrl.answers import canonicals, correct
+from skill_ttrl.config.schema import EvalConfig
+from skill_ttrl.errors import EnvError
+from skill_ttrl.intervals import (
+    avg_at_k,
+    mean_interval,
+    mean_pass_at_k,
+    pass_at_k,
+    vote_entropy,
+    wilson_interval,
+)
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
+from skill_ttrl.stages.evaluation.controls import Controls
+from skill_ttrl.stages.evaluation.outcomes import interval_of_tries
+from skill_ttrl.types import Group, Trajectory, derive_seed
+from skill_ttrl.voting import given_up, majority_vote
+
+Interval = tuple[float, float]
+Play = Callable[[int, Sampling, int], list[Group]]
+"""(tries, sampling, seed) → every task tried so often; one group a task, in a fixed order."""
+NO_CONTROLS = Controls()
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemResult:
+    """One problem of an evaluation."""
+
+    task: str
+    correct: int | None
+    """Right samples; None where nothing says what is right."""
+    samples: int
+    majority_answer: str | None
+    agreement: float
+    majority_correct: bool | None
+    greedy_correct: bool | None
+    score: float | None = None
+    """Mean score of its samples, see `Evaluation.score`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeResult:
+    """The problems of one type of task, or the episodes of one control."""
+
+    problems: int
+    accuracy: float
+    """avg@k: mean share of right samples."""
+    interval: Interval
+    """Of the mean over problems (`runs.statistics.mean_interval`: Wilson's for one sample a problem)."""
+    score: float | None = None
+    """See `Evaluation.score`."""
+    score_interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Figures of one evaluation. Those that need true answers are None where a problem has none."""
+
+    label: str
+    """When it was taken: "before", "after", "step 10"."""
+    split: str
+    problems: int
+    samples: int
+    temperature: float
+    accuracy: float | None
+    """avg@k: mean share of right samples."""
+    accuracy_interval: Interval | None
+    """Of the mean over problems, as all intervals here: `runs.statistics.mean_interval`."""
+    pass_at_k: dict[str, float]
+    """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
+    majority: float | None
+    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
+    majority_interval: Interval | None
+    greedy: float | None
+    greedy_interval: Interval | None
+    by_temperature: dict[str, float]
+    """avg@k at the extra temperatures, keyed by temperature."""
+    agreement: float | None
+    """Mean share of the votes that the most frequent answer has. None, as is all that is of votes, where nothing gives an answer:
+    no task has a true one, and neither the environment nor a text says one."""
+    entropy: float | None
+    """Mean entropy (nats) of the answers' distribution."""
+    results: tuple[ProblemResult, ...]
+    failed: float = 0.0
+    """Share of tries in which the environment failed; they count as wrong."""
+    skill_use: dict[str, float] = field(default_factory=dict)
+    """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
+    pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
+    """Keyed by k."""
+    source: str = ""
+    """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
+    transductive: bool | None = None
+    """Whether the policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
+    answers_given_up: int | None = None
+    """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
+    by_type: dict[str, TypeResult] = field(default_factory=dict)
+    """By type of task; empty where there is only one type, or a problem has no true answer."""
+    score: float | None = None
+    """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
+    environment says so (`samples.scored`): what is right in part counts in part. None elsewhere."""
+    score_interval: Interval | None = None
+    greedy_score: float | None = None
+    greedy_score_interval: Interval | None = None
+    exploit_rate: float | None = None
+    """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
+    controls: dict[str, TypeResult] = field(default_factory=dict)
+    """Scripted agents on the same problems, one episode each, by name (`eval.controls`); empty where none was played."""
+    no_controls: str = ""
+    """Why none was played in an environment that judges; else empty."""
+
+
+def is_correct(trajectory: Trajectory) -> bool | None:
+    """Whether a try is right: by the true answer, else by the environment's return; None where neither is known."""
+    return verdicts(drawn(Group(trajectory.task, (trajectory,))))[0]
+
+
+def verdicts(row: Drawn) -> list[bool | None]:
+    """For each sample whether it is right: by the true answer, else by what the environment said; None where neither is known."""
+    if row.task.reference is None:
+        return [sample.right for sample in row.samples]
+    return list(correct([(answer, row.task.reference) for answer in row.answers]))
+
+
+def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[Draw]:
+    """The ways of sampling that an evaluation needs, the one of its main figures first."""
+
+    def at(temperature: float, name: str) -> Draw:
+        sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
+        return Draw(name, config.samples, sampling, derive_seed(seed, "evaluate", name))
+
+    plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
+    greedy = Draw(GREEDY, 1, plainly, derive_seed(seed, "evaluate", GREEDY))
+    # The main temperature may stand among the extra ones, and one of these twice; each is drawn once.
+    heats = [heat for heat in dict.fromkeys(config.extra_temperatures) if heat != config.temperature]
+    extra = [at(heat, _at(heat)) for heat in heats]
+    return [at(config.temperature, SAMPLE), *([greedy] if config.greedy else []), *extra]
+
+
+def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
+    """Have every task played `config.samples` times, and once greedily, and count what is right.
+
+    Raises:
+        EndpointError, EnvError: every try failed (`refuse_failure`).
+    """
+    rows: list[Drawn] = []
+    for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
+        groups = play(draw.tries, draw.sampling, draw.seed)
+        if draw.name == SAMPLE:
+            refuse_failure(groups)
+        rows += [drawn(group, draw=draw.name) for group in groups]
+    return evaluate_samples(rows, label=label, config=config)
+
+
+def evaluate_samples(
+    rows: Sequence[Drawn],
+    *,
+    label: str,
+    config: EvalConfig,
+    source: str = "",
+    transductive: bool | None = None,
+    controls: Controls = NO_CONTROLS,
+) -> Evaluation:
+    """The figures of stored samples: a pure function, so the same samples give the same figures at any time.
+
+    Args:
+        rows: what was drawn as `evaluation_draws` says, problems in the same order under each way of sampling.
+        label: written on the evaluation.
+        config: what was drawn, and the level of the intervals.
+        source: written on the evaluation.
+        transductive: written on the evaluation.
+        controls: what scripted agents did with the same problems.
+
+    Raises:
+        EnvError: every try failed in the environment.
+    """
+    canonicals([answer for row in rows for answer in (*row.answers, row.task.reference)])  # all in one go; kept there
+    main = [row for row in rows if row.draw == SAMPLE]
+    errors = failures(main)
+    greedy = [row for row in rows if row.draw == GREEDY]
+    extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
+
+    results = [_result(row, greedy[place] if greedy else None) for place, row in enumerate(main)]
+    graded = bool(results) and all(result.correct is not None for result in results)
+    correct_P_K = _correct_matrix(main) if graded else np.zeros((0, 0), dtype=bool)
+    votes = any(row.task.reference is not None or any(answer is not None for answer in row.answers) for row in main)
+    majority = [bool(result.majority_correct) for result in results] if graded and votes else []
+    greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
+    ks = _powers_of_two(config.samples) if graded else []
+    score, score_interval = _score(main, config)
+    greedy_score, greedy_score_interval = _score(greedy, config)
+    return Evaluation(
+        label=label,
+        split=main[0].task.split,
+        problems=len(main),
+        samples=config.samples,
+        temperature=config.temperature,
+        accuracy=avg_at_k(correct_P_K) if graded else None,
+        accuracy_interval=mean_interval(correct_P_K.mean(axis=1), confidence=config.confidence) if graded else None,
+        pass_at_k={str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
+        pass_at_k_intervals={str(k): mean_interval(_pass_at(correct_P_K, k), confidence=config.confidence) for k in ks},
+        majority=float(np.mean(majority)) if majority else None,
+        majority_interval=wilson_interval(sum(majority), len(majority), config.confidence) if majority else None,
+        greedy=float(np.mean(greedily)) if greedily else None,
+        greedy_interval=wilson_interval(sum(greedily), len(greedily), config.confidence) if greedily else None,
+        by_temperature={heat: avg_at_k(_correct_matrix(played)) for heat, played in extra.items()} if graded else {},
+        agreement=float(np.mean([result.agreement for result in results])) if votes else None,
+        entropy=float(np.mean([_answer_entropy(row) for row in main])) if votes else None,
+        results=tuple(results),
+        failed=len(errors) / sum(len(row.samples) for row in main),
+        skill_use=_skill_use(main),
+        source=source,
+        transductive=transductive,
+        answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
+        by_type=_by_type(main, correct_P_K, config) if graded else {},
+        score=score,
+        score_interval=score_interval,
+        greedy_score=greedy_score,
+        greedy_score_interval=greedy_score_interval,
+        exploit_rate=_exploit_rate(main),
+        controls=control_results(controls, config),
+        no_controls=controls.why_none,
+    )
+
+
+def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
+    """One sentence on all evaluations, by label, in which the policy is not above a scripted agent; None where it is everywhere."""
+    found = []
+    for label, each in evaluations.items():
+        level = {} if each.accuracy is None else {k: v for k, v in each.controls.items() if each.accuracy <= v.accuracy}
+        if level:
+            agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
+            found.append(f"{label} {each.accuracy:.3f} ({agents})")
+    return (
+        f"Success is not above that of scripted agents, which need no reading: {'; '.join(found)}." if found else None
+    )
+
+
+def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeResult]:
+    """Success and score of each scripted agent; see `evaluate_samples`."""
+    return {
+        name: _share_of(rows, _correct_matrix(rows), config)
+        for name, rows in controls.by_agent().items()
+        if all(None not in verdicts(row) for row in rows)
+    }
+
+
+def failures(rows: Sequence[Drawn]) -> list[str]:
+    """What went wrong in the tries that failed: such a try counts as wrong, unless there is nothing else.
+
+    Raises:
+        EnvError: every try failed: the environment is broken, and there is nothing to measure.
+    """
+    errors = [sample.error for row in rows for sample in row.samples if sample.error is not None]
+    tries = sum(len(row.samples) for row in rows)
+    if errors and len(errors) == tries:
+        raise EnvError(f"Every one of {tries} tries failed in {rows[0].task.env_id}. The first: {errors[0]}")
+    return errors
+
+
+def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> dict[str, TypeResult]:
+    kinds = sorted({row.task.task_type for row in rows})
+    found: dict[str, TypeResult] = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        mine = [row.task.task_type == kind for row in rows]
+        own = [row for row, is_mine in zip(rows, mine, strict=True) if is_mine]
+        found[kind] = _share_of(own, correct_P_K[mine], config)
+    return found
+
+
+def _share_of(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
+    bounds = interval_of_tries(correct_P_K.tolist(), confidence=config.confidence)
+    return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows, config))
+
+
+def _exploit_rate(rows: Sequence[Drawn]) -> float | None:
+    counts = [sample.exploits for row in rows for sample in row.samples if sample.exploits is not None]
+    return float(np.mean([count > 0 for count in counts])) if counts else None
+
+
+def _score(rows: Sequence[Drawn], config: EvalConfig) -> tuple[float | None, Interval | None]:
+    """Mean score and its interval; None where they are not `_scored`."""
+    if not _scored(rows):
+        return None, None
+    scores = [[sample.score or 0.0 for sample in row.samples] for row in rows]
+    bounds = interval_of_tries(scores, confidence=config.confidence)
+    return float(np.mean([np.mean(each) for each in scores])), bounds
+
+
+def _at(temperature: float) -> str:
+    return f"sample at {temperature:g}"
+
+
+def _result(row: Drawn, greedy: Drawn | None) -> ProblemResult:
+    vote = majority_vote(row.answers)
+    right = verdicts(row)
+    known = all(verdict is not None for verdict in right)
+    winner = vote.matches.index(True) if vote.answer is not None else None
+    return ProblemResult(
+        task=row.task.id,
+        correct=sum(bool(verdict) for verdict in right) if known else None,
+        samples=len(right),
+        majority_answer=vote.answer,
+        agreement=vote.agreement,
+        majority_correct=(winner is not None and bool(right[winner])) if known else None,
+        greedy_correct=verdicts(greedy)[0] if greedy else None,
+        score=_score_of(row),
+    )
+
+
+def _scored(rows: Sequence[Drawn]) -> bool:
+    """Whether every sample that did not fail has a score, and there is one."""
+    whole = [sample for row in rows for sample in row.samples if sample.error is None]
+    return bool(whole) and all(sample.score is not None for sample in whole)
+
+
+def _score_of(row: Drawn) -> float | None:
+    return None if not _scored([row]) else float(np.mean([sample.score or 0.0 for sample in row.samples]))
+
+
+def _correct_matrix(rows: Sequence[Drawn]) -> np.ndarray:
+    return np.array([[bool(verdict) for verdict in verdicts(row)] for row in rows])
+
+
+def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:
+    return [pass_at_k(correct_P_K.shape[1], int(row.sum()), k) for row in correct_P_K]
+
+
+def _answer_entropy(row: Drawn) -> float:
+    vote = majority_vote(row.answers)
+    silent = [1] * vote.abstained  # every sample without an answer is its own class: silence is no agreement
+    return vote_entropy([*(votes for _, votes in vote.classes), *silent])
+
+
+def _skill_use(rows: Sequence[Drawn]) -> dict[str, float]:
+    """How much the tries used the skill bank, as `stages.bank.skill_figures` counts it."""
+    tries = [sample for row in rows for sample in row.samples]
+    counts = [sample.skills for sample in tries if sample.skills is not None]
+    return {name: sum(found[name] for found in counts) / len(tries) for name in (counts[0] if counts else ())}
+
+
+def _powers_of_two(largest: int) -> list[int]:
+    ks = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
+    return ks if ks[-1] == largest else [*ks, largest]

@@ -1,0 +1,370 @@
+"""The same samples under one voting strategy after another, and what each would have been worth.
+
+Pure functions of stored samples and a seed. A *visit* is a list of problems that are voted on together: samples drawn once
+are one visit, the steps of a run are several, in which problems come round again. Figures are means over problems, so the
+intervals are over problems, and strategies are compared problem by problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from skill_ttrl.answers import bare_key, canonical, canonicals, correct
+from skill_ttrl.intervals import mean_interval, paired_difference, wilson_interval
+from skill_ttrl.rollout.samples import Drawn
+from skill_ttrl.types import VoteResult, derive_seed
+from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
+from skill_ttrl.voting.ballot import HOW_TO_GIVE
+
+Problem = tuple[str, str]
+"""(source, task id)"""
+Visits = Sequence[Sequence[Drawn]]
+BASELINE = "majority"
+BINS = 10
+"""Of the reliability curve, equally wide over [0, 1]."""
+
+LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_consensus")
+"""Figures that need true answers."""
+FIGURES = (*LABELLED, "majority_ratio", "abstained", "flip_rate")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How votes are judged."""
+
+    threshold: float = 0.5
+    """A wrong winner with at least this share of the samples is a false consensus."""
+    splits: int = 10
+    """Random halvings of a problem's samples behind its flip rate, where it was visited once."""
+    seed: int = 0
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One vote, and what it was worth."""
+
+    problem: Problem
+    task_type: str
+    step: int
+    """Place of its visit."""
+    vote: VoteResult
+    correct: bool | None
+    """Whether the winner is the true answer; False where nobody won, None without a true answer."""
+    reward_accuracy: float | None
+    """Share of samples that belong to the winner's class exactly if they are true."""
+    winner: str | None
+    """The winner's class (`answers.canonical`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over problems."""
+
+    value: float
+    interval: tuple[float, float]
+    problems: int
+    """Those that have a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A strategy less the majority, paired over problems."""
+
+    value: float
+    interval: tuple[float, float]
+    noise: bool
+    """Whether the interval contains 0."""
+    problems: int
+    """Those that both have a value for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Votes whose winners had about the same share of the samples."""
+
+    agreement: float
+    """Mean share."""
+    accuracy: float
+    """How many of them were won by the true answer."""
+    interval: tuple[float, float]
+    votes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One strategy on all samples."""
+
+    strategy: str
+    options: Mapping[str, Any]
+    needs: str | None = None
+    """What of the samples it lacks; then it has no figures."""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """Those of `FIGURES` that could be had; without true answers none of `LABELLED`."""
+    differences: Mapping[str, Difference] = field(default_factory=dict)
+    """From the majority, by figure; empty for the majority itself."""
+    by_type: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
+    """The figures of each type of problem."""
+    reliability: tuple[Bin, ...] = ()
+    """How often winners were true, by their share of the samples."""
+
+
+def replay(
+    visits: Visits, strategies: Mapping[str, Mapping[str, Any]], settings: Settings
+) -> tuple[list[Replayed], dict[str, list[Held]]]:
+    """Hold the votes of every strategy on the same samples.
+
+    Args:
+        visits: the samples.
+        strategies: options by strategy; the majority is added, first, where it is not among them.
+        settings: how they are judged.
+
+    Returns:
+        One `Replayed` for each strategy, and the votes of those that could be held.
+
+    Raises:
+        ConfigError: an option of a strategy is out of its range.
+    """
+    canonicals([answer for visit in visits for row in visit for answer in (*row.answers, row.task.reference)])
+    ballots = ballots_of(visits, settings.seed)
+    asked = {BASELINE: strategies.get(BASELINE, {}), **strategies}
+    found: list[Replayed] = []
+    votes: dict[str, list[Held]] = {}
+    values: dict[str, dict[str, dict[Problem, float]]] = {}
+    for name, options in asked.items():
+        lacking = _lacking(name, options, ballots)
+        if lacking is not None:
+            found.append(Replayed(name, options, needs=lacking))
+            continue
+        votes[name] = hold(visits, ballots, name, options)
+        flips = (
+            visit_flips(votes[name]) if len(visits) > 1 else half_flips(ballots[0], visits[0], name, options, settings)
+        )
+        values[name] = _values(votes[name], settings.threshold) | {"flip_rate": flips}
+        types = {held.problem: held.task_type for held in votes[name]}
+        found.append(
+            Replayed(
+                name,
+                options,
+                figures=_figures(values[name], settings),
+                differences=_differences(values[BASELINE], values[name], settings) if name != BASELINE else {},
+                by_type=_by_type(values[name], types, settings),
+                reliability=_reliability(votes[name], settings.confidence),
+            )
+        )
+    return found, votes
+
+
+def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
+    """The ballots of each visit, with all that the samples say.
+
+    The share that a majority had before training (`base_share`) is that of a problem's first visit: samples of one policy
+    are what its training would begin with. Earlier votes differ from strategy to strategy; `hold` adds them.
+    """
+    shares: dict[Problem, float] = {}
+    found = []
+    for step, visit in enumerate(visits):
+        ballots = []
+        for row in visit:
+            keys = tuple(canonicals(row.answers))
+            share = shares.setdefault(_problem(row), majority_vote(row.answers).agreement)
+            ballots.append(
+                Ballot(
+                    answers=row.answers,
+                    prompt="/".join(_problem(row)),
+                    logprobs=_whole([sample.logprob for sample in row.samples]),
+                    lengths=_whole([sample.tokens for sample in row.samples]),
+                    views=tuple(sample.view for sample in row.samples) if any(s.view for s in row.samples) else None,
+                    base_share=share,
+                    seed=derive_seed(seed, "ballot", step),
+                    keys=keys,
+                )
+            )
+        found.append(ballots)
+    return found
+
+
+def hold(visits: Visits, ballots: Sequence[Sequence[Ballot]], name: str, options: Mapping[str, Any]) -> list[Held]:
+    """All votes of one strategy, visit by visit; where there are several, each knows the prompt's earlier ones.
+
+    Raises:
+        ConfigError: an option is out of its range, or a ballot lacks what the strategy needs.
+    """
+    history = VoteHistory() if len(visits) > 1 else None
+    found = []
+    for step, (visit, given) in enumerate(zip(visits, ballots, strict=True)):
+        if history is not None:
+            given = [replace(ballot, history=history.of(ballot.prompt)) for ballot in given]
+        held = batch_vote(name, given, options)
+        if history is not None:
+            history.record({ballot.prompt: vote for ballot, vote in zip(given, held, strict=True)})
+        found += [_judged(row, step, vote) for row, vote in zip(visit, held, strict=True)]
+    return found
+
+
+def half_flips(
+    ballots: Sequence[Ballot], rows: Sequence[Drawn], name: str, options: Mapping[str, Any], settings: Settings
+) -> dict[Problem, float]:
+    """How often the two random halves of a problem's samples have different winners, by problem.
+
+    The halves are the same for every strategy. A halving counts where both halves have a winner; a problem without any such
+    halving has no value. With an odd number of samples one is left out; answers to a paraphrase are halved for themselves.
+    """
+    flips: dict[Problem, list[bool]] = defaultdict(list)
+    pairs = [(row, ballot) for row, ballot in zip(rows, ballots, strict=True) if _halves(ballot, 0)[0]]
+    rows, ballots = [row for row, _ in pairs], [ballot for _, ballot in pairs]
+    for split in range(settings.splits):
+        halves = [_halves(ballot, derive_seed(settings.seed, "halves", ballot.prompt, split)) for ballot in ballots]
+        one, other = (
+            [vote(name, _part(ballot, places[side]), options) for ballot, places in zip(ballots, halves, strict=True)]
+            for side in (0, 1)
+        )
+        for row, first, second in zip(rows, one, other, strict=True):
+            if first.answer is not None and second.answer is not None:
+                flips[_problem(row)].append(bare_key(canonical(first.answer)) != bare_key(canonical(second.answer)))
+    return {problem: sum(changed) / len(changed) for problem, changed in flips.items()}
+
+
+def visit_flips(votes: Sequence[Held]) -> dict[Problem, float]:
+    """How often a problem's winner was another one than at its visit before, by problem; visits without a winner are passed over."""
+    winners: dict[Problem, list[str]] = defaultdict(list)
+    for held in votes:
+        if held.winner is not None:
+            winners[held.problem].append(held.winner)
+    returned = {problem: keys for problem, keys in winners.items() if len(keys) > 1}
+    return {
+        problem: sum(one != other for one, other in pairwise(keys)) / (len(keys) - 1)
+        for problem, keys in returned.items()
+    }
+
+
+def _problem(row: Drawn) -> Problem:
+    return row.source, row.task.id
+
+
+def _whole(values: Sequence[Any]) -> tuple[Any, ...] | None:
+    return None if any(value is None for value in values) else tuple(values)
+
+
+def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[Ballot]]) -> str | None:
+    """What of the samples a strategy cannot do without and does not get; None where it has all."""
+    given = {"history": len(ballots) > 1}
+    missing = [
+        wanted
+        for wanted in needs(name, options)
+        if not given.get(wanted, all(getattr(ballot, wanted) is not None for visit in ballots for ballot in visit))
+    ]
+    return "; ".join(f"{wanted}: {HOW_TO_GIVE.get(wanted, wanted)}" for wanted in missing) or None
+
+
+def _judged(row: Drawn, step: int, vote: VoteResult) -> Held:
+    won, reward_accuracy = None, None
+    if row.task.reference is not None:
+        won, *right = correct([(answer, row.task.reference) for answer in (vote.answer, *row.answers)])
+        reward_accuracy = float(np.mean([one == other for one, other in zip(vote.matches, right, strict=True)]))
+    return Held(_problem(row), row.task.task_type, step, vote, won, reward_accuracy, bare_key(canonical(vote.answer)))
+
+
+def _halves(ballot: Ballot, seed: int) -> tuple[list[int], list[int]]:
+    rng = np.random.default_rng(seed)
+    views = ballot.views or (0,) * len(ballot.answers)
+    one: list[int] = []
+    other: list[int] = []
+    for view in sorted(set(views)):
+        places = rng.permutation([place for place, each in enumerate(views) if each == view]).tolist()
+        half = len(places) // 2
+        one += places[:half]
+        other += places[half : 2 * half]
+    return sorted(one), sorted(other)
+
+
+def _part(ballot: Ballot, places: Sequence[int]) -> Ballot:
+    fields = ("answers", "logprobs", "lengths", "views", "keys")
+    cut: dict[str, Any] = {
+        name: tuple(whole[place] for place in places) for name in fields if (whole := getattr(ballot, name)) is not None
+    }
+    return replace(ballot, **cut)
+
+
+def _values(votes: Sequence[Held], threshold: float) -> dict[str, dict[Problem, float]]:
+    """Each figure by problem, as a mean over its visits; a problem without true answer, or without a winner where one is
+    needed, has no value.
+    """
+    found: dict[str, dict[Problem, list[float]]] = {name: defaultdict(list) for name in FIGURES if name != "flip_rate"}
+    for held in votes:
+        vote, problem = held.vote, held.problem
+        found["majority_ratio"][problem].append(vote.agreement)
+        found["abstained"][problem].append(float(vote.answer is None or vote.skipped))
+        if held.correct is None or held.reward_accuracy is None:
+            continue
+        found["label_accuracy"][problem].append(float(held.correct))
+        found["reward_accuracy"][problem].append(held.reward_accuracy)
+        wrong = vote.answer is not None and not held.correct
+        found["false_consensus"][problem].append(float(wrong and vote.agreement >= threshold))
+        if vote.answer is not None:
+            found["decided_accuracy"][problem].append(float(held.correct))
+    return {
+        name: {problem: sum(values) / len(values) for problem, values in by_problem.items()}
+        for name, by_problem in found.items()
+    }
+
+
+def _figures(values: Mapping[str, Mapping[Problem, float]], settings: Settings) -> dict[str, Figure]:
+    return {name: _figure(list(values[name].values()), settings) for name in FIGURES if values[name]}
+
+
+def _figure(values: Sequence[float], settings: Settings) -> Figure:
+    return Figure(math.fsum(values) / len(values), mean_interval(values, confidence=settings.confidence), len(values))
+
+
+def _differences(
+    base: Mapping[str, Mapping[Problem, float]], other: Mapping[str, Mapping[Problem, float]], settings: Settings
+) -> dict[str, Difference]:
+    found = {}
+    for name in FIGURES:
+        both = [problem for problem in base[name] if problem in other[name]]
+        if not both:
+            continue
+        value, low, high = paired_difference(
+            [base[name][problem] for problem in both],
+            [other[name][problem] for problem in both],
+            confidence=settings.confidence,
+        )
+        found[name] = Difference(value, (low, high), low <= 0 <= high, len(both))
+    return found
+
+
+def _by_type(
+    values: Mapping[str, Mapping[Problem, float]], types: Mapping[Problem, str], settings: Settings
+) -> dict[str, dict[str, Figure]]:
+    found = {}
+    for kind in sorted(set(types.values())):
+        own = {
+            name: {problem: value for problem, value in each.items() if types[problem] == kind}
+            for name, each in values.items()
+        }
+        found[kind] = _figures(own, settings)
+    return found
+
+
+def _reliability(votes: Sequence[Held], confidence: float) -> tuple[Bin, ...]:
+    bins: dict[int, list[Held]] = defaultdict(list)
+    for held in votes:
+        if held.correct is not None and held.vote.answer is not None:
+            bins[min(BINS - 1, int(held.vote.agreement * BINS))].append(held)
+    return tuple(
+        Bin(
+            agreement=math.fsum(held.vote.agreement for held in inside) / len(inside),
+            accuracy=(right := sum(bool(held.correct) for held in inside)) / len(inside),
+            interval=wilson_interval(right, len(inside), confidence),
+            votes=len(inside),
+        )
+        for _, inside in sorted(bins.items())
+    )

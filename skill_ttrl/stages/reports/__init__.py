@@ -1,0 +1,1 @@
+"""Reports: HTML pages, baselines, and views of runs, banks and files."""

@@ -1,0 +1,255 @@
+"""What two banks differ in, wherever they are: folders, runs that have one, files in any format.
+
+Skills are matched by what they are. The same id is the same skill; of the rest, those with the same text, then those with the
+same title in the same tier, are the same skill under another id. What a skill says (words, tier, type, and fields that mean
+nothing to us) makes it changed or not; what is kept about it (statistics, version, lineage, source, evidence) is told apart:
+two copies of one bank that were used in different runs say the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.reader import whole_lines
+from skill_ttrl.sanitize import visible
+from skill_ttrl.skills.bank.changes import imported
+from skill_ttrl.skills.bank.folder import is_bank
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.skills.formats.files import Format, read_file
+from skill_ttrl.skills.formats.records import SkillFile
+from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
+from skill_ttrl.stages.reports.inspect_bank import MAX_COMPARED, bank_folder, look
+from skill_ttrl.storage.files import explaining
+from skill_ttrl.types import Skill, SkillStats, Trajectory, first_problem, from_json
+
+SAID = ("title", "when_to_apply", "tier", "task_type", "extra", "text")
+"""What makes two skills the same or not."""
+KEPT = ("version", "parents", "source", "evidence")
+"""What is told apart, with the statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class BankSide:
+    """One of the two."""
+
+    path: str
+    version: int | None
+    """None for a file."""
+    skills: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkillChange:
+    """A skill that only one bank has, or that says something else in the other."""
+
+    kind: str
+    """added, removed or changed."""
+    id: str
+    """Its id in B; that in A where B has it no more."""
+    was: str | None
+    """Its id in A, where that is another one."""
+    matched_by: str | None
+    """id, text or title; None where only one bank has it."""
+    lines: Sequence[str]
+    """A unified diff."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange:
+    """Something that is kept about a skill, in both banks."""
+
+    id: str
+    field: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class BankComparison:
+    """What makes bank A into bank B."""
+
+    a: BankSide
+    b: BankSide
+    same: int
+    """Skills that say the same in both."""
+    skills: Sequence[SkillChange]
+    records: Sequence[RecordChange]
+    """Statistics, version, lineage, source and evidence of skills that both have."""
+    notes: Sequence[str] = ()
+
+
+def skills_at(path: str | Path, format: Format | None = None) -> tuple[SkillFile, int | None]:
+    """The skills at a path and the bank's version: a bank's folder, a run that has one, or a file (None: no version).
+
+    Raises:
+        SkillBankError: nothing is there, or it holds no skills; names that are like it are told.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise SkillBankError(
+            f"There is nothing at {path}.{_alike(path)} Name a bank's folder, a run, or a file of skills."
+        )
+    if format is None and (is_bank(path) or RunFolder.exists(path)):
+        with look(path) as bank:
+            now = bank.snapshot()
+        return SkillFile(list(now), now.origin), now.version
+    return read_file(path, format), None
+
+
+def holds_episodes(path: str | Path) -> bool:
+    """Whether a path is a file of trajectories, as far as its first line tells."""
+    path = Path(path)
+    if path.suffix != ".jsonl" or not path.is_file():
+        return False
+    with explaining("read", path), path.open("rb") as stream:
+        first = stream.readline()
+    return b'"steps":' in first and b'"stop_reason":' in first
+
+
+def episodes_as_memories(path: str | Path) -> tuple[str, list[str]]:
+    """A file of trajectories as SkillRL's memories, and what should be read about it (a last line that is cut off).
+
+    Raises:
+        RunFolderError: it cannot be read.
+        SkillBankError: a line of it is no trajectory.
+    """
+    notes: list[str] = []
+
+    def trajectories() -> Iterator[Trajectory]:
+        for where, line in whole_lines(Path(path), notes):
+            try:
+                yield from_json(Trajectory, line)
+            except ValidationError as error:
+                raise SkillBankError(f"{where} is no trajectory: {first_problem(error)}.") from None
+
+    text, silent = dump_trajectories(trajectories())
+    left_out = [f"{silent} episodes were left out: nothing was played in them"] if silent else []
+    return text, [*notes, *left_out]
+
+
+def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
+    """What makes the skills at `a` into those at `b`.
+
+    Raises:
+        SkillBankError: see `skills_at`; or a file holds an id twice.
+    """
+    (file_a, version_a), (file_b, version_b) = skills_at(a), skills_at(b)
+    old, new = (_by_id(file.skills, path) for file, path in ((file_a, a), (file_b, b)))
+    pairs, removed, added = match(old.values(), new.values())
+    changed = [(skill, other, how) for skill, other, how in pairs if _said(skill) != _said(other)]
+    skills = [_change("removed", skill, None, None) for skill in removed]
+    skills += [_change("added", None, skill, None) for skill in added]
+    skills += [_change("changed", skill, other, how) for skill, other, how in changed]
+    records = [record for skill, other, _ in pairs for record in _records(skill, other)]
+    renamed = [f"{skill.id} is {other.id} now (same {how})" for skill, other, how in pairs if how != "id"]
+    beside = [] if _beside(file_a) == _beside(file_b) else ["what the files hold besides their skills differs"]
+    notes = [*renamed, *beside, *file_a.notices, *file_b.notices]
+    sides = [
+        BankSide(str(bank_folder(path)), version, len(found))
+        for path, version, found in ((a, version_a, old), (b, version_b, new))
+    ]
+    return BankComparison(sides[0], sides[1], len(pairs) - len(changed), skills, records, notes)
+
+
+def match(a: Iterable[Skill], b: Iterable[Skill]) -> tuple[list[tuple[Skill, Skill, str]], list[Skill], list[Skill]]:
+    """(pairs with how they were matched, those of `a` alone, those of `b` alone), each in the order of ids.
+
+    Of several that could be matched, the first ids are.
+    """
+    left, right = sorted(a, key=lambda skill: skill.id), sorted(b, key=lambda skill: skill.id)
+    ways: Mapping[str, Callable[[Skill], object]] = {
+        "id": lambda skill: skill.id,
+        "text": lambda skill: " ".join(skill.text.split()),
+        "title": lambda skill: (
+            (" ".join(skill.title.lower().split()), skill.tier) if skill.title.strip() else id(skill)
+        ),
+    }
+    pairs: list[tuple[Skill, Skill, str]] = []
+    for how, key in ways.items():
+        waiting: dict[object, list[Skill]] = {}
+        for skill in right:
+            waiting.setdefault(key(skill), []).append(skill)
+        lonely = []
+        for skill in left:
+            others = waiting.get(key(skill))
+            if others:
+                pairs.append((skill, others.pop(0), how))
+            else:
+                lonely.append(skill)
+        left, right = lonely, [skill for skill in right if any(skill is other for other in waiting[key(skill)])]
+    return sorted(pairs, key=lambda pair: pair[1].id), left, right
+
+
+def _by_id(skills: Sequence[Skill], path: str | Path) -> dict[str, Skill]:
+    try:
+        imported(Snapshot(), skills)
+    except SkillBankError as error:
+        raise SkillBankError(f"{path}: {error}") from None
+    return {skill.id: skill for skill in skills}
+
+
+def _said(skill: Skill) -> tuple[str, ...]:
+    return (*(str(getattr(skill, name)) for name in SAID if name != "extra"), _other_fields(skill))
+
+
+def _other_fields(skill: Skill) -> str:
+    """Fields that mean nothing to us; the order and the spelling that a file had are no matter here."""
+    found = leftover(skill.extra).fields
+    return json.dumps(dict(found), sort_keys=True, ensure_ascii=False) if found else ""
+
+
+def _beside(file: SkillFile) -> Any:
+    """What a file says besides its skills, without how it is laid out; a file without it says nothing."""
+    content = json.loads(file.origin)["content"] if file.origin else {}
+    return {key: value for key, value in content.items() if key == "metadata"} if isinstance(content, dict) else {}
+
+
+def _change(kind: str, a: Skill | None, b: Skill | None, how: str | None) -> SkillChange:
+    shown = b or a
+    assert shown is not None
+    was = a.id if a is not None and b is not None and a.id != b.id else None
+    names = (f"{a.id if a else shown.id} (A)", f"{shown.id} (B)")
+    lines = difflib.unified_diff(_lines(a), _lines(b), *names, lineterm="")
+    return SkillChange(kind, shown.id, was, how, list(lines))
+
+
+def _lines(skill: Skill | None) -> list[str]:
+    """What a skill says, as lines to compare."""
+    if skill is None:
+        return []
+    said = {name.replace("_", " "): getattr(skill, name) for name in SAID[:-2]} | {"other fields": _other_fields(skill)}
+    head = [f"{name}: {_one_line(value)}" for name, value in said.items() if value]
+    rest = len(skill.text) - MAX_COMPARED
+    more = [f"… {rest:,} more characters"] if rest > 0 else []
+    return [*head, "", *visible(skill.text[:MAX_COMPARED]).split("\n"), *more]
+
+
+def _records(a: Skill, b: Skill) -> list[RecordChange]:
+    found = [(name, getattr(a, name), getattr(b, name)) for name in KEPT]
+    stats_a, stats_b = asdict(a.stats), asdict(b.stats)
+    found += [(each.name, stats_a[each.name], stats_b[each.name]) for each in fields(SkillStats)]
+    return [RecordChange(b.id, name, old, new) for name, old, new in found if old != new]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(visible(text).split())
+
+
+def _alike(path: Path) -> str:
+    """A sentence with the names in the same folder that are most like the one asked for; empty when there are none."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:  # the folder is not there either, or shows nothing: then nothing is like it
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""

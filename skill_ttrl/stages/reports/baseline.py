@@ -1,0 +1,129 @@
+"""A label-free run and its baseline side by side: reinforcement at `NAME`, SFT on the majority answers at `NAME-vote_sft`.
+
+The two are a pair where their configs differ only in how is learned, not in what is sampled. Whichever ends second, and
+`skillttrl inspect` at any time, shows both.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.intervals import paired_difference
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import Summary, read_summary
+
+BASELINE, REINFORCED = "vote_sft", "rl"
+SUFFIX = f"-{BASELINE}"
+SAMPLED_ALIKE = ("rl.steps", "rl.prompts_per_step")
+"""Of the `rl` section, what says how much is sampled; the rest of it says how is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The other run of a pair."""
+
+    path: Path
+    learned: str
+    """How it learned: "rl" or "vote_sft"."""
+    summary: Summary
+    difference: tuple[float, float, float] | None
+    """avg@k after reinforcement less avg@k after the baseline, paired over problems: (difference, low, high)."""
+
+
+def find_beside(path: str | Path) -> Beside | None:
+    """The other run of the pair that the run at `path` belongs to; None where there is none that has ended.
+
+    Raises:
+        RunFolderError: one of the two cannot be read.
+    """
+    path = Path(path)
+    config = load_config(path / "config.yaml", trust=True)
+    learned = config.phases[-1]
+    other = _partner(path, learned)
+    if other is None or not RunFolder.exists(other) or not (other / "summary.json").is_file():
+        return None
+    theirs = load_config(other / "config.yaml", trust=True)
+    if not _sampled_alike(config, theirs) or {learned, theirs.phases[-1]} != {BASELINE, REINFORCED}:
+        return None
+    pair = (path, other) if learned == REINFORCED else (other, path)
+    return Beside(other, theirs.phases[-1], read_summary(other), _difference(*pair, config))
+
+
+def baseline_command(path: str | Path, config: SkillTTRLConfig) -> str:
+    """The command that makes the baseline of the reinforced run at `path`."""
+    phases = ", ".join(BASELINE if phase == REINFORCED else phase for phase in config.phases)
+    words = ["train", str(Path(path) / "config.yaml"), "--set", f"phases=[{phases}]", "-o", f"{Path(path)}{SUFFIX}"]
+    return f"skillttrl {shlex.join(words)}"
+
+
+def beside_lines(path: str | Path) -> list[str]:
+    """What a report of the run at `path` says of its baseline, or of how to get it. Nothing of a run without votes."""
+    config = load_config(Path(path) / "config.yaml", trust=True)
+    found = find_beside(path)
+    if found is None:
+        if config.phases[-1] != REINFORCED or config.rl.reward != "majority":
+            return []
+        return [
+            "Not measured: what this is worth beside imitating the same votes (SFT on the majority answers at equal "
+            f"samples). Make it: {baseline_command(path, config)}"
+        ]
+    names = {BASELINE: "SFT on the majority answers at equal samples", REINFORCED: "reinforcement"}
+    other, k = found.summary, found.summary.samples
+    lines = [
+        f"Beside it: maj@{k} of the base {_share(other.majority_before)}; {names[found.learned]} ({found.path}): avg@{k} "
+        f"after {_share(other.accuracy_after)}."
+    ]
+    if found.difference is not None:
+        difference, low, high = found.difference
+        lines.append(
+            f"Reinforcement less SFT on the majority answers: {difference:+.3f} [{low:+.3f}, {high:+.3f}], paired over "
+            f"problems{': noise' if low <= 0 <= high else ''}."
+        )
+    return lines
+
+
+def _partner(path: Path, learned: str) -> Path | None:
+    name = path.resolve().name
+    if learned == REINFORCED:
+        return path.parent / f"{name}{SUFFIX}"
+    if learned == BASELINE and name.endswith(SUFFIX):
+        return path.parent / name.removesuffix(SUFFIX)
+    return None
+
+
+def _sampled_alike(one: SkillTTRLConfig, other: SkillTTRLConfig) -> bool:
+    learning = ("vote_sft.", "vote.", "runtime.", "rl.")
+    keys = [difference.partition(" ")[0] for difference in config_differences(one, other)]
+    return all(key == "phases" or (key.startswith(learning) and key not in SAMPLED_ALIKE) for key in keys)
+
+
+def _difference(reinforced: Path, baseline: Path, config: SkillTTRLConfig) -> tuple[float, float, float] | None:
+    """None where the two have no labels, or were not measured on the same problems."""
+    rl, sft = _shares(reinforced), _shares(baseline)
+    if not rl or list(rl) != list(sft):
+        return None
+    return paired_difference(
+        list(sft.values()),
+        list(rl.values()),
+        confidence=config.eval.confidence,
+    )
+
+
+def _shares(path: Path) -> dict[str, float]:
+    """Share of right samples by problem after training; empty without labels."""
+    file = path / "evaluations.jsonl"
+    found: list[dict[str, Any]] = read_jsonl(file)[0] if file.is_file() else []
+    after: list[dict[str, Any]] = next((line["results"] for line in found if line["label"] == "after"), [])
+    if any(result["correct"] is None for result in after):
+        return {}
+    return {result["task"]: result["correct"] / result["samples"] for result in after}
+
+
+def _share(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3f}"

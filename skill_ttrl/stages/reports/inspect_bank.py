@@ -1,0 +1,254 @@
+"""What `skillttrl inspect BANK` and `skillttrl skills` do: look at a bank, search it, compare versions, change it by hand.
+
+Looking opens the bank read-only, so it works while a run writes it. Texts are untrusted: what is shown has its control
+characters as pictures.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.sanitize import visible
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.changes import TIERS
+from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank
+from skill_ttrl.skills.formats.files import read_file
+from skill_ttrl.stages.reports.inspection import Inspection
+from skill_ttrl.stages.training.run_bank import BANK
+from skill_ttrl.types import BankUpdate, Change, Skill
+
+MAX_CELL = 80
+"""Longest text of a cell in characters."""
+MAX_COMPARED = 50_000
+"""Characters of a skill's text that are compared line by line."""
+BANK_COLUMNS = ("id", "tier", "title", "won/used", "size", "v", "from", "flags")
+"""`size` in characters; `v` is the skill's own version, `from` its ancestors."""
+HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence")
+HIT_COLUMNS = ("score", "id", "tier", "title", "when to apply", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class SkillDiff:
+    """One skill in two versions."""
+
+    id: str
+    kind: str
+    """add, remove or edit."""
+    lines: Sequence[str]
+    """A unified diff."""
+
+
+@dataclass(frozen=True, slots=True)
+class BankDiff:
+    """What two versions of a bank differ in."""
+
+    path: str
+    a: int
+    b: int
+    skills: Sequence[SkillDiff]
+
+
+def bank_folder(path: str | Path) -> Path:
+    """The bank's folder, also where a run that has one is named."""
+    path = Path(path)
+    return path / BANK if RunFolder.exists(path) and is_bank(path / BANK) else path
+
+
+def look(path: str | Path) -> SkillBank:
+    """The bank at a path (or in a run), read-only and with its own settings."""
+    return SkillBank.open(bank_folder(path), read_only=True)
+
+
+def open_or_make(path: str | Path, **settings: Any) -> SkillBank:
+    """The bank at a path for writing, with the settings it has; a new one where there is none."""
+    path = Path(path)
+    return SkillBank.open(path, **settings) if is_bank(path) else SkillBank(path, **settings)
+
+
+def refuse_existing(path: Path) -> None:
+    """An export overwrites nothing."""
+    if path.exists():
+        raise SkillBankError(f"{path} exists already. Choose another name or remove it first.")
+
+
+def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
+    """A bank's figures and its skills.
+
+    Raises:
+        SkillBankError: there is no bank, or it is damaged.
+    """
+    with look(path) as bank:
+        now, folder = bank.snapshot(), bank_folder(path)
+        facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.max_skills}
+        facts |= {"retrieval": _retrieval(bank), "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
+        return _listed("bank", folder, facts, list(now), limit, bank.notices)
+
+
+def inspect_skill_file(path: Path, *, limit: int = 10) -> Inspection:
+    """The skills of a file or folder in any format that an import reads.
+
+    Raises:
+        SkillBankError: it cannot be read, or a record of it is no skill.
+    """
+    found = read_file(path)
+    twice = [name for name, count in Counter(skill.id for skill in found.skills).items() if count > 1]
+    notes = [f"ids that are given twice: {_cell(', '.join(twice))}"] if twice else []
+    return _listed("skills", path, bank_facts(found.skills), found.skills, limit, [*found.notices, *notes])
+
+
+def _listed(
+    kind: str, path: Path, facts: dict[str, Any], skills: Sequence[Skill], limit: int, notices: Sequence[str]
+) -> Inspection:
+    """The first skills in rows, all of them whole."""
+    rows = [_bank_row(skill) for skill in skills[:limit]]
+    more = (
+        [f"showing {len(rows)} of {len(skills)} skills; -n {len(skills)} shows all"] if len(rows) < len(skills) else []
+    )
+    return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, [*notices, *more], skills)
+
+
+def bank_facts(now: Sequence[Skill]) -> dict[str, Any]:
+    """Figures of skills."""
+    tiers: Counter[str] = Counter(skill.tier for skill in now)
+    uses, successes = sum(skill.stats.uses for skill in now), sum(skill.stats.successes for skill in now)
+    return {
+        "skills": f"{len(now)} ({', '.join(f'{tier} {tiers[tier]}' for tier in TIERS)})",
+        "task types": ", ".join(sorted({_cell(skill.task_type) for skill in now if skill.task_type})) or "none",
+        "uses": f"{uses}, successful {successes}" + (f" ({successes / uses:.2f})" if uses else ""),
+        "size": f"{sum(map(_size, now)):,} characters",
+        "flagged": sum(bool(skill.flags) for skill in now),
+    }
+
+
+def run_bank(run: Path) -> str | None:
+    """A run's bank in one line; None where it has none. One that cannot be read says why and hides nothing else."""
+    if not is_bank(run / BANK):
+        return None
+    try:
+        with look(run / BANK) as bank:
+            return f"{len(bank)} skills, version {bank.version}; see skillttrl inspect {run / BANK}"
+    except SkillBankError as error:
+        return str(error)
+
+
+def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
+    """The newest updates of a bank, newest first."""
+    with look(path) as bank:
+        updates = bank.history(max(0, bank.version - limit))
+        notes = [*bank.notices]
+        if len(updates) < bank.version:
+            notes.append(f"showing the last {len(updates)} of {bank.version} updates; -n {bank.version} shows all")
+        facts = {"version": bank.version, "skills": len(bank)}
+    rows = [_history_row(update) for update in reversed(updates)]
+    return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
+
+
+def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k: int | None = None) -> Inspection:
+    """What a query finds, with scores. Vectors are made in memory: nothing is written.
+
+    Raises:
+        SkillBankError: the query is empty.
+        ConfigError: the mode is unknown.
+    """
+    if not query.strip():
+        raise SkillBankError("The query is empty. Say what to look for, e.g. --search 'powers modulo a prime'.")
+    changed = {} if mode is None else {"retrieval_mode": mode}
+    with SkillBank.open(bank_folder(path), read_only=True, **changed) as bank:
+        hits = bank.search(query, top_k=top_k)
+        facts = {"version": bank.version, "query": _cell(query), "retrieval": _retrieval(bank)}
+        notes = [*bank.notices, *([] if hits else ["nothing was found"])]
+    rows = [
+        (
+            f"{hit.score:.4f}",
+            hit.skill.id,
+            hit.skill.tier,
+            *map(_cell, (hit.skill.title, hit.skill.when_to_apply, hit.skill.text)),
+        )
+        for hit in hits
+    ]
+    skills = [hit.skill for hit in hits]
+    return Inspection("search", str(bank_folder(path)), facts, HIT_COLUMNS, rows, notes, skills)
+
+
+def diff_bank(path: str | Path, a: int, b: int) -> BankDiff:
+    """What two versions differ in, skill by skill.
+
+    Raises:
+        SkillBankError: there is no such version.
+    """
+    with look(path) as bank:
+        return BankDiff(str(bank_folder(path)), a, b, [_skill_diff(change, a, b) for change in bank.diff(a, b)])
+
+
+def _skill_diff(change: Change, a: int, b: int) -> SkillDiff:
+    before, after = change.before, change.after
+    skill_id = (before or after or Skill("", "", "")).id
+    names = (f"{skill_id} (version {a})", f"{skill_id} (version {b})")
+    lines = difflib.unified_diff(_lines(before), _lines(after), *names, lineterm="")
+    return SkillDiff(skill_id, change.kind, list(lines))
+
+
+def _lines(skill: Skill | None) -> list[str]:
+    """A skill as lines to compare."""
+    if skill is None:
+        return []
+    stats = skill.stats
+    fields = {
+        "title": skill.title,
+        "when to apply": skill.when_to_apply,
+        "tier": skill.tier,
+        "task type": skill.task_type,
+        "version": skill.version,
+        "parents": ", ".join(skill.parents),
+        "source": skill.source,
+        "evidence": ", ".join(skill.evidence),
+        "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_round}",
+    }
+    head = [f"{name}: {_one_line(str(value))}" for name, value in fields.items()]
+    text = visible(skill.text[:MAX_COMPARED]).split("\n")
+    rest = len(skill.text) - MAX_COMPARED
+    return [*head, "", *text, *([f"… {rest:,} more characters"] if rest > 0 else [])]
+
+
+def _bank_row(skill: Skill) -> tuple[Any, ...]:
+    tier = f"{skill.tier}: {_cell(skill.task_type)}" if skill.task_type else skill.tier
+    stats, rate = skill.stats, skill.stats.success_rate
+    used = f"{stats.successes}/{stats.uses}" + (f" ({rate:.2f})" if rate is not None else "")
+    lineage, flags = _cell(", ".join(skill.parents)) or None, ", ".join(skill.flags) or None
+    return (skill.id, tier, _cell(skill.title), used, f"{_size(skill):,}", skill.version, lineage, flags)
+
+
+def _history_row(update: BankUpdate) -> tuple[Any, ...]:
+    kinds = Counter(change.kind for change in update.changes)
+    ids = dict.fromkeys(skill.id for change in update.changes if (skill := change.after or change.before))
+    what = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
+    evidence = _cell(", ".join(update.evidence)) or None
+    return (update.version, update.round, _cell(update.reason), what, _cell(", ".join(ids)), evidence)
+
+
+def _retrieval(bank: SkillBank) -> str:
+    return (
+        bank.retrieval_mode
+        if bank.retrieval_mode in ("keyword", "template")
+        else f"{bank.retrieval_mode} ({'hash: by words, not by meaning' if bank.embedder == 'hash' else bank.embedder})"
+    )
+
+
+def _size(skill: Skill) -> int:
+    return len(skill.title) + len(skill.text) + len(skill.when_to_apply)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(visible(text).split())
+
+
+def _cell(text: str) -> str:
+    line = _one_line(text[: 4 * MAX_CELL])
+    return line if len(line) <= MAX_CELL else line[: MAX_CELL - 1] + "…"

@@ -1,0 +1,121 @@
+"""Views of `skillttrl inspect` for evaluations, folders of runs, and runs under several seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from skill_ttrl.errors import DataError
+from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
+from skill_ttrl.stages.reports.run_list import list_runs
+from skill_ttrl.stages.seeds import OverSeeds, Seeds
+
+
+def evaluation_inspection(path: Path) -> Inspection:
+    """Figures that `evaluate --output` has written: a column for each evaluation."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise ValueError("expected a list of evaluations")
+    except (OSError, ValueError) as error:
+        raise DataError(f"Cannot read {path}: {error}.") from None
+    columns, rows = evaluation_rows(found)
+    return Inspection("evaluation", str(path), {"evaluations": len(found)}, columns, rows)
+
+
+def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """A table of evaluations: a row for each figure, a column for each evaluation; what was not measured is left out."""
+    hidden = ("label", "results", "pass_at_k_intervals")
+    names = dict.fromkeys(
+        name for each in found for name in each if name not in hidden and not name.endswith("_interval")
+    )
+    rows = [
+        row
+        for name in names
+        for row in _evaluated(name, found)
+        if any(value not in (None, "", "{}") for value in row[1:])
+    ]
+    return ("figure", *(str(each.get("label", "")) for each in found)), rows
+
+
+def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """A table of figures by step: a row for each figure of each phase, with where it began, ended and lay."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        for name, value in record.items():
+            if name not in ("phase", "step") and isinstance(value, int | float):
+                values.setdefault((str(record.get("phase")), name), []).append(float(value))
+    rows = [
+        (phase, name, len(each), *(f"{value:.4g}" for value in (each[0], each[-1], fmean(each), min(each), max(each))))
+        for (phase, name), each in values.items()
+    ]
+    return ("figure", "phase", "steps", "first", "last", "mean", "least", "most"), [
+        (name, phase, *rest) for phase, name, *rest in rows
+    ]
+
+
+def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Rows of one field: of a mapping, such as pass@k, one for each key."""
+    values = [each.get(name) for each in found]
+    if not any(isinstance(value, dict) for value in values):
+        return [(name, *(with_interval(each.get(name), each.get(f"{name}_interval")) for each in found))]
+    keys = dict.fromkeys(key for value in values if isinstance(value, dict) for key in value)
+    bounds = f"{name}_intervals"
+    return [
+        (
+            f"{name} {key}",
+            *(with_interval((each.get(name) or {}).get(key), (each.get(bounds) or {}).get(key)) for each in found),
+        )
+        for key in keys
+    ]
+
+
+def runs_inspection(path: Path) -> Inspection:
+    """A folder of runs, as `skillttrl runs list` has them."""
+    rows = [
+        (
+            each.path.removeprefix(f"{path}/"),
+            each.seed,
+            "+".join(each.phases),
+            short(each.before),
+            short(each.after),
+            each.fault,
+        )
+        for each in list_runs(path)
+    ]
+    notes = [f"compare two: skillttrl compare {path}/A {path}/B"]
+    return Inspection(
+        "runs", str(path), {"runs": len(rows)}, ("run", "seed", "phases", "before", "after", "damaged"), rows, notes
+    )
+
+
+def seeds_inspection(found: Seeds) -> Inspection:
+    """Runs under several seeds: mean, standard deviation and interval over seeds of each figure."""
+    facts = {
+        "name": found.name,
+        "seeds": ", ".join(map(str, found.seeds)),
+        "ended": ", ".join(map(str, found.ended)) or "none; go on with --resume auto",
+        "wall time": f"{found.seconds:.0f} s",
+    }
+
+    def shown(each: OverSeeds | None, sign: str = "") -> str | None:
+        if each is None:
+            return None
+        spread = "" if each.spread is None else f" ± {each.spread:.3f}"
+        bounds = "" if each.interval is None else f" [{each.interval[0]:{sign}.3f}, {each.interval[1]:{sign}.3f}]"
+        return f"{each.mean:{sign}.3f}{spread}{bounds}"
+
+    labels = dict.fromkeys((*found.before, *found.after))
+    rows = [
+        (label, shown(found.before.get(label)), shown(found.after.get(label)), shown(found.change.get(label), "+"))
+        for label in labels
+    ]
+    notes = [f"Mean ± standard deviation over seeds, and Student's {found.confidence:.0%} interval of the mean."]
+    if len(found.ended) < len(found.seeds):
+        notes.append(
+            f"{len(found.seeds) - len(found.ended)} of {len(found.seeds)} seeds have not ended and are left out."
+        )
+    return Inspection("seeds", found.path, facts, ("figure", "before", "after", "change"), rows, notes)

@@ -1,0 +1,278 @@
+"""Demonstrations from episodes: what a good player did at each step, under the prompts that the policy will see, skills included.
+
+The skills in them vary: those that are found for the task, none at all, or others of the bank (`demonstrations` in the config), so
+that following them is worth learning and doing without them is learnt as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from skill_ttrl.agents.action_parser import answer_for, project
+from skill_ttrl.agents.agent import ConversationAgent, Scene
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.config.schema import DemonstrationsConfig
+from skill_ttrl.errors import DataError
+from skill_ttrl.skills.similarity import content
+from skill_ttrl.skills.teachers.actions import Forms, names_task
+from skill_ttrl.skills.teachers.teacher import case_of
+from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
+
+ADVICE = "advice"
+"""Where a step's `info` says what its player would have done (`collect.explore`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShown:
+    """One step to imitate."""
+
+    messages: tuple[Message, ...]
+    """The prompt."""
+    action: str
+    """What is to be done."""
+    thought: str
+    """What stands in `<think>`; empty: no such tag."""
+    task_id: str
+    task_type: str
+    skills: tuple[str, ...]
+    """Ids of the skills in the prompt."""
+    answer: str = ""
+    """What is written to mean the action: its number, where actions are numbered; empty: its text."""
+    followed: str = ""
+    """Id of the skill that the step follows most, by its words; empty where it follows none."""
+
+    def response(self, tagged: bool) -> str:
+        """What the model is to write."""
+        thought = f"<think>{self.thought}</think>" if self.thought else ""
+        answer = self.answer or self.action
+        return f"{thought}<action>{answer}</action>" if tagged else answer
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What demonstrations show, and what they never do."""
+
+    examples: int
+    episodes: int
+    """That the examples are of."""
+    won: int
+    """Of these episodes."""
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    """Examples by type of task."""
+    by_verb: Mapping[str, int] = field(default_factory=dict)
+    """Examples by what is done: the words of the action that are not names or numbers of things."""
+    never_done: Sequence[str] = ()
+    """What could have been done somewhere and is in no example."""
+    skills_shown: Mapping[str, int] = field(default_factory=dict)
+    """Examples whose prompt shows a skill, by its id; skills of the bank that none shows have 0."""
+    skills_followed: Mapping[str, int] = field(default_factory=dict)
+    """Examples in which the action has more words of this skill than of any other shown."""
+    without_skills: float = 0.0
+    """Share of the examples whose prompts have none."""
+    distinct_skill_blocks: int = 0
+    """Different sets of skills in the prompts."""
+    not_possible: int = 0
+    """Steps that were left out because what was done was not among the possible actions."""
+
+
+def chosen_steps(
+    trajectories: Sequence[Trajectory], config: DemonstrationsConfig
+) -> tuple[list[tuple[Trajectory, int, str]], int]:
+    """(episode, step, what to do there) of what is imitated, in order, and how many were left out as not possible.
+
+    Raises:
+        DataError: there is nothing to imitate.
+    """
+    found: list[tuple[Trajectory, int, str]] = []
+    refused = 0
+    for trajectory in trajectories:
+        if trajectory.error is not None or not (trajectory.succeeded or config.label == ADVICE):
+            continue
+        for place, step in enumerate(trajectory.steps):
+            action = _label(step, config)
+            if action is None:
+                continue
+            if step.admissible and project(f"<action>{action}</action>", step.admissible).verdict != "valid":
+                refused += 1
+                continue
+            found.append((trajectory, place, action))
+    if not found:
+        won = sum(trajectory.succeeded for trajectory in trajectories)
+        raise DataError(
+            f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
+            + (" and none says what its player advised" if config.label == ADVICE else "")
+            + ". Collect with a better player, or more episodes. "
+            + (
+                "Advice is in episodes that were collected with --explore; demonstrations.label=won imitates what was done in won ones."
+                if config.label == ADVICE
+                else "demonstrations.label=advice takes lost episodes too, where they were collected with --explore."
+            )
+        )
+    most = config.examples or len(found)
+    if most < len(found):
+        found = [found[place * len(found) // most] for place in range(most)]
+    return found, refused
+
+
+def _label(step: Step, config: DemonstrationsConfig) -> str | None:
+    advice = step.info.get(ADVICE)
+    if config.label == ADVICE:
+        return advice if isinstance(advice, str) else None
+    # An episode that was won in spite of a step that its player did not want shows nothing good at that step.
+    return None if isinstance(advice, str) and advice != step.action else step.action
+
+
+def demonstrate(
+    trajectories: Sequence[Trajectory],
+    agent: ConversationAgent | SkillAgent,
+    config: DemonstrationsConfig,
+    seed: int,
+) -> Iterator[StepShown]:
+    """The steps to imitate, with the prompts that `agent` makes of them.
+
+    Raises:
+        DataError: there is nothing to imitate.
+    """
+    steps, _ = chosen_steps(trajectories, config)
+    shown = _skills(steps, agent, config, seed)
+    aims = Aims(trajectories, config) if config.thought == "aim" else None
+    numbered = agent.window is not None and agent.window.numbered
+    for trajectory, place, action in steps:
+        skills = shown[id(trajectory)]
+        step = trajectory.steps[place]
+        scene = Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible, skills)
+        followed = follows(action, skills)
+        thought = followed.title if followed is not None and config.thought == "skill" else ""
+        if aims is not None:
+            thought = aims.before(trajectory, place, action)
+        yield StepShown(
+            agent.prompt(scene).messages,
+            action,
+            thought=thought,
+            task_id=trajectory.task.id,
+            task_type=trajectory.task.task_type,
+            skills=tuple(skill.id for skill in skills),
+            answer=answer_for(action, agent.listed(scene), numbered),
+            followed="" if followed is None else followed.id,
+        )
+
+
+def goal_of(trajectory: Trajectory) -> str:
+    """What was to be done, in words; empty where only the observations say it."""
+    asked = trajectory.task.options.get("question")
+    return trajectory.goal or (asked if isinstance(asked, str) else "")
+
+
+def _skills(
+    steps: Sequence[tuple[Trajectory, int, str]],
+    agent: ConversationAgent | SkillAgent,
+    config: DemonstrationsConfig,
+    seed: int,
+) -> dict[int, tuple[Skill, ...]]:
+    """The skills in the prompts of each episode, by the identity of its trajectory: found, none, or others."""
+    episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    if not isinstance(agent, SkillAgent) or agent.access is None:
+        return {id(each): () for each in episodes}
+    said = [goal_of(each) or each.steps[0].observation for each in episodes]
+    found = agent.choose([each.task for each in episodes], said)
+    everything = list(agent.access.snapshot)
+    shown: dict[int, tuple[Skill, ...]] = {}
+    for place, (trajectory, own) in enumerate(zip(episodes, found, strict=True)):
+        drawn = random.Random(derive_seed(seed, "skills shown", trajectory.task.id, place))
+        share = drawn.random()
+        if share < config.without_skills:
+            shown[id(trajectory)] = ()
+        elif share < config.without_skills + config.other_skills:
+            others = drawn.sample(everything, min(len(everything), max(1, len(own.skills))))
+            shown[id(trajectory)] = agent.fitting(others).skills
+        else:
+            shown[id(trajectory)] = own.skills
+    return shown
+
+
+class Aims:
+    """What the steps of episodes are for: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
+
+    Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
+    (`skills.actions`).
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory], config: DemonstrationsConfig) -> None:
+        self._cases = {id(each): case_of(each) for each in trajectories if each.steps}
+        self._forms = Forms(self._cases.values())
+        self._config = config
+
+    def before(self, trajectory: Trajectory, place: int, action: str) -> str:
+        """The aim of the step at `place`, where `action` is done: the action itself, or a later one without numbers; empty where none
+        is found.
+        """
+        if self._handles(trajectory, action):
+            return action
+        for step in trajectory.steps[place + 1 :]:
+            later = _label(step, self._config)
+            if later is not None and self._handles(trajectory, later):
+                return " ".join(word for word in later.split() if not word.isdigit())
+        return ""
+
+    def _handles(self, trajectory: Trajectory, action: str) -> bool:
+        form = self._forms.of(self._cases[id(trajectory)], action)
+        return form is not None and names_task(form.text)
+
+
+def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
+    """The skill that shares most words with an action, at least one; the first of several."""
+    words = {word for word in content(action) if word.isalpha()}
+    counts = [len(words & set(content(f"{skill.title} {skill.text}"))) for skill in skills]
+    return skills[counts.index(max(counts))] if counts and max(counts) > 0 else None
+
+
+def verb(action: str) -> str:
+    """What is done, without what it is done to: `go to drawer 1` → `go`, `click[b09x]` → `click`, `click[buy now]` as it is."""
+    head, bracket, rest = action.partition("[")
+    if bracket:
+        inside = rest.removesuffix("]")
+        return f"{head}[{inside}]" if inside in _BUTTONS else head
+    return action.split(" ", 1)[0]
+
+
+_BUTTONS = frozenset(
+    {"buy now", "back to search", "next >", "< prev", "description", "features", "reviews", "attributes"}
+)
+"""Of a shop's pages: what they are called is what they do."""
+
+
+def coverage(
+    shown: Sequence[StepShown], episodes: Sequence[Trajectory], bank: Sequence[Skill], refused: int
+) -> Coverage:
+    """What the demonstrations of these episodes show; `refused` steps were not possible."""
+    verbs = Counter(verb(each.action) for each in shown)
+    possible = {verb(action) for each in episodes for step in each.steps for action in step.admissible}
+    blocks = Counter(each.skills for each in shown)
+    counts = Counter(skill for each in shown for skill in each.skills)
+    return Coverage(
+        examples=len(shown),
+        episodes=len(episodes),
+        won=sum(trajectory.succeeded for trajectory in episodes),
+        by_type=dict(sorted(Counter(each.task_type for each in shown).items())),
+        by_verb=dict(verbs.most_common()),
+        never_done=sorted(possible - set(verbs)),
+        skills_shown={skill.id: counts[skill.id] for skill in bank},
+        skills_followed=dict(Counter(each.followed for each in shown if each.followed).most_common()),
+        without_skills=blocks[()] / len(shown) if shown else 0.0,
+        distinct_skill_blocks=len(blocks),
+        not_possible=refused,
+    )
+
+
+def as_chat(shown: StepShown, tagged: bool) -> dict[str, object]:
+    """A demonstration as other trainers read it: `messages` with roles, the last one the assistant's."""
+    said = [*shown.messages, Message("assistant", shown.response(tagged))]
+    return {
+        "messages": [asdict(message) for message in said],
+        "task": shown.task_id,
+        "task_type": shown.task_type,
+        "skills": list(shown.skills),
+    }

@@ -1,0 +1,111 @@
+"""Defaults that an environment gives a silent config (`TextEnv.config_defaults`): prompts, action parser, turns, reward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.agents.players.scripted_agent import make_player, player_names
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.envs import env_defaults, resolve_env
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.progress import Progress
+
+MAX_TURNS = 50
+"""Turns of an episode where neither a config nor the environment says how many."""
+PROMPT = ("template", "memory")
+"""Keys of `agent` that a prompt is made by. A config that states one of them otherwise than the environment keeps its own."""
+OF_A_PROMPT = (*PROMPT, "history", "projection")
+
+
+def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None = None) -> SkillTTRLConfig:
+    """The config with the defaults of its environment, where it states nothing itself.
+
+    A config that has a template or a memory of its own keeps its way of reading actions too: they belong together.
+
+    Args:
+        config: as it was loaded; the saved config of a run states everything.
+        playing: the overrides that the config was loaded with, where a policy is to play whole episodes. Unless they state
+            `agent.max_turns`, an episode has more than one turn: the environment's number, or `MAX_TURNS`. The config of a policy
+            that was trained on questions says 1.
+
+    Raises:
+        EnvError: there is no such environment, or its `config_defaults` name a key or a value that no config has.
+    """
+    found = config.model_copy(deep=True)
+    stated = config.agent.model_fields_set
+    defaults = env_defaults(config.env.id)
+    own_prompt = any(key in stated and getattr(config.agent, key) != defaults.get(f"agent.{key}") for key in PROMPT)
+    for key, value in defaults.items():
+        section, _, name = key.partition(".")
+        target = getattr(found, section, None)
+        if target is None or name not in type(target).model_fields:
+            known = [f"agent.{each}" for each in type(config.agent).model_fields]
+            raise EnvError(f"{config.env.id} has a default for {key!r}, which no config has.{did_you_mean(key, known)}")
+        if name in getattr(config, section).model_fields_set or (
+            own_prompt and section == "agent" and name in OF_A_PROMPT
+        ):
+            continue
+        try:
+            setattr(target, name, value)
+        except ValidationError as error:
+            raise EnvError(f"{config.env.id} has the default {key}={value!r}: {error.errors()[0]['msg']}.") from None
+    is_given = any(each.startswith("agent.max_turns=") for each in playing or ())
+    if playing is not None and found.agent.max_turns == 1 and not is_given:
+        found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
+    return found
+
+
+def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> None:
+    """Say that the environment lists what can be done (`lists`) and the prompts will not show it."""
+    if lists and config.agent.memory != "window":
+        progress.notice(
+            f"{config.env.id} lists the actions that are possible, but prompts do not show them: agent.memory="
+            f"{config.agent.memory}, agent.template={config.agent.template}. With agent.memory=window and agent.template=episode "
+            "(or the environment's own) they do.",
+            warning=True,
+        )
+
+
+def in_another_env(source: str, env: str) -> list[str]:
+    """Overrides that make a config one for `env`: nothing where it is already.
+
+    What the config says of its own environment's tasks, arguments, prompts and reward gives way to what `env` brings.
+    """
+    own = load_config(source)
+    if resolve_env(own.env.id) == resolve_env(env):
+        return []
+    states = "agent.template" in env_defaults(env)
+    prompts = {f"agent.{key}": getattr(type(own.agent)(), key) for key in OF_A_PROMPT} if states else {}
+    given: Mapping[str, Any] = {**prompts, **env_defaults(env)}
+    fresh = {"env.kwargs": {}, "env.train_split": "train", "env.eval_split": "test"}
+    return [f"{key}={json.dumps(value)}" for key, value in {**fresh, **given}.items()]
+
+
+def refuse_foreign(source: str, config: SkillTTRLConfig) -> None:
+    """Refuse what a config still takes over from the environment that it was written for, where it is used in another.
+
+    Raises:
+        ConfigError: demonstrations or a bank are of that one.
+        EnvError: this one lacks the player that collects.
+    """
+    own = load_config(source)
+    if resolve_env(own.env.id) == resolve_env(config.env.id):
+        return
+    shown = "sft" in config.phases and config.sft.data is not None and config.sft.data == own.sft.data
+    bank = config.skills is not None and own.skills is not None and config.skills.bank == own.skills.bank is not None
+    foreign = [
+        *(["sft.data"] if shown else []),
+        *(["skills.bank"] if bank else []),
+    ]
+    if foreign:
+        raise ConfigError(
+            f"{source} was written for {own.env.id}, and its {' and '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} of that "
+            f"environment: in {config.env.id} they teach nothing. Give others with --set {foreign[0]}=..., leave the phase out "
+            "(--set 'phases=[rl]'), or take a recipe of this environment: skillttrl configs list."
+        )
+    if "collect" in config.phases and config.collect.agent in player_names():
+        make_player(config.collect.agent, resolve_env(config.env.id))

@@ -1,0 +1,128 @@
+"""Pin what a run reads: commits of hub models and data sets, hashes of files, written into the run's own config."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from skill_ttrl.config.schema import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.data.records import read_records
+from skill_ttrl.errors import DataError, ModelError
+from skill_ttrl.skills.retrieval.embedders import hub_commit
+from skill_ttrl.voting.rewards import MODEL_REWARD
+
+FILE_HASH = "sha256:"
+FOLDER_DIGEST = "blocks:"
+_BLOCKS, _BLOCK = 64, 1 << 20
+"""A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
+
+
+def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with every revision that can be known filled in.
+
+    Raises:
+        DataError: a data set cannot be read, or a file's content is not the pinned one.
+        ModelError: a hub model cannot be found, or a reward model is not the pinned one.
+    """
+    pinned = config.model_copy(deep=True)
+    if config.rollout.backend != "openai":  # it loads no model of its own
+        pinned.model.revision = _model_revision(config.model)
+    if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
+        pinned.rl.reward_revision = _reward_revision(config.rl)
+    for source in _sources(pinned):
+        if source is not None:
+            source.revision = data_revision(source)
+    if pinned.skills is not None:
+        pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
+    return pinned
+
+
+def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
+    taken = config.model_copy(deep=True)
+    taken.model.revision = saved.model.revision
+    taken.rl.reward_revision = saved.rl.reward_revision
+    for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
+        if mine is not None and theirs is not None:
+            mine.revision = theirs.revision
+    if taken.skills is not None and saved.skills is not None:
+        taken.skills.embedder_revision = saved.skills.embedder_revision
+    return taken
+
+
+def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
+    return config.data.train, config.data.eval, config.sft.data
+
+
+def _model_revision(model: ModelConfig) -> str | None:
+    if model.path == EMBEDDED or Path(model.path).is_dir():
+        return model.revision
+    from skill_ttrl.llm.models.load import hub_revision
+
+    return hub_revision(model)
+
+
+def _reward_revision(rl: RLConfig) -> str | None:
+    """The exact version of a reward model: the commit of a hub's, a digest of a folder's files."""
+    path, asked = rl.reward.removeprefix(MODEL_REWARD), rl.reward_revision
+    if not Path(path).is_dir():
+        try:
+            return _model_revision(ModelConfig(path=path, revision=asked))
+        except ModelError as error:
+            raise ModelError(f"Cannot load the reward model of rl.reward={rl.reward}. {error}") from None
+    found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
+    if asked is not None and asked != found:
+        raise ModelError(
+            f"The reward model in {path} is not the one this run was made with: its files are {found}, the config pins {asked}. "
+            "Put the folder back, or start a new run."
+        )
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of a model's files that reads a part of the large ones only; notes and hidden files do not count."""
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
+        if file.suffix == ".md" or file.name.startswith("."):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        step = max(_BLOCK, (size - _BLOCK) // (_BLOCKS - 1))
+        with file.open("rb") as stream:
+            for start in range(0, size, step):
+                stream.seek(start)
+                digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
+
+
+def _embedder_revision(skills: SkillsConfig) -> str | None:
+    """Commit of a hub model; another embedder, or a folder, has its fingerprint in the bank's index."""
+    hub = skills.embedder == "sentence-transformers" and not Path(skills.embedder_model).expanduser().is_dir()
+    if not hub or not skills.embeds:
+        return skills.embedder_revision
+    try:
+        return hub_commit(skills.embedder_model, skills.embedder_revision)
+    except OSError as error:
+        raise ModelError(
+            f"Cannot find the embedder {skills.embedder_model!r}: {str(error).partition(chr(10))[0]} "
+            "Give a folder as skills.embedder_model, or set skills.embedder=hash, which needs no download."
+        ) from None
+
+
+def data_revision(source: SourceConfig) -> str | None:
+    """What exactly a source reads now: the hash of a file, the commit of a hub data set; nothing of a family.
+
+    Raises:
+        DataError: it cannot be read, or a file's content is not the pinned one.
+    """
+    if source.path.startswith("family:"):
+        return source.revision
+    asked = source.revision
+    is_hash = asked is not None and asked.startswith(FILE_HASH)
+    found = read_records(source.path, split=source.split, revision=None if is_hash else asked, limit=1).revision
+    if is_hash and found != asked:
+        raise DataError(
+            f"{source.path} is not the file this run was made with: its content is {found}, the config pins {asked}. "
+            "Put the file back, or start a new run."
+        )
+    return found or asked

@@ -1,0 +1,182 @@
+"""Find what keeps a run from starting, without starting it: the checks of `train` that make, load and ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.tasks import load_demonstrations
+from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.tracker import check_tracker
+from skill_ttrl.skills.retrieval.retriever import check_packages
+from skill_ttrl.stages.collecting.collection import training_place
+from skill_ttrl.stages.data_phases import check_enough, check_models, episode_leaks, learning_phases, refuse_untold
+from skill_ttrl.stages.setup.build import (
+    evaluation_split,
+    leaks,
+    refuse_cut_series,
+    refuse_unready,
+    source_tasks,
+    training_tasks,
+)
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.leak import (
+    demonstration_leaks,
+    foreign_splits,
+    seen_prompts,
+    seen_tasks,
+    settle,
+    training_splits,
+)
+from skill_ttrl.stages.setup.names import wrong_names
+from skill_ttrl.stages.sft import imitated_file
+from skill_ttrl.stages.training.run_bank import starting_file
+from skill_ttrl.types import Task, derive_seed
+
+
+@dataclass
+class Preflight:
+    """Findings about a config."""
+
+    refusals: list[SkillTTRLError] = field(default_factory=list)
+    """Why a run of it would not start; the first is what `train` says, as a rule."""
+    train: int | None = None
+    """Tasks to train on; None: not known, see `notes`."""
+    evaluated: int | None = None
+    """Tasks that are measured on."""
+    notes: list[str] = field(default_factory=list)
+    """Unknowns, each with its reason, and leaks that the run would report."""
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Keep the refusal that is raised in here, once."""
+        try:
+            yield
+        except SkillTTRLError as error:
+            if str(error) not in map(str, self.refusals):
+                self.refusals.append(error)
+
+
+def look_before(config: SkillTTRLConfig) -> Preflight:
+    """Make the checks of a run that need neither its model nor anything that takes long or costs money."""
+    found = Preflight()
+    with found.looking():
+        refuse_unready(config)
+    found.refusals += wrong_names(config)
+    try:
+        config = with_env_defaults(config)
+    except SkillTTRLError:  # among the names
+        return found
+    with found.looking():
+        learning_phases(config)
+    for check in (check_models, refuse_untold, _skills, _sampler, _collects):
+        with found.looking():
+            check(config)
+    with found.looking():
+        check_tracker(config.run.tracker)
+    _look_at_tasks(config, found)
+    return found
+
+
+def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
+    train = evaluated = None
+    held_out = config.data.eval is not None or config.data.train is None
+    with found.looking():
+        train = _tasks(config, config.data.train, found, training=True)
+    if held_out:
+        with found.looking():
+            evaluated = _tasks(config, config.data.eval, found, training=False)
+    else:
+        evaluated = train
+    found.train, found.evaluated = (None if tasks is None else len(tasks) for tasks in (train, evaluated))
+    with found.looking():
+        refuse_cut_series(config, [*(train or ()), *(evaluated or ())])
+    if train is not None:
+        with found.looking(), closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
+            check_text_env(env, train[0])
+        if "rl" in config.phases:
+            with found.looking():
+                check_enough(config, len(train))
+    if evaluated is not None:
+        with found.looking():
+            found.notes += leaks(config, train, evaluated) if held_out and train is not None else []
+        with found.looking():
+            found.notes += _imitated(config, evaluated, transductive=not held_out)
+
+
+def _tasks(
+    config: SkillTTRLConfig, source: SourceConfig | None, found: Preflight, *, training: bool
+) -> list[Task] | None:
+    """The tasks as the run would take them; None where that takes long, which is noted."""
+    env_id = resolve_env(config.env.id)
+    split = config.env.train_split if training else evaluation_split(config)
+    if source is not None and source.path.startswith("hf:"):
+        found.notes.append(f"how many tasks {source.path} has is not known: a plan fetches nothing")
+        return None
+    try:
+        if training:
+            return training_tasks(config, env_id, source, _AtOnce())
+        return source_tasks(config, env_id, source, split, config.env.eval_tasks, _AtOnce())
+    except _TakesLong as slow:
+        if (config.env.train_tasks if training else config.env.eval_tasks) is None:
+            found.notes.append(
+                f"how many tasks {config.env.id} has in the split {split} is not known: {slow} first, as the run does once"
+            )
+        return None
+
+
+class _TakesLong(SkillTTRLError):
+    """Tasks could only be counted after work that takes long."""
+
+
+class _AtOnce(SilentProgress):
+    """Leaves where work begins that takes long."""
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """See `Progress.start`."""
+        raise _TakesLong(f"{total:,} {unit}s would have to be read or made")
+
+
+def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
+    """Lines the run would report on demonstrations of tasks that it is measured on."""
+    data, notes = config.sft.data, list[str]()
+    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
+        notes += episode_leaks(config, config.demonstrations.trajectories)
+    if "sft" not in config.phases:
+        return notes
+    if data is not None:
+        if data.path.startswith("hf:"):
+            return notes
+        shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
+        seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
+    elif "collect" in config.phases:  # its episodes are of training tasks
+        return notes
+    else:
+        path = imitated_file(config)
+        what = f"demonstrations.trajectories ({path})"
+        notes += settle(config, foreign_splits(read_episodes(path), training_splits(config), what))
+        seen = seen_tasks(episode.task for episode in read_episodes(path))
+    return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)
+
+
+def _skills(config: SkillTTRLConfig) -> None:
+    if config.skills is not None:
+        starting_file(config.skills)
+        check_packages(config.skills)
+
+
+def _sampler(config: SkillTTRLConfig) -> None:
+    if config.rollout.backend == "vllm" and config.vllm.mode == "engine":
+        from skill_ttrl.llm.vllm.checks import runs_on_cpu
+
+        runs_on_cpu()
+
+
+def _collects(config: SkillTTRLConfig) -> None:
+    if "collect" in config.phases:
+        training_place(config)

@@ -1,0 +1,84 @@
+"""What a demonstration's `<think>` says, written by a language model (`demonstrations.thought: openai`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.progress import Progress
+from skill_ttrl.skills.querying import Asking, shortened
+from skill_ttrl.stages.setup.demonstrate import StepShown
+from skill_ttrl.types import Message
+
+PHASE = "thoughts"
+BATCH = 64
+"""Questions that go out together: between them it can be stopped, and says how far it is."""
+SHOWN_CHARS = 24_000
+MOST_CHARS = 1200
+"""Characters of a thought that are kept."""
+KEPT = "The answers that came are saved with the run and are not asked for again."
+"""What happens to thoughts that were paid for, where the others are not to be had."""
+TAGS = ("<think>", "</think>", "<action>", "</action>")
+
+
+class ThoughtAnswer(BaseModel):
+    """What the teacher is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+    thought: str
+
+
+def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress) -> list[StepShown]:
+    """The demonstrations with thoughts. One that could not be had stays empty, which is said, unless `skills.on_failure` is `stop`.
+
+    Args:
+        shown: the demonstrations.
+        asking: the model.
+        progress: told how far it is.
+
+    Raises:
+        EndpointError: no usable answer came, under `stop`.
+        BudgetError: what may be spent is spent.
+    """
+    progress.start(PHASE, len(shown), "thought")
+    found: list[StepShown] = []
+    failed = 0
+    for begin in range(0, len(shown), BATCH):
+        batch = shown[begin : begin + BATCH]
+        try:
+            answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
+        except EndpointError as error:
+            ways = "with skills.on_failure=skip a demonstration without a thought has none"
+            raise EndpointError(f"{error} Nothing was trained; {ways}. {KEPT}", error.kind) from None
+        for each, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, EndpointError):
+                failed += 1
+                found.append(each)
+            else:
+                found.append(replace(each, thought=cleaned(answer.thought)))
+        progress.advance(PHASE, len(found), {"failed": float(failed)})
+    progress.finish(PHASE)
+    if failed:
+        progress.notice(
+            f"For {failed} of {len(shown)} demonstrations the teacher gave no thought: they have none.", warning=True
+        )
+    return found
+
+
+def question(shown: StepShown, asking: Asking) -> tuple[Message, ...]:
+    """What the teacher is asked about one demonstration."""
+    prompt = "\n\n".join(message.content for message in shown.messages)
+    request = asking.templates.render(
+        "thought_request", shown=shortened(prompt, SHOWN_CHARS), done=shortened(shown.action, SHOWN_CHARS)
+    )
+    return (Message("system", asking.templates.render("thought")), Message("user", request))
+
+
+def cleaned(thought: str) -> str:
+    """A thought as it may stand in `<think>`: without tags that would end it or act, of bounded length."""
+    for tag in TAGS:
+        thought = thought.replace(tag, "")
+    return thought.strip()[:MOST_CHARS]

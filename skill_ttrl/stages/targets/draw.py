@@ -1,0 +1,307 @@
+"""Drawing samples of a subject, each problem exactly once and in a fixed order, in chunks that survive a kill.
+
+With a folder to keep them in, samples are drawn chunk by chunk, each from a seed of its own, and appended as whole chunks:
+stopped at any point and started again, a drawing ends with the same bytes as one that was never stopped. Without one
+everything is drawn in one go, as a run's own evaluations do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.openai.ledger import SAME, current_ledger, spending, when_spent
+from skill_ttrl.progress import Progress
+from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
+from skill_ttrl.rollout.samples import Draw, Drawn, drawn
+from skill_ttrl.runs.samples import SAMPLES, SampleFolder
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.stages.collecting.collection import HOPELESS
+from skill_ttrl.stages.evaluation.controls import Controls, applies, join
+from skill_ttrl.stages.setup.build import REMOTE, build_to_measure, source_tasks
+from skill_ttrl.stages.setup.leak import FirstWords
+from skill_ttrl.stages.targets.resolve import Problems, Subject
+from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.votes import make_rewording, play_both
+from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
+
+PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
+"""(tasks, tries, sampling, seed) → one group a task, in order."""
+KEPT = ("seed", "env", "agent", "skills", "runtime")
+"""Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
+
+CONTROLS = "controls.json"
+"""The file with the episodes of scripted agents on the problems of a folder."""
+DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
+"""Fields of an endpoint that samples depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is drawn together."""
+
+    source: str
+    draw: Draw
+    tasks: tuple[Task, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSamples:
+    """Samples of a subject."""
+
+    rows: tuple[Drawn, ...]
+    known: Mapping[tuple[str, str], bool] | None
+    """For (source, task id) whether the run was trained on this very problem; None where that is not known."""
+    why_unknown: str = ""
+    controls: Controls = field(default_factory=Controls)
+    """Scripted agents on the same problems, where they were asked for."""
+
+
+def draw_samples(
+    subject: Subject,
+    problems: Sequence[Problems],
+    draws: Sequence[Draw],
+    *,
+    folder: SampleFolder | None,
+    chunk: int | None,
+    use_bank: bool,
+    progress: Progress,
+    both_wordings: bool = False,
+    controls: bool = False,
+) -> DrawnSamples:
+    """Every problem under every way of sampling; what the folder holds already is not drawn again.
+
+    Args:
+        subject: what is asked.
+        problems: what it is asked.
+        draws: how.
+        folder: where samples are kept; None: nowhere.
+        chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all where nothing is kept.
+        use_bank: False asks without the skill bank.
+        progress: told of what is drawn and of what is left out.
+        both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
+        controls: whether scripted agents play the problems too (`eval.controls`); the folder keeps what they did.
+
+    Raises:
+        SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
+        Interrupted: a signal came; what was drawn is kept where there is a folder.
+        BudgetError: what may be spent is spent; as above.
+    """
+    env_id = resolve_env(subject.config.env.id)
+    tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split, each.limit) for each in problems}
+    known, why = _known(subject, tasks)
+    played = _kept_controls(folder, subject.config, tasks) if controls else Controls()
+    if folder is not None and folder.complete and played is not None:
+        rows = _read(folder.path, folder.lines())
+        progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
+        return DrawnSamples(tuple(rows), known, why, played)
+    with ExitStack() as stack:
+        bank = subject.bank() if use_bank else None
+        if bank is not None:
+            stack.callback(bank.close)
+        bench, kept = build_to_measure(subject.config, tasks, progress, weights=subject.weights, bank=bank)
+        stack.callback(bench.close)
+        size = chunk if chunk is not None or folder is not None else 0
+        plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
+        rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known))
+        if played is None:
+            played = join(bench.play_controls(own, source=name) for name, own in kept.items())
+            if folder is not None:
+                folder.write_text(CONTROLS, f"{to_json(played)}\n")
+    return DrawnSamples(tuple(rows), known, why, played)
+
+
+def _kept_controls(
+    folder: SampleFolder | None, config: SkillTTRLConfig, tasks: Mapping[str, Sequence[Task]]
+) -> Controls | None:
+    """The controls of these problems where nothing is to be played for them; None: they are to be played."""
+    if not any(applies(config.eval, own) for own in tasks.values()):
+        return Controls()
+    file = None if folder is None else folder.path / CONTROLS
+    if file is None or not file.is_file():
+        return None
+    try:
+        found = from_json(Controls, file.read_bytes())
+    except ValidationError as error:
+        raise RunFolderError(f"{file} holds no controls: {first_problem(error)}. Remove the file.") from None
+    return found if list(found.asked) == config.eval.controls else None
+
+
+def chunks(
+    problems: Mapping[str, Sequence[Task]], draws: Sequence[Draw], size: int | None, rows: int
+) -> Iterator[Chunk]:
+    """All that is to be drawn, in order: source by source, way by way, so many problems at a time.
+
+    The first chunk has the seed of its way of sampling, so that what fits into one chunk is drawn as it would be in one go.
+
+    Args:
+        problems: tasks by source.
+        draws: ways of sampling.
+        size: problems of a chunk; 0: all of a source; None: as many as give `rows` samples.
+        rows: samples that the backend decodes at once.
+    """
+    for source, tasks in problems.items():
+        for draw in draws:
+            count = max(1, rows // draw.tries) if size is None else size or len(tasks)
+            for number, start in enumerate(range(0, len(tasks), count)):
+                seed = draw.seed if number == 0 else derive_seed(draw.seed, "chunk", number)
+                yield Chunk(source, draw, tuple(tasks[start : start + count]), seed)
+
+
+def draw_plan(
+    plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress, facts: Any = None
+) -> list[Drawn]:
+    """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder."""
+    rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan], facts)) if folder is not None else []
+    fresh: list[Drawn] = []
+    unanswered: list[Group] = []
+    _check_order(rows, plan, folder)
+    total = sum(len(chunk.tasks) for chunk in plan)
+    if rows:
+        progress.notice(f"Going on after {len(rows)} of {total} lines of samples.")
+    progress.start("sample", total, "draw", len(rows))
+    behind = 0
+    with StopSignal() as stop:
+        for chunk in plan:
+            behind += len(chunk.tasks)
+            if behind <= len(rows):
+                continue
+            leaving = _leaving(folder, len(rows), total)
+            with stop.leaving_at_once(leaving), spending(when_spent(leaving)):
+                groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
+            fresh += [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
+            if not rows and all_unanswered(groups):  # a server that answers nobody: nothing of it is saved
+                unanswered += groups
+                if behind >= total or sum(len(group.trajectories) for group in unanswered) >= HOPELESS:
+                    refuse_failure(unanswered)
+                continue
+            if folder is not None:
+                folder.append(to_json(row) for row in fresh)
+                current_ledger().settle()
+            rows += fresh
+            fresh = []
+            progress.advance("sample", len(rows), {})
+    progress.finish("sample")
+    return rows
+
+
+def open_samples(
+    output: str | Path,
+    subject: Subject,
+    problems: Sequence[Problems],
+    draws: Sequence[Draw],
+    *,
+    chunk: int | None,
+    use_bank: bool,
+    both_wordings: bool = False,
+) -> SampleFolder:
+    """The folder that keeps these samples, begun or gone on with.
+
+    Raises:
+        RunFolderError: it belongs to another model, other data or other settings, which are named.
+    """
+    made_with = {
+        "model": subject.fingerprint(),
+        "config": decisive(subject.config),
+        "data": [
+            {"name": each.name, **(each.source.model_dump(mode="json") if each.source is not None else {})}
+            | ({} if each.limit is None else {"tasks": each.limit})
+            for each in problems
+        ],
+        "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},
+        "chunk": "as many as the backend takes at once" if chunk is None else chunk or "all",
+        "skill_bank": use_bank and subject.config.skills is not None,
+        "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
+    }
+    return SampleFolder.open(output, made_with)
+
+
+def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks:
+    """Each problem in two wordings.
+
+    Raises:
+        ConfigError: a task does not state its question, or there is no such paraphrase.
+    """
+    silent = [
+        task.id for tasks in problems.values() for task in tasks if not isinstance(task.options.get("question"), str)
+    ]
+    if silent:
+        raise ConfigError(
+            f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
+        )
+    return partial(play_both, bench, make_rewording(bench))
+
+
+def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
+    """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
+    whole = config.model_dump(mode="json")
+    asked = {"endpoints": {"policy": endpoint_identity(config)}} if config.rollout.backend == REMOTE else {}
+    return (
+        {name: whole[name] for name in KEPT}
+        | asked
+        | {
+            "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
+            "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
+            "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
+        }
+    )
+
+
+def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
+    """What of `endpoints.policy` decides which samples are drawn; limits, prices and the key's variable do not."""
+    policy = config.endpoints.policy
+    return {} if policy is None else policy.model_dump(mode="json", include=set(DECISIVE))
+
+
+def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:
+    seen, why = subject.trained_on()
+    if seen is None:
+        return None, why
+    with closing(FirstWords(subject.config)) as first:
+        return {(name, task.id): seen.holds(task, first) for name, own in tasks.items() for task in own}, ""
+
+
+def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:
+    """Which problems were trained on, for those who read the samples later."""
+    return {"trained_on": None if known is None else [list(problem) for problem, seen in known.items() if seen]}
+
+
+def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(from_json(Drawn, line))
+        except ValidationError as error:
+            raise RunFolderError(
+                f"{path / SAMPLES}:{number} is no line of samples: {first_problem(error)}. The file was changed; remove the "
+                "folder and draw again."
+            ) from None
+    return rows
+
+
+def _check_order(rows: Sequence[Drawn], plan: Sequence[Chunk], folder: SampleFolder | None) -> None:
+    expected = [(chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks]
+    for number, row in enumerate(rows):
+        found = (row.source, row.draw, row.task.id)
+        if found != expected[number] and folder is not None:
+            raise RunFolderError(
+                f"{folder.path / SAMPLES}:{number + 1} is of the problem {found[2]!r} ({found[1]}), but {expected[number][2]!r} "
+                f"({expected[number][1]}) belongs there. The file was changed; remove the folder and draw again."
+            )
+
+
+def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:
+    if folder is None:
+        return "Stopped, and nothing is kept. With --output DIR samples are kept as they are drawn."
+    return f"Stopped with {done} of {total} lines of samples drawn; they are kept in {folder.path}. {SAME}"

@@ -1,0 +1,100 @@
+"""`skillttrl export`: a trained policy as a plain Hugging Face folder, adapters merged on request."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.agents.prompt import sample_messages
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.models.load import load_checkpoint, merge_adapters, save_model
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import summary_versions
+from skill_ttrl.stages.targets.trained import Trained
+from skill_ttrl.storage.files import explaining
+
+TRAINER_FILES = {MANIFEST, STATE, TENSORS}
+"""What only a run needs to go on."""
+
+
+def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Path:
+    """Write the policy to `output`, which must not exist; it appears whole or not at all.
+
+    Args:
+        trained: which policy.
+        output: folder to make.
+        merged: fold LoRA adapters into the weights of their base model, so that no peft is needed to load it.
+
+    Raises:
+        RunFolderError: `output` exists or cannot be written.
+        ConfigError: `merged` is asked for a policy without adapters.
+    """
+    output = Path(output)
+    if output.exists():
+        raise RunFolderError(f"{output} exists already. Choose another --output.")
+    adapters = (trained.weights / "adapter_config.json").is_file()
+    if merged and not adapters:
+        raise ConfigError(f"{trained.weights} has no adapters to merge: its weights are whole. Leave --merged out.")
+    building = output.with_name(f".{output.name}.partial")
+    with explaining("write", output):
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        try:
+            if merged:
+                loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
+                save_model(merge_adapters(loaded.model), loaded.tokenizer, building)
+            else:
+                shutil.copytree(
+                    trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES), dirs_exist_ok=True
+                )
+            (building / "README.md").write_text(_card(trained, building, merged), encoding="utf-8")
+            building.rename(output)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return output
+
+
+def _card(trained: Trained, folder: Path, merged: bool) -> str:
+    """The model card with what was measured of these very weights, and before the reinforcement."""
+    saved = load_state(trained.weights)
+    return model_card(
+        trained.config,
+        phase=saved["phase"],
+        step=saved["step"],
+        evaluations=_evaluations(trained, saved),
+        messages=card_messages(trained.config) if _has_chat_template(folder) else (),
+        versions=summary_versions(read_run_json(trained.run)),
+        merged=merged,
+    )
+
+
+def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
+    """A conversation as the policy is asked, for a model card."""
+    asked = sample_messages(config.agent)
+    return [{"role": message.role, "content": message.content} for message in asked]
+
+
+def _evaluations(trained: Trained, saved: dict[str, Any]) -> list[dict[str, Any]]:
+    file = trained.run / "evaluations.jsonl"
+    lines = read_jsonl(file)[0] if file.is_file() else []
+    last, _ = newest(RunFolder.open(trained.run, lock=False))
+    own = {f"step {saved['step']}"} if saved["phase"] == "rl" else set()
+    if last is not None and last.path.name == trained.weights.name:
+        own.add("after")
+    before = {"before"} if saved["phase"] != "sft" or "after" not in own else set()
+    return [line for line in lines if line["label"] in own | before]
+
+
+def _has_chat_template(folder: Path) -> bool:
+    config = folder / "tokenizer_config.json"
+    return (folder / "chat_template.jinja").is_file() or (
+        config.is_file() and "chat_template" in json.loads(config.read_text(encoding="utf-8"))
+    )

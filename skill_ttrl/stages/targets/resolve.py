@@ -1,0 +1,281 @@
+"""What is measured: a run, one of its checkpoints, or a plain model, with the config that says how it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
+from skill_ttrl.runs.checkpoint import MANIFEST
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.stages.setup.build import REMOTE, evaluation_split, own_training_tasks
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.leak import Seen, seen_by_run
+from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
+from skill_ttrl.stages.targets.stored import is_stored
+from skill_ttrl.stages.targets.trained import Answering, Trained, find_trained
+from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
+
+MODEL_FILES = ("config.json", "adapter_config.json")
+"""One of them makes a folder a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Where the problems of one table come from."""
+
+    name: str
+    """As it was asked for; empty for the subject's own problems."""
+    source: SourceConfig | None
+    """None: the environment's own."""
+    split: str
+    """Name of the part that they are."""
+    limit: int | None = None
+    """Of the environment's own: only so many, spread over all (`envs.lookup.spread`); None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured."""
+
+    name: str
+    """Of the checkpoint, the model's folder, or the model on the hub."""
+    config: SkillTTRLConfig
+    weights: Path | None
+    """Folder of the weights; None: `config.model` says what to load."""
+    trained: Trained | None
+    """The run's policy; None for a plain model."""
+    origin: str | Path | Mapping[str, Any]
+    """What the config was loaded from."""
+    overrides: tuple[str, ...]
+
+    @property
+    def remote(self) -> bool:
+        """Whether a model behind an address is asked in place of weights that are here."""
+        return self.config.rollout.backend == REMOTE
+
+    def bank(self) -> RunBank | None:
+        """The skill bank to ask, open for reading; None where the config has no skills."""
+        if self.trained is not None:
+            return self.trained.bank()
+        skills = with_endpoint(self.config)
+        return bank_in_memory(skills) if skills is not None else None
+
+    def problems(self, data: Sequence[str]) -> list[Problems]:
+        """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.
+
+        `data.eval…` of the overrides, such as `data.eval.limit=100`, holds for each of `data`.
+
+        Raises:
+            ConfigError: a plain model without a recipe has no problems of its own; or `data` names one twice.
+            DataError: a data set cannot be read, or is not the one that the run has pinned.
+        """
+        if not data:
+            return [self._own_problems()]
+        if len(set(data)) < len(data):
+            raise ConfigError(f"--data names the same problems twice: {', '.join(data)}.")
+        found = []
+        for name in data:
+            config = load_config(self.origin, [*_measured_on(name), *self.overrides])
+            found.append(Problems(name, _pinned(config.data.eval), "test"))
+        return found
+
+    def _own_problems(self) -> Problems:
+        data = self.config.data
+        if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
+            raise ConfigError(
+                f"{self.name} is a plain model and has no problems of its own. Give --data FILE, or --config RECIPE to "
+                "measure it on the recipe's."
+            )
+        if data.eval is not None:
+            return Problems("", _pinned(data.eval), "test")
+        if data.train is not None:
+            return Problems("", _pinned(data.train), "train")
+        return Problems("", None, evaluation_split(self.config), self.config.env.eval_tasks)
+
+    def trained_on(self) -> tuple[Seen | None, str]:
+        """All that the run was trained on, the prompts of its demonstrations included, and why it is not known.
+
+        It is None, with a reason, for a plain model and where the run's data can no longer be read.
+        """
+        if self.trained is None or self.remote:
+            return None, "what a plain model was trained on is not known here"
+        try:
+            return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
+        except (DataError, EnvError, TrustError) as error:
+            return None, f"what the run was trained on cannot be read any more ({error})"
+
+    def fingerprint(self) -> str:
+        """Text that is the same for the same weights and no others; behind an address it is a name that others chose."""
+        policy = self.config.endpoints.policy
+        if self.remote and policy is not None:
+            return f"{REMOTE}:{policy.model}"
+        if self.weights is None:
+            return f"{self.config.model.path}@{self.config.model.revision}"
+        manifest = self.weights / MANIFEST
+        if manifest.is_file():  # it holds the hash of every file
+            return f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}"
+        return f"{FOLDER_DIGEST}{folder_digest(self.weights)}"
+
+
+def find_subject(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    config: str | Mapping[str, Any] | None = None,
+    data: Sequence[str] = (),
+    use_bank: bool = True,
+) -> Subject:
+    """The run, checkpoint or model that `source` names.
+
+    Args:
+        source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
+            (`owner/name`), or `openai` or `openai:MODEL` for the model behind `endpoints.policy`.
+        overrides: changes to the config.
+        config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
+        data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
+        use_bank: False where its skill bank is left out: then no embedder is looked for.
+
+    Raises:
+        ConfigError: a run is given another config.
+        RunFolderError: `source` is none of these, or the run has no checkpoint yet.
+        ModelError: there is no such model on the hub.
+    """
+    if not str(source).strip():
+        raise RunFolderError("No source was named. Give a run folder, a checkpoint, a model's folder or owner/name.")
+    path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
+    if is_remote(source):
+        return _remote(str(source), now, config, tuple(overrides), use_bank)
+    if is_trained(path):
+        if config is not None:
+            raise ConfigError(
+                f"{path} has the config of its run; --config is for a plain model. Change keys with --set."
+            )
+        trained = find_trained(path, now)
+        origin = trained.run / "config.yaml"
+        own = _with_model_pinned(trained.config, use_bank)
+        return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
+    base: str | Mapping[str, Any] = {} if config is None else config
+    asked = load_config(base, now)
+    asked.waits_for = None  # what a recipe still needs, it needs to train
+    asked.model.lora = None
+    if path.is_dir():
+        if not any((path / name).is_file() for name in MODEL_FILES):
+            raise _nothing_at(path)
+        asked.model.path, asked.model.revision = _base_model(path)
+        return Subject(path.resolve().name, _with_model_pinned(asked, use_bank), path, None, base, tuple(overrides))
+    if _is_meant_as_path(path):
+        raise _nothing_at(path)
+    if not any(override.startswith("model.revision=") for override in overrides):
+        asked.model.revision = None  # a recipe's is of its own model
+    asked.model.path = str(source)
+    return Subject(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
+
+
+def find_asked(
+    source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
+) -> Answering:
+    """What `skillttrl ask` asks: a run, a checkpoint, or the model behind `endpoints.policy`.
+
+    Raises:
+        ConfigError: a run is given another config.
+        RunFolderError: `source` is none of these.
+    """
+    if is_remote(source):
+        found = find_subject(source, overrides, config=config, use_bank=use_bank)
+        return replace(found, config=with_env_defaults(found.config))
+    if config is not None:
+        raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")
+    return find_trained(source, overrides)
+
+
+def is_trained(source: str | Path) -> bool:
+    """Whether `source` is a run or one of its checkpoints, which has the config that it was trained with."""
+    return RunFolder.exists(Path(source)) or (Path(source).is_dir() and (Path(source) / MANIFEST).is_file())
+
+
+def is_remote(source: str | Path) -> bool:
+    """Whether `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
+    return str(source) == REMOTE or str(source).startswith(f"{REMOTE}:")
+
+
+def _remote(
+    source: str,
+    now: Sequence[str],
+    config: str | Mapping[str, Any] | None,
+    overrides: tuple[str, ...],
+    use_bank: bool,
+) -> Subject:
+    base: str | Mapping[str, Any] = {} if config is None else config
+    name = source.partition(":")[2]
+    own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
+    asked = load_config(base, [*now, *own])
+    asked.waits_for = None
+    if asked.endpoints.policy is None:
+        raise ConfigError(
+            f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
+            "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
+        )
+    return Subject(
+        asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
+    )
+
+
+def _measured_on(*path: str) -> list[str]:
+    """The override that puts a whole source in place of the config's: split and revision are not those of other data."""
+    return [f"data.eval={json.dumps({'path': each})}" for each in path]
+
+
+def _is_meant_as_path(path: Path) -> bool:
+    """Whether a name with no model behind it is a path that leads nowhere, and not a model on the hub."""
+    if path.exists() or path.is_absolute() or str(path).startswith((".", "~")) or len(path.parts) > 2:
+        return True
+    return path.parent.is_dir() if len(path.parts) == 2 else RunFolder.exists(Path("runs") / path)
+
+
+def _nothing_at(path: Path) -> RunFolderError:
+    if path.exists() and is_stored(path):
+        return RunFolderError(
+            f"{path} is neither a run nor a model. If it holds samples, `skillttrl vote` votes on them; if it holds problems, "
+            "name what is to be measured on them and give it as --data."
+        )
+    there = "" if path.exists() else " (there is nothing)"
+    return RunFolderError(
+        f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "
+        "by `skillttrl train`; list yours with: skillttrl runs list. A model of the hub is written owner/name."
+    )
+
+
+def _base_model(folder: Path) -> tuple[str, str | None]:
+    """What `model.path` and `model.revision` are for a model's folder: adapters name the model below them."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        return str(folder), None
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+        return str(described["base_model_name_or_path"]), described.get("revision")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
+
+
+def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
+    """The config with the commits of its model and, where the bank is asked, embedder; data sets are pinned where they are read."""
+    bare = config.model_copy(deep=True)
+    bare.data.train = bare.data.eval = bare.sft.data = None
+    asks = use_bank and config.skills is not None and config.skills.use
+    if not asks:
+        bare.skills = None
+    bare.rl.reward = "majority"  # nothing is rewarded
+    pinned, found = pin_revisions(bare), config.model_copy(deep=True)
+    found.model, found.skills = pinned.model, pinned.skills if asks else config.skills
+    return found
+
+
+def _pinned(source: SourceConfig | None) -> SourceConfig | None:
+    return None if source is None else source.model_copy(update={"revision": data_revision(source)})

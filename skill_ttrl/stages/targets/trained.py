@@ -1,0 +1,254 @@
+"""A trained policy found again: from a run folder or one of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+
+from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.envs import TextEnv, make_env, resolve_env
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.backend import Sampling, wait_for
+from skill_ttrl.llm.chat import template_warning
+from skill_ttrl.llm.openai.ledger import accounting, spending
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import refuse_failure, rollout
+from skill_ttrl.runs.checkpoint import load_state, newest, verify
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.bank.changes import storable
+from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.stages.setup.build import Parts, make_parts
+from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory, bank_version, read_run_bank
+from skill_ttrl.types import Group, Task, VoteResult
+from skill_ttrl.voting import majority_vote
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Where a trained policy's weights are, and the config it was trained with."""
+
+    config: SkillTTRLConfig
+    weights: Path
+    run: Path
+    """The run's folder."""
+
+    def bank(self) -> RunBank | None:
+        """The skill bank as it was at the checkpoint, for reading; None where the config has no skills.
+
+        Where `skills.bank` is not what the run began with, that other bank takes its place.
+        """
+        skills, began = with_endpoint(self.config), load_config(self.run / "config.yaml", trust=True).skills
+        if skills is not None and (began is None or skills.bank != began.bank):
+            return bank_in_memory(skills)
+        return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
+
+
+class Answering(Protocol):
+    """What can be asked: a trained policy, or whatever `subject.find_subject` finds."""
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """How it is asked."""
+        ...
+
+    @property
+    def weights(self) -> Path | None:
+        """Folder of its weights; None: the config says what to load, or where to ask."""
+        ...
+
+    def bank(self) -> RunBank | None:
+        """Its skill bank, open for reading."""
+        ...
+
+
+FIRST_TURN = (
+    "In {env} episodes have several turns. This is the first one, with the question as what is seen; no possible actions were "
+    "listed and nothing was played. Watch a whole episode: skillttrl envs play {env} --agent RUN."
+)
+
+
+class Question(TextEnv):
+    """One turn that shows a question in place of what an environment would show.
+
+    Args:
+        question: what is shown.
+        grader: an environment of one turn, which finds the answer in what is written (`info["answer"]`). None: all of it, the
+            action where the agent reads one, is the answer.
+    """
+
+    def __init__(self, question: str, grader: gymnasium.Env[str, str] | None) -> None:
+        super().__init__()
+        self._question, self._grader = question, grader
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        super().reset(seed=seed)
+        if self._grader is not None:
+            self._grader.reset(seed=seed)
+        return self._question, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`; nothing is rewarded: the question is none of the grader's own."""
+        if self._grader is None:
+            return "", 0.0, True, False, {"answer": action}
+        _, _, _, _, info = self._grader.step(action)
+        return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
+
+    def close(self) -> None:
+        """See `gymnasium.Env.close`."""
+        if self._grader is not None:
+            self._grader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a policy answered to one question."""
+
+    question: str
+    texts: tuple[str, ...]
+    answers: tuple[str | None, ...]
+    vote: VoteResult
+    retrieved: tuple[tuple[str, ...], ...] = ()
+    """For each text, the ids of the skills that it asked for and was told."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the answers."""
+
+
+def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
+    """The newest checkpoint of a run, or the checkpoint that `path` itself is.
+
+    Raises:
+        RunFolderError: `path` is neither, or the run has no checkpoint yet.
+        CheckpointError: the checkpoint is damaged.
+    """
+    path = Path(path)
+    if RunFolder.exists(path):
+        checkpoint, _ = newest(RunFolder.open(path, lock=False))
+        if checkpoint is None:
+            raise RunFolderError(f"{path} has no checkpoint yet: nothing was trained in it so far.")
+        return Trained(load_config(path / "config.yaml", overrides), checkpoint.path, path)
+    run = path.resolve().parent.parent
+    if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
+        verify(path)
+        return Trained(load_config(run / "config.yaml", overrides), path, run)
+    raise RunFolderError(
+        f"{path} is neither a run folder nor a checkpoint of one. Runs are made by `skillttrl train`; "
+        "list yours with: skillttrl runs list."
+    )
+
+
+def ask(
+    trained: Answering,
+    question: str,
+    *,
+    samples: int = 1,
+    temperature: float = 0.0,
+    max_new_tokens: int | None = None,
+    use_bank: bool = True,
+) -> Reply:
+    """Put a question to a trained policy, in the words of its training template, as its training episodes go.
+
+    In an environment of one turn the answer is what that environment takes for it. Of a policy that was trained in episodes of
+    several turns the reply is the first turn, with the question as what is seen, and the answer its action.
+
+    Args:
+        trained: which policy.
+        question: the task, as the training data words it.
+        samples: how many answers; more than one are put to a vote.
+        temperature: 0 is greedy.
+        max_new_tokens: longest answer; None takes the config's.
+        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.use: false`.
+
+    Raises:
+        ConfigError: the question is empty, or no valid Unicode.
+        EndpointError: the model gave no answer, with the reason.
+        EnvError: the environment failed.
+    """
+    if not question.strip():
+        raise ConfigError("The question is empty. Ask something.")
+    if storable(question) != question:
+        raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
+    config = trained.config
+    with (
+        accounting(None, config.endpoints) as ledger,
+        ledger.phase("ask"),
+        spending("Raise it, or ask for fewer answers."),
+    ):
+        group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
+    completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
+    retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
+    first = "" if config.agent.max_turns == 1 or _plays_math(config) else FIRST_TURN.format(env=config.env.id)
+    passed = f"{ledger.spent()} Requests that are under way together may pass a budget." if ledger.exhausted else ""
+    return Reply(
+        question,
+        tuple(completion.text for completion in completions),
+        tuple(group.answers),
+        majority_vote(group.answers),
+        retrieved,
+        tuple(text for text in (unformatted, first, passed) if text),
+    )
+
+
+def _plays_math(config: SkillTTRLConfig) -> bool:
+    return resolve_env(config.env.id) == MATH_ENV_ID
+
+
+def _as_question(question: str, config: SkillTTRLConfig) -> Question:
+    one_turn = config.agent.max_turns == 1
+    return Question(question, make_env(config.env.id, **config.env.kwargs) if one_turn else None)
+
+
+def _asked(
+    trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
+) -> tuple[Group, str]:
+    config = trained.config
+    with awake(trained, use_bank) as parts, ExitStack() as stack:
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+        task = Task("question", MATH_ENV_ID, {"question": question})
+        make: Callable[[], gymnasium.Env[str, str]] = partial(make_env, MATH_ENV_ID)
+        if not _plays_math(config):
+            task, make = Task("question", resolve_env(config.env.id)), partial(_as_question, question, config)
+        envs = stack.enter_context(closing(EnvPool(make)))
+        (group,) = wait_for(
+            rollout(
+                [task],
+                samples,
+                envs=envs,
+                agent=parts.agent,
+                backend=parts.backend,
+                sampling=sampling,
+                seed=config.seed,
+            )
+        )
+        refuse_failure([group])
+        return group, template_warning(parts.backend)
+
+
+@contextmanager
+def awake(trained: Answering, use_bank: bool = True) -> Iterator[Parts]:
+    """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
+
+    Args:
+        trained: which policy.
+        use_bank: False leaves its skill bank out; so does `skills.use: false`.
+    """
+    parts = make_parts(trained.config, weights=trained.weights)
+    agent = parts.agent
+    bank: RunBank | None = None
+    try:
+        bank = trained.bank() if use_bank else None
+        if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
+            agent = agent.seeing(bank.access())
+        yield replace(parts, agent=agent)
+    finally:
+        parts.backend.close()
+        if bank is not None:
+            bank.close()

@@ -1,0 +1,1 @@
+"""Parts of a training run: its context, bank, votes, evolution, signs and summary."""

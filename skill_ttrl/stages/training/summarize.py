@@ -1,0 +1,174 @@
+"""The summary of a run, made from what it has written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.intervals import paired_difference
+from skill_ttrl.llm.openai.ledger import current_ledger
+from skill_ttrl.runs.exposure import Exposure, exposure_warning
+from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.runs.summary import Summary, summary_versions
+from skill_ttrl.stages.data_phases import learning_phases
+from skill_ttrl.stages.evaluation.measure import Evaluation, ProblemResult, control_warning
+from skill_ttrl.stages.rl import BANK_OFF
+from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
+from skill_ttrl.stages.training.context import Run
+from skill_ttrl.stages.training.stopping import stopped_by
+from skill_ttrl.types import first_problem, from_json
+
+HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
+    "accuracy": lambda result: (result.correct or 0) / result.samples,
+    "majority": lambda result: float(result.majority_correct or 0),
+    "greedy": lambda result: float(result.greedy_correct or 0),
+    "score": lambda result: result.score or 0.0,
+}
+"""Figures of an evaluation whose change is reported, each as what it is on one problem."""
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations that a run folder holds, oldest first.
+
+    Raises:
+        RunFolderError: a line is damaged.
+    """
+    file = path / "evaluations.jsonl"
+    if not file.is_file():
+        return []
+    found = []
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        try:
+            found += [from_json(Evaluation, line)] if line else []
+        except ValidationError as error:
+            raise RunFolderError(f"{file}, line {number}, is no evaluation: {first_problem(error)}.") from None
+    return found
+
+
+def summarise(run: Run, *, failed: str | None = None) -> Summary:
+    """Sum up a run from what it has written; `failed` is why a phase could not go on."""
+    config, path = run.config, run.folder.path
+    before, after = run.evaluations.get("before"), run.evaluations.get("after")
+    bank_off = run.evaluations.get(BANK_OFF)
+    measured = after or before
+    assert measured is not None  # every run ends with an evaluation
+    votes = config.rl.reward != "env" or measured.agreement is not None
+    rows = _rows(path / "metrics.jsonl")
+    voted = [row for row in rows if row.get("majority_ratio") is not None]
+    last = voted[-1] if voted else {}
+    intervals = _intervals(config, before, after, bank_off)
+    control = bank_votes(after, bank_off) if votes else {}
+    exposure = run.bench.bank.exposure if run.bench.bank else Exposure()
+    signs = (
+        control_warning(run.evaluations),
+        bank_warning(control, intervals.get("bank_majority")),
+        exposure_warning(exposure.rollouts, exposure.given),
+    )
+    return Summary(
+        name=config.name,
+        seed=config.seed,
+        reward=config.rl.reward,
+        vote=config.vote.strategy,
+        transductive=run.bench.transductive,
+        problems=measured.problems,
+        samples=measured.samples,
+        temperature=measured.temperature,
+        accuracy_bank_off=bank_off.accuracy if bank_off else None,
+        bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
+        bank_version=run.bench.bank.version if run.bench.bank else None,
+        bank_votes=control,
+        skill_rollouts=exposure.rollouts,
+        skill_exposure=exposure.given,
+        skills_never_given=exposure.never([skill.id for skill in run.bench.bank.bank]) if run.bench.bank else 0,
+        no_controls=measured.no_controls,
+        intervals=intervals,
+        confidence=config.eval.confidence,
+        label_accuracy=last.get("label_accuracy"),
+        agreement=last.get("majority_ratio") if votes else None,
+        mean_label_accuracy=_mean(voted, "label_accuracy"),
+        mean_agreement=_mean(voted, "majority_ratio") if votes else None,
+        vote_steps=len(voted) if votes else 0,
+        flip_rate=_mean(voted, "flip_rate"),
+        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
+        seconds=_seconds(path),
+        warnings=[*run.warnings, *(each for each in signs if each is not None)],
+        stopped=failed or (stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None),
+        versions=summary_versions(read_run_json(path)),
+        usage=current_ledger().report(),
+        **_figures("before", before),
+        **_figures("after", after),
+    )
+
+
+def _figures(when: str, found: Evaluation | None) -> dict[str, Any]:
+    """Fields of the summary for one evaluation; none where it was not taken."""
+    if found is None:
+        return {}
+    figures: dict[str, Any] = {
+        "accuracy": found.accuracy,
+        "majority": found.majority,
+        "entropy": found.entropy,
+        "greedy": found.greedy,
+        "score": found.score,
+        "skill_use": found.skill_use,
+        "pass_at_k": found.pass_at_k,
+        "by_type": {kind: each.accuracy for kind, each in found.by_type.items()},
+        "accuracy_by_temperature": found.by_temperature,
+        "controls": {name: control.accuracy for name, control in found.controls.items()},
+    }
+    return {f"{name}_{when}": value for name, value in figures.items()}
+
+
+def _intervals(
+    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None, bank_off: Evaluation | None
+) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, evaluation in (("before", before), ("after", after)):
+        for figure in HEADLINES:
+            interval = getattr(evaluation, f"{figure}_interval") if evaluation else None
+            if interval is not None:
+                found[f"{figure}_{name}"] = interval
+        for agent, control in evaluation.controls.items() if evaluation else ():
+            found[f"control_{agent}_{name}"] = control.interval
+    pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
+    pairs |= {"bank_worth": ("accuracy", bank_off, after), "bank_majority": ("majority", bank_off, after)}
+    for name, (figure, one, other) in pairs.items():
+        if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
+            of = HEADLINES[figure]
+            _, low, high = paired_difference(
+                [of(result) for result in one.results],
+                [of(result) for result in other.results],
+                confidence=config.eval.confidence,
+            )
+            found[name] = (low, high)
+    return found
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Mean of a figure over the steps that have it; None where none has."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    """Wall time by phase and, within a reinforcement step, by part."""
+    total: dict[str, float] = defaultdict(float)
+    for row in _rows(path / "timings.jsonl"):
+        for name, value in row.items():
+            if name == "seconds":
+                total[row["phase"]] += value
+            elif name.endswith("_seconds"):
+                total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
+    return dict(total)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Lines of an append file; a run of no steps has none."""
+    return read_jsonl(path)[0] if path.exists() else []
