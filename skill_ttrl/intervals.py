@@ -217,7 +217,7 @@ def _worth(values: NDArray[np.float64], variance: float) -> float:
     That is problems x `variance` of a single trial / variance of the values. Where a problem was tried once the two are
     equal. Near 0 and 1 the second is known badly (all values may be equal), so to both sums is added what two further
     problems would add, one all right and one all wrong: without it an interval has no width there, with more it is too wide
-    elsewhere. Simulated in tests/unit/test_statistics.py.
+    elsewhere. Simulated in tests/unit/test_intervals.py.
     """
     problems = values.size
     if problems == 1:

@@ -2,7 +2,7 @@ r"""What kind of problem a text poses, by keywords; used only where the data has
 
 The first rule whose pattern is found wins. It is for breaking figures down by type, not for scoring: on the 418 problems
 of MATH-500 that are not prealgebra (which has no counterpart here) it agrees with the authors' subject on four in five,
-algebra and intermediate algebra taken as one (`tests/unit/test_math_tasks.py` measures it).
+algebra and intermediate algebra taken as one (`tests/unit/data/test_tasks.py` measures it).
 """
 
 from __future__ import annotations

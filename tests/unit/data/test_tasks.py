@@ -23,7 +23,7 @@ from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.stages.sft import _encode
 from skill_ttrl.types import Message
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
+DATA = Path(__file__).parents[3].parent / "shared" / "data" / "math"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
 
 

@@ -11,7 +11,7 @@ from skill_ttrl import errors
 from skill_ttrl.cli.main import EXIT_LINE, app
 from skill_ttrl.errors import EXIT_CODES, SkillTTRLError
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def _below(kind: type[SkillTTRLError]) -> set[type[SkillTTRLError]]:

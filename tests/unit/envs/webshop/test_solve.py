@@ -18,7 +18,7 @@ from skill_ttrl.envs.webshop.solve import best_purchase, choose_options, own_pur
 from tests.webshop_files import product as catalogue_product
 from tests.webshop_files import wanted, write_catalogue
 
-EPISODES = Path(__file__).parents[1] / "golden" / "webshop_episodes"
+EPISODES = Path(__file__).parents[3] / "golden" / "webshop_episodes"
 
 
 @pytest.fixture(autouse=True, scope="module")

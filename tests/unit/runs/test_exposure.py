@@ -11,7 +11,7 @@ from skill_ttrl.runs.summary import skill_lines
 from skill_ttrl.stages.evaluation.measure import Evaluation, ProblemResult
 from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
 from skill_ttrl.types import Group, Task, Trajectory
-from tests.unit.test_run_report import SUMMARY
+from tests.unit.runs.test_summary import SUMMARY
 
 
 def rollout(shown: tuple[str, ...], asked: tuple[str, ...] = ()) -> Trajectory:

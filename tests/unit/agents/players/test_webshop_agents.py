@@ -35,8 +35,8 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Trajectory
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "webshop_agents.py"
-EPISODES = Path(__file__).parents[1] / "golden" / "webshop_episodes"
+BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "webshop_agents.py"
+EPISODES = Path(__file__).parents[3] / "golden" / "webshop_episodes"
 MADE = (
     "Find me light weight, easy carry women's tops, tees & blouses with long sleeve, button closure for daily wear "
     'with color: a01#black, and size: 42"w x 54"l, and price lower than 50.00 dollars'

@@ -53,7 +53,7 @@ def no_start() -> Callable[[int], int]:
 @pytest.fixture
 def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh Python finds this module."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    monkeypatch.syspath_prepend(Path(__file__).parents[4])
 
 
 @pytest.mark.usefixtures("found_by_processes")
@@ -234,7 +234,9 @@ def test_a_broken_setting_is_noticed_long_before_the_end(tmp_path: Path) -> None
 
 
 def test_a_task_with_a_true_answer_is_graded(tmp_path: Path) -> None:
-    found = run("math", agent="tests.unit.test_collect:Adder", episodes=5, output=tmp_path / "out.jsonl")
+    found = run(
+        "math", agent="tests.unit.stages.collecting.test_collect:Adder", episodes=5, output=tmp_path / "out.jsonl"
+    )
     assert found.overall.success == 1
     assert all(line.answer == line.task.reference for line in trajectories(tmp_path / "out.jsonl"))
 
@@ -318,7 +320,7 @@ def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Pa
         "randon": r"Did you mean 'random'\? Known: careful, constant, expert, first, random, rule, walkthrough\.",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
-        "tests.unit.test_collect:twice": "called without arguments: TypeError: ",
+        "tests.unit.stages.collecting.test_collect:twice": "called without arguments: TypeError: ",
         "tests.doors:Lost": "called without arguments: RuntimeError: no map",
     }.items():
         with pytest.raises(ConfigError, match=words):
