@@ -50,17 +50,17 @@ class Listing:
         """
         kept = [action for action in admissible if verb_of(action) not in self.unlisted] or list(admissible)
         if self.filled:
-            kept = [filled_in(action, task) for action in kept]
+            kept = [fill_slot(action, task) for action in kept]
         return by_words(kept, task, skills, done) if self.by_words else tuple(kept)
 
 
-def filled_in(action: str, task: str) -> str:
+def fill_slot(action: str, task: str) -> str:
     """An action with the task's words in its place, if it has one and there is a task; else as it is."""
     words = _SIGNS.sub(" ", task).strip()
     return PLACE.sub(lambda _: words, action) if words else action
 
 
-def has_place(action: str) -> bool:
+def has_slot(action: str) -> bool:
     """Whether an action has a place for words of the agent's own."""
     return PLACE.search(action) is not None
 

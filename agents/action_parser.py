@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.agents.action_list import PLACE, has_place
+from skill_ttrl.agents.action_list import PLACE, has_slot
 from skill_ttrl.types import Verdict
 
 LONGEST = 400
@@ -121,7 +121,7 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
         if number is None:
             continue
         place = int(number[1]) - 1
-        if not 0 <= place < len(admissible) or has_place(admissible[place]):
+        if not 0 <= place < len(admissible) or has_slot(admissible[place]):
             return Projection(text, "invalid", f"there is no action number {number[1]}")
         return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
     return found
@@ -129,7 +129,7 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
 
 def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
     """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
-    by_number = numbered and action in admissible and not has_place(action)
+    by_number = numbered and action in admissible and not has_slot(action)
     return f"[{list(admissible).index(action) + 1}]" if by_number else action
 
 

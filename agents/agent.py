@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_place
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
 from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
@@ -82,7 +82,7 @@ class ConversationAgent:
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, (*self.listed(scene), *filter(has_place, scene.admissible)))
+        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
 
 def conversation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from skill_ttrl.config.schema import AgentConfig
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.retrieval.bank_view import TIERS, Query, SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import TIERS, BankView, Query
 from skill_ttrl.types import Message, Skill
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class PromptFormatter:
         return self.templates.render("skills", skills=self._joined(skills), question=text)
 
     def _look_up(self, bank: SkillBank, question: str) -> list[Skill]:
-        access = SkillAccess(bank.snapshot(), bank.retriever)
+        access = BankView(bank.snapshot(), bank.retriever)
         return list(access.for_prompts([Query(question, self._task_type)], self._max_skills)[0])
 
     def _joined(self, skills: Sequence[Skill]) -> str:

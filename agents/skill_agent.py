@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_place
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
 from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.agent import Scene, conversation
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
 from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
-from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.types import Skill, Task
 
 
@@ -36,7 +36,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PromptSkills:
     """The skills of one episode's prompts."""
 
     skills: tuple[Skill, ...] = ()
@@ -56,7 +56,7 @@ class SkillAgent:
     formatter: PromptFormatter
     config: SkillsConfig
     memory: str = "conversation"
-    access: SkillAccess | None = None
+    access: BankView | None = None
     window: Window | None = None
     """Makes every prompt anew (`agent.memory: window`); None: prompts are a conversation."""
     project: Project = whole
@@ -69,26 +69,26 @@ class SkillAgent:
         """How often one answer may ask."""
         return 0 if self.access is None else self.config.max_retrievals
 
-    def seeing(self, access: SkillAccess | None) -> SkillAgent:
+    def seeing(self, access: BankView | None) -> SkillAgent:
         """The same agent with another version of the bank."""
         return replace(self, access=access)
 
-    def choose(self, tasks: Sequence[Task], said: Sequence[str]) -> list[Shown]:
+    def choose(self, tasks: Sequence[Task], said: Sequence[str]) -> list[PromptSkills]:
         """The skills that each task's prompts show, found by what the task says, within the token budget."""
         if self.access is None:
-            return [Shown()] * len(tasks)
+            return [PromptSkills()] * len(tasks)
         queries = [Query(seen, self.type_of(task)) for task, seen in zip(tasks, said, strict=True)]
         found = self.access.for_prompts(queries, self.config.in_prompt)
-        return [self.fitting(skills) for skills in found]
+        return [self.fit_to_budget(skills) for skills in found]
 
     def type_of(self, task: Task) -> str:
         """What the bank calls the task's type."""
         return self.config.type_names.get(task.task_type, task.task_type)
 
-    def fitting(self, skills: Sequence[Skill]) -> Shown:
+    def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
         """Those of the skills, best first, that fit the token budget of a prompt."""
         kept = self.formatter.fit(skills, render=None if self.window is None else self.window.skill)
-        return Shown(kept, len(skills) - len(kept))
+        return PromptSkills(kept, len(skills) - len(kept))
 
     def listed(self, scene: Scene) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
@@ -104,7 +104,7 @@ class SkillAgent:
 
     def read(self, written: str, scene: Scene) -> Projection:
         """See `Agent.read`."""
-        return self.project(written, (*self.listed(scene), *filter(has_place, scene.admissible)))
+        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
     def tell(self, questions: Sequence[Asked]) -> list[Told | None]:
         """What the bank says to each question, all searched together; None for one that cannot be read."""

@@ -26,7 +26,7 @@ from skill_ttrl.data.operators import RULES, Operators, question
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.stages.setup.build import make_parts
+from skill_ttrl.stages.setup.build import build_policy
 from skill_ttrl.types import Skill
 
 SKILLS, NOTES = "quickstart_skills", "quickstart_notes"
@@ -113,7 +113,7 @@ def run_folder(output: Path, variant: Variant, seed: int) -> Path:
 def probe(cold: Path) -> dict[str, dict[str, int]]:
     """Right answers out of `EPISODES` by kind of prompt, on fresh rules, for the names of each split."""
     weights = max((cold / "checkpoints").glob("sft-*"))
-    parts = make_parts(load_config(cold / "config.yaml", ["runtime.threads=1"]), weights=weights)
+    parts = build_policy(load_config(cold / "config.yaml", ["runtime.threads=1"]), weights=weights)
     formatter, backend = parts.agent.formatter, parts.backend
     rng = np.random.default_rng(0)
     counts: dict[str, dict[str, int]] = {}

@@ -21,7 +21,7 @@ from statistics import fmean
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.stages.reports.baseline import find_beside
+from skill_ttrl.stages.reports.baseline import find_baseline
 from skill_ttrl.stages.training.stopping import Stopping, look_back
 
 RECIPES = ("quickstart", "collapse")
@@ -85,7 +85,7 @@ def main() -> None:
             if not options.tables_only:
                 run_seed(recipe, seed, options.output, options.validate_every)
             folder = options.output / f"{recipe}-{seed}"
-            if (folder / "summary.json").exists() and find_beside(folder) is not None:
+            if (folder / "summary.json").exists() and find_baseline(folder) is not None:
                 found.setdefault(recipe, []).append(read_pair(seed, folder))
     for recipe, pairs in found.items():
         print(
@@ -142,7 +142,7 @@ def skillttrl(command: str, recipe: str, seed: int, folder: Path, settings: list
 
 def read_pair(seed: int, folder: Path) -> Pair:
     """The finished runs of one seed."""
-    beside = find_beside(folder)
+    beside = find_baseline(folder)
     assert beside is not None and beside.difference is not None, f"{folder} has no baseline with labels"
     steps = look_back(folder)
     right = {}

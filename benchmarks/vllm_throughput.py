@@ -27,7 +27,7 @@ from skill_ttrl.llm.vllm.backend import VLLMBackend
 from skill_ttrl.llm.vllm.engine import Work
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.types import Group, Task, derive_seed
 
 MEDIAN, LOWER_END = 0.95, 0.90
@@ -70,7 +70,7 @@ def settings(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def take_pairs(bench: Workbench, options: argparse.Namespace) -> list[float]:
+def take_pairs(bench: TrainingComponents, options: argparse.Namespace) -> list[float]:
     """Ratios of the two rates, ours over the engine's, one a pair; one pair before them is not counted."""
     backend: Any = bench.backend
     assert isinstance(backend, VLLMBackend)
@@ -93,7 +93,9 @@ def take_pairs(bench: Workbench, options: argparse.Namespace) -> list[float]:
     return ratios
 
 
-def bare_work(bench: Workbench, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int) -> list[Work]:
+def bare_work(
+    bench: TrainingComponents, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
+) -> list[Work]:
     """What `through_loop` will ask the engine for."""
     agent = bench.acting()
     prompts = [backend.encode(agent.prompt(Scene(str(task.options["question"]))).messages) for task in tasks]
@@ -102,7 +104,7 @@ def bare_work(bench: Workbench, backend: VLLMBackend, tasks: list[Task], samples
 
 
 def through_loop(
-    bench: Workbench, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
+    bench: TrainingComponents, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
 ) -> tuple[list[Group], float]:
     """Groups, and seconds."""
     backend.engine().call(lambda llm: llm.reset_prefix_cache())

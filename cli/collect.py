@@ -17,7 +17,7 @@ from skill_ttrl.sanitize import visible
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.collection import Collected
-    from skill_ttrl.stages.evaluation.outcomes import Success
+    from skill_ttrl.stages.evaluation.outcomes import SuccessStats
 
 Env = Annotated[
     str, typer.Option(help="Short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0` of your own.")
@@ -233,7 +233,7 @@ def _bounds(interval: tuple[float, float] | None) -> str:
     return "-" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
 
 
-def success_table(rows: Mapping[str, Success]) -> Table:
+def success_table(rows: Mapping[str, SuccessStats]) -> Table:
     """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup. Scores, where there are any."""
     from skill_ttrl.cli.display.views import number
 

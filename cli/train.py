@@ -395,10 +395,10 @@ def _run(
 def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
     """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
     from skill_ttrl.cli.display.views import closing_lines, summary_table
-    from skill_ttrl.stages.reports.baseline import beside_lines
+    from skill_ttrl.stages.reports.baseline import baseline_lines
 
     screen.print(summary_table(summary))
-    for line in closing_lines(summary, beside_lines(folder)):
+    for line in closing_lines(summary, baseline_lines(folder)):
         screen.print(visible(line), markup=False, highlight=False)
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
 

@@ -39,7 +39,7 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     @contextmanager
-    def leaving_at_once(self, message: str) -> Iterator[None]:
+    def interruptible(self, message: str) -> Iterator[None]:
         """For a part that has nothing to save, such as an evaluation: a signal ends it where it stands.
 
         Raises:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig
-from skill_ttrl.skills.querying import Models, OnFailure
+from skill_ttrl.skills.querying import LLMEndpoints, OnFailure
 from tests.faulty_server import FaultyServer
 
 Script = Callable[[str], Any]
@@ -29,10 +29,12 @@ def scripted(*answers: Any, script: Script | None = None, **options: Any) -> Ite
         yield server
 
 
-def models(server: FaultyServer, on_failure: OnFailure = "stop", prompts: str | None = None, **more: Any) -> Models:
+def models(
+    server: FaultyServer, on_failure: OnFailure = "stop", prompts: str | None = None, **more: Any
+) -> LLMEndpoints:
     fields: dict[str, Any] = {"model": "scripted", "base_url": server.url, "max_retries": 0, "timeout": 5.0} | more
     endpoint = EndpointConfig(**fields)
-    return Models(EndpointsConfig(merger=endpoint, teacher=endpoint), on_failure, prompts)
+    return LLMEndpoints(EndpointsConfig(merger=endpoint, teacher=endpoint), on_failure, prompts)
 
 
 def asked(server: FaultyServer) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, filled_in, has_place
+from skill_ttrl.agents.action_list import AS_LISTED, Listing, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.config.schema import AgentConfig
@@ -155,7 +155,7 @@ class ListedPlayer:
         """See `Player.act`."""
         admissible = [str(action) for action in info.get("admissible_commands") or ()]
         listed = self._listing(admissible, self._task, self._skills, self._done)
-        self._done.append(self.choose((*listed, *filter(has_place, admissible))))
+        self._done.append(self.choose((*listed, *filter(has_slot, admissible))))
         return self._done[-1]
 
     def overruled(self, action: str) -> None:
@@ -181,7 +181,7 @@ class FirstPlayer(ListedPlayer):
         """
         if not actions:
             raise EnvError(f"The agent {FIRST} needs info['admissible_commands'], which the environment does not give.")
-        return filled_in(actions[0], self._task)
+        return fill_slot(actions[0], self._task)
 
 
 class ConstantPlayer(ListedPlayer):
@@ -202,7 +202,7 @@ class ConstantPlayer(ListedPlayer):
         return self._read(self._text, actions).action
 
 
-def overrule(player: Player, action: str) -> None:
+def on_action_override(player: Player, action: str) -> None:
     """Tell a player that wants to know (`Player`) what was done in place of what it said."""
     told = getattr(player, "overruled", None)
     if callable(told):

@@ -185,7 +185,7 @@ def summary_table(summary: Summary) -> Table:
 
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
-    """What stands under the table: the paired change, the vote, the baseline (`beside_lines`), wall times, cost, warnings."""
+    """What stands under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
     from skill_ttrl.runs.summary import change_lines, skill_lines, usage_lines, vote_line
 
     lines = change_lines(summary)

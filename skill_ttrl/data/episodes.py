@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.errors import DataError
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.storage.files import explaining
+from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 
@@ -25,7 +25,7 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
     if not path.is_file():
         raise DataError(_missing(path))
     found, cut = 0, ""
-    with explaining("read", path), path.open("rb") as stream:
+    with wrap_os_errors("read", path), path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.types import Message
 
-PATIENCE = 0.25
+MAX_WAIT_FRACTION = 0.25
 """Longest wait for others, as a share of the seconds that the last batch took."""
 AT_FIRST = 0.05
 """Longest wait before the first batch, in seconds."""
@@ -28,7 +28,7 @@ class _Waiting:
     answer: asyncio.Future[list[Generation]]
 
 
-class GatheringBackend:
+class BatchingBackend:
     """Another backend, asked in batches. For one event loop.
 
     What is sampled depends on who is in a batch with whom, and so on time: the seed is that of the first in it.
@@ -99,7 +99,7 @@ class GatheringBackend:
             self._serving = None
 
     async def _wait_for_others(self) -> None:
-        until = time.monotonic() + (AT_FIRST if self._took is None else PATIENCE * self._took)
+        until = time.monotonic() + (AT_FIRST if self._took is None else MAX_WAIT_FRACTION * self._took)
         while sum(request.n for each in self._waiting for request in each.requests) < self._askers():
             self._arrived.clear()
             try:

@@ -124,7 +124,7 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     return ids
 
 
-class KnowsTokens:
+class TokenizerMixin:
     """What every backend does alike whose tokenizer is here (see `Backend`)."""
 
     tokenizer: Any

@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import KnowsTokens, end_ids
+from skill_ttrl.llm.chat import TokenizerMixin, end_ids
 from skill_ttrl.llm.stop import StopTexts
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
@@ -28,7 +28,7 @@ RELEASE_SHARE = 0.2
 """Finished rows leave once they are this share of the batch: often enough to save work, seldom enough to copy little."""
 
 
-class HFBackend(KnowsTokens):
+class HFBackend(TokenizerMixin):
     """Samples from a transformers model.
 
     Args:

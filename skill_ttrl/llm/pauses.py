@@ -17,7 +17,7 @@ from skill_ttrl.types import Completion, derive_seed
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class InsertionPoint:
     """One sample that waits for an answer."""
 
     request: int
@@ -30,7 +30,7 @@ class Pause:
     """The mark it stands at."""
 
 
-Answer = Callable[[Sequence[Pause]], Sequence[str | None]]
+Answer = Callable[[Sequence[InsertionPoint]], Sequence[str | None]]
 """Returns the text to insert for each pause of one round; empty for a question without an answer. None: the mark asked
 nothing, and the pause does not count."""
 MAX_IDLE = 8
@@ -89,7 +89,7 @@ class _Draft:
         )
 
 
-async def generate_with_pauses(
+async def generate_with_insertions(
     backend: Backend,
     requests: Sequence[Request],
     sampling: Sampling,
@@ -132,7 +132,7 @@ async def generate_with_pauses(
         ]
         if not living:
             break
-        texts = answer([Pause(d.request, d.sample, _written(d), _mark(d, marks)) for d in living])
+        texts = answer([InsertionPoint(d.request, d.sample, _written(d), _mark(d, marks)) for d in living])
         for draft, text in zip(living, texts, strict=True):
             draft.asked += text is not None
             draft.idle += text is None

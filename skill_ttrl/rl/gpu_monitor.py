@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-class Gauge:
+class GpuMemoryMonitor:
     """Memory of one GPU from the moment this is made; on other devices it has no figures.
 
     Args:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 TextEnvironment = gymnasium.Env[str, str]
 
 
-class OutOfTime(Exception):
+class EnvTimeoutError(Exception):
     """An environment's answer did not come in time. `hangs`: it may still come, and the environment cannot be used."""
 
     def __init__(self, hangs: bool) -> None:
@@ -109,7 +109,7 @@ class EnvThreads:
                 hangs = not job.answer.cancel() and not job.answer.done()
                 job.left_alone = hangs
             self._threads -= hangs
-            raise OutOfTime(hangs) from None
+            raise EnvTimeoutError(hangs) from None
         finally:
             self._open -= 1
 

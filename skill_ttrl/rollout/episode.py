@@ -10,7 +10,7 @@ from typing import Any
 
 from skill_ttrl.agents.action_parser import Projection
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.rollout.env_pool import EnvPool, OutOfTime, TextEnvironment
+from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.scripted import failure, finite, goal_of, listed_actions, observed, plain, source_of
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.merge.merger import titles
@@ -22,20 +22,20 @@ Call = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
 """Calls an environment: what to call, and how many seconds it is waited for (`EnvThreads.call`)."""
 
 
-async def call_here(work: Callable[[], Any], seconds: float | None) -> Any:
+async def call_inline(work: Callable[[], Any], seconds: float | None) -> Any:
     """A `Call` that waits as long as it takes."""
     return work()
 
 
 @dataclass
-class Episode:
+class ActiveRollout:
     """One try while it runs."""
 
     task: Task
     env: TextEnvironment
     envs: EnvPool
     """Where the environment is from."""
-    call: Call = call_here
+    call: Call = call_inline
     seconds: float | None = None
     """How long it may take; None: any time."""
     spent: float = 0.0
@@ -74,8 +74,8 @@ class Episode:
             seen, info = await self._called(partial(self.env.reset, seed=seed, options=options))
             self.observation = observed(seen)
             self.admissible, self.begun = listed_actions(info), plain(info)
-        except OutOfTime as late:
-            self.end_late(late.hangs)
+        except EnvTimeoutError as late:
+            self.mark_timeout(late.hangs)
         except FAILURES as error:
             self._fail(error)
 
@@ -114,8 +114,8 @@ class Episode:
                 complaint=projection.complaint,
                 left_out=self.left_out,
             )
-        except OutOfTime as late:
-            self.end_late(late.hangs)
+        except EnvTimeoutError as late:
+            self.mark_timeout(late.hangs)
             return
         except FAILURES as error:
             self._fail(error)
@@ -129,7 +129,7 @@ class Episode:
         elif len(self.steps) >= max_turns:
             self.stop_reason = "max_turns"
 
-    def end_too_long(self, found: int | None, limit: int) -> None:
+    def mark_context_overflow(self, found: int | None, limit: int) -> None:
         """There is no room for another turn; where there was none for the first, nothing was tried."""
         if self.steps:
             self.stop_reason = "truncated"
@@ -142,7 +142,7 @@ class Episode:
         """Seconds that it has left; None: any time."""
         return None if self.seconds is None else self.seconds - self.spent
 
-    def end_late(self, hangs: bool = False) -> None:
+    def mark_timeout(self, hangs: bool = False) -> None:
         """Its time is over; `hangs`: its environment still has not answered."""
         if hangs:
             self.envs.abandon(self.env)

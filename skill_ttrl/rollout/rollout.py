@@ -18,18 +18,18 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
-from skill_ttrl.llm.batching import GatheringBackend
+from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads
-from skill_ttrl.rollout.episode import Episode, call_here
-from skill_ttrl.rollout.turns import Known, Play, answers, show_skills
+from skill_ttrl.rollout.episode import ActiveRollout, call_inline
+from skill_ttrl.rollout.turns import Play, PromptCache, answers, attach_prompt_skills
 from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 
 Schedule = Literal["lockstep", "free"]
-Placed = tuple[int, Episode]
+Placed = tuple[int, ActiveRollout]
 """A try and its place among all."""
 THREADS = 256
 """Most environments that are called at the same time in threads."""
-STRAGGLERS = 1.0
+GROUP_START_WAIT_S = 1.0
 """Seconds that the first try of a group to be ready waits for the others, to share its first request with them."""
 
 
@@ -70,9 +70,9 @@ async def rollout(
     """
     owners = [task for task in tasks for _ in range(group_size)]
     threads = EnvThreads(THREADS)
-    call = threads.call if schedule == "free" or episode_seconds is not None else call_here
+    call = threads.call if schedule == "free" or episode_seconds is not None else call_inline
     taken = zip(owners, envs.take(len(owners)), strict=True)
-    episodes = [Episode(task, env, envs, call, episode_seconds) for task, env in taken]
+    episodes = [ActiveRollout(task, env, envs, call, episode_seconds) for task, env in taken]
     getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
     play = Play(agent, backend, sampling, seed, max_turns, max_prompt_tokens, constrain, on_episode)
     starts = range(0, len(episodes), group_size)
@@ -81,7 +81,7 @@ async def rollout(
             await _in_lockstep(play, episodes, group_size)
         else:
             if getattr(backend, "blocks", False):
-                play.backend = GatheringBackend(backend, lambda: len(episodes) - len(play.ended))
+                play.backend = BatchingBackend(backend, lambda: len(episodes) - len(play.ended))
             placed = list(enumerate(episodes))
             await _all(_group(play, placed[start : start + group_size]) for start in starts)
     finally:
@@ -90,7 +90,7 @@ async def rollout(
     return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
 
 
-async def _in_lockstep(play: Play, episodes: Sequence[Episode], group_size: int) -> None:
+async def _in_lockstep(play: Play, episodes: Sequence[ActiveRollout], group_size: int) -> None:
     """All living tries ask together, turn by turn.
 
     Their environments are called one after the other: two that share something, a file or a generator, meet in the same order
@@ -99,10 +99,10 @@ async def _in_lockstep(play: Play, episodes: Sequence[Episode], group_size: int)
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
         await episode.start(derive_seed(play.seed, "env", episode.task.id))
     if isinstance(play.agent, SkillAgent):
-        show_skills(episodes, play.agent, play.backend)
+        attach_prompt_skills(episodes, play.agent, play.backend)
     for turn in range(play.max_turns):
-        known: Known = {}
-        waiting: dict[tuple[int, Request], list[Episode]] = defaultdict(list)
+        known: PromptCache = {}
+        waiting: dict[tuple[int, Request], list[ActiveRollout]] = defaultdict(list)
         for place, episode in enumerate(episodes):
             request = play.ask(episode, known)
             if request is not None:
@@ -132,7 +132,7 @@ async def _group(play: Play, row: Sequence[Placed]) -> None:
     try:
         _, late = await asyncio.wait([start for start, _ in starts], return_when=asyncio.FIRST_COMPLETED)
         if late:
-            _, late = await asyncio.wait(late, timeout=STRAGGLERS)
+            _, late = await asyncio.wait(late, timeout=GROUP_START_WAIT_S)
         ready = [placed for start, placed in starts if start not in late]
         await _all([_begin(play, ready), *(later(start, placed) for start, placed in starts if start in late)])
     finally:
@@ -143,8 +143,8 @@ async def _group(play: Play, row: Sequence[Placed]) -> None:
 async def _begin(play: Play, row: Sequence[Placed]) -> None:
     """Tries that have begun, from their first turn on; those at the same prompt share their first request."""
     if isinstance(play.agent, SkillAgent):
-        show_skills([episode for _, episode in row], play.agent, play.backend)
-    known: Known = {}
+        attach_prompt_skills([episode for _, episode in row], play.agent, play.backend)
+    known: PromptCache = {}
     waiting: dict[Request, list[Placed]] = defaultdict(list)
     for place, episode in row:
         request = play.ask(episode, known)
@@ -166,7 +166,9 @@ async def _together(play: Play, request: Request, row: Sequence[Placed]) -> None
         play.end(place, episode)
 
 
-async def _alone(play: Play, place: int, episode: Episode, generation: Generation, completion: Completion) -> None:
+async def _alone(
+    play: Play, place: int, episode: ActiveRollout, generation: Generation, completion: Completion
+) -> None:
     """The rest of a try, from its first answer on."""
     await play.take(episode, generation, completion)
     while (request := play.ask(episode, {})) is not None:
@@ -175,7 +177,7 @@ async def _alone(play: Play, place: int, episode: Episode, generation: Generatio
     play.end(place, episode)
 
 
-def _seed(play: Play, place: int, episode: Episode) -> int:
+def _seed(play: Play, place: int, episode: ActiveRollout) -> int:
     return derive_seed(play.seed, "episode", place, len(episode.steps))
 
 

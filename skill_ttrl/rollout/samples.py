@@ -1,6 +1,6 @@
 """Samples as they are kept to be voted on and measured: each try's answer, its words, and how likely they were.
 
-A line of `samples.jsonl` is one `Drawn`: a problem and the tries at it under one way of sampling. Everything that an
+A line of `samples.jsonl` is one `TaskSamples`: a problem and the tries at it under one way of sampling. Everything that an
 evaluation or a vote says is a pure function of such lines. Single tokens are not among them; those of a run are in its
 `trajectories.jsonl`.
 """
@@ -58,7 +58,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class TaskSamples:
     """The tries at one problem under one way of sampling."""
 
     source: str
@@ -74,9 +74,9 @@ class Drawn:
         return tuple(sample.answer for sample in self.samples)
 
 
-def drawn(group: Group, *, source: str = "", draw: str = SAMPLE) -> Drawn:
+def drawn(group: Group, *, source: str = "", draw: str = SAMPLE) -> TaskSamples:
     """What is kept of a group of tries."""
-    return Drawn(source, draw, group.task, tuple(sample_of(trajectory) for trajectory in group.trajectories))
+    return TaskSamples(source, draw, group.task, tuple(sample_of(trajectory) for trajectory in group.trajectories))
 
 
 def sample_of(trajectory: Trajectory) -> Sample:

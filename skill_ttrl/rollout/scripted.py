@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import Player, any_action, overrule
+from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_action_override
 from skill_ttrl.errors import EnvError
 from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.skills.bank.changes import storable
@@ -65,7 +65,7 @@ def play_episode(
             advice, admissible = _text(player.act(observation, info), "The agent's action"), listed_actions(info)
             action = any_action(draws, info) if explore and draws.random() < explore else advice
             if action != advice:
-                overrule(player, action)
+                on_action_override(player, action)
             seen, reward, terminated, truncated, info = env.step(action)
             seen = observed(seen)
             steps.append(

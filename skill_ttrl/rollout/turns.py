@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.skill_agent import Asked, SkillAgent
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
-from skill_ttrl.llm.batching import GatheringBackend
-from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.batching import BatchingBackend
+from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
-from skill_ttrl.rollout.episode import Episode, operations
+from skill_ttrl.rollout.episode import ActiveRollout, operations
 from skill_ttrl.skills.bank.changes import storable
 from skill_ttrl.skills.merge.plan import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory
 
-Known = dict[tuple[Message, ...], tuple[Request, int]]
+PromptCache = dict[tuple[Message, ...], tuple[Request, int]]
 """The request and the tokens of conversations that have been looked at."""
 
 ROUNDING = 1e-3
@@ -51,19 +51,19 @@ class Play:
             return None
         return self.agent.access.snapshot.version
 
-    def end(self, place: int, episode: Episode) -> None:
+    def end(self, place: int, episode: ActiveRollout) -> None:
         """Keep and tell what has ended; what has not goes on."""
         if episode.stop_reason is not None and place not in self.ended:
             self.ended[place] = episode.finish(self.bank_version)
             self.tell(self.ended[place])
 
-    def ask(self, episode: Episode, known: Known) -> Request | None:
+    def ask(self, episode: ActiveRollout, known: PromptCache) -> Request | None:
         """What the model is asked for a try; None where it has ended: before, or because there is no time or room for more.
 
         Tries at the same point share their conversation, whose tokens are looked up in `known`.
         """
         if episode.stop_reason is None and episode.left is not None and episode.left <= 0:
-            episode.end_late()
+            episode.mark_timeout()
         if episode.stop_reason is not None:
             return None
         prompt = self.agent.prompt(episode.scene)
@@ -78,11 +78,11 @@ class Play:
         length -= episode.skill_tokens
         limit = self.max_prompt_tokens
         if limit is not None and (length > limit if prompt.fits is None else not prompt.fits):
-            episode.end_too_long(length, limit)
+            episode.mark_context_overflow(length, limit)
             return None
         return replace(request, choices=episode.admissible if self.constrain else ())
 
-    async def take(self, episode: Episode, generation: Generation, completion: Completion) -> None:
+    async def take(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
         """What the model wrote becomes an action, and the action a step."""
         completion = checked(completion)
         projection = self.agent.read(completion.written, episode.scene)
@@ -108,7 +108,7 @@ def checked(completion: Completion) -> Completion:
     return completion if same else replace(completion, text=text, error=error)
 
 
-def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend) -> None:
+def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: SkillAgent, backend: Backend) -> None:
     """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
     begun = {(episode.task.id, episode.observation): episode for episode in episodes}
     scenes = [episode.scene for episode in begun.values()]
@@ -129,8 +129,8 @@ def show_skills(episodes: Sequence[Episode], agent: SkillAgent, backend: Backend
 
 
 async def answers(
-    requests: Sequence[Request], asking: Sequence[Sequence[Episode]], play: Play, seed: int
-) -> list[tuple[Generation, Sequence[Episode]]]:
+    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], play: Play, seed: int
+) -> list[tuple[Generation, Sequence[ActiveRollout]]]:
     """What the model answers in one turn, each request with those who asked it; nothing where the time of all of them is over.
 
     Where the agent has a bank, their questions to it are answered on the way.
@@ -149,13 +149,13 @@ async def answers(
         for episode in every:
             episode.spent += time.monotonic() - began
     for episode in every:
-        episode.end_late()
+        episode.mark_timeout()
     return []
 
 
-def _naming_backend(backend: Backend, asking: Sequence[Episode]) -> AbstractContextManager[None]:
+def _naming_backend(backend: Backend, asking: Sequence[ActiveRollout]) -> AbstractContextManager[None]:
     """`naming` for a backend of the user's own; what goes wrong in ours is a fault of ours and stays as it is."""
-    source = backend.source if isinstance(backend, GatheringBackend) else backend
+    source = backend.source if isinstance(backend, BatchingBackend) else backend
     if type(source).__module__.partition(".")[0] == "skill_ttrl":
         return nullcontext()
     tasks = list(dict.fromkeys(episode.task.id for episode in asking))
@@ -164,13 +164,13 @@ def _naming_backend(backend: Backend, asking: Sequence[Episode]) -> AbstractCont
 
 
 async def _generate(
-    requests: Sequence[Request], asking: Sequence[Sequence[Episode]], play: Play, seed: int
+    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], play: Play, seed: int
 ) -> list[Generation]:
     agent = play.agent
     if not isinstance(agent, SkillAgent):
         return await play.backend.generate(requests, play.sampling, seed=seed)
 
-    def tell(pauses: Sequence[Pause]) -> list[str | None]:
+    def tell(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         owners = [asking[pause.request][pause.sample] for pause in pauses]
         questions = [Asked(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)]
         told = agent.tell(questions)
@@ -179,7 +179,7 @@ async def _generate(
         unreadable = ("" if pause.mark == RETRIEVE_END else None for pause in pauses)  # other tags may end in "/>"
         return [nothing if answer is None else answer.text for answer, nothing in zip(told, unreadable, strict=True)]
 
-    return await generate_with_pauses(
+    return await generate_with_insertions(
         play.backend,
         requests,
         play.sampling,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from skill_ttrl.errors import CheckpointError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.storage.files import explain_os_error, explaining, fsync
+from skill_ttrl.storage.files import explain_os_error, fsync, wrap_os_errors
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -219,7 +219,7 @@ def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
     later = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint else checkpoints
     for other in later:
         aside = other.path.with_name(f"damaged-{other.path.name}")
-        with explaining("rename", other.path):
+        with wrap_os_errors("rename", other.path):
             if aside.exists():
                 shutil.rmtree(aside)
             other.path.rename(aside)

@@ -24,10 +24,10 @@ from skill_ttrl.storage.files import (
     LOCK_FILE,
     acquire_lock,
     explain_os_error,
-    explaining,
     fsync,
     length_of_whole_lines,
     release_lock,
+    wrap_os_errors,
     write_all,
     write_atomic,
 )
@@ -171,7 +171,7 @@ class RunFolder:
     def _write_config(self, config: SkillTTRLConfig, source: str | None) -> None:
         for name, text in (("config_source.yaml", source), ("config.yaml", config.to_yaml())):
             if text is not None:
-                with explaining("write", self.path / name):
+                with wrap_os_errors("write", self.path / name):
                     sign(self.path / name, text, config.stated())
                 self.write_text(name, text)
 
@@ -189,7 +189,7 @@ class RunFolder:
             raise RunFolderError(f"A run has no append file {name!r}.{did_you_mean(name, APPEND_FILES)}")
         data = "".join(f"{line}\n" for line in lines).encode()
         self._require_lock()
-        with explaining("write", self.path / name):
+        with wrap_os_errors("write", self.path / name):
             descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
                 before = os.fstat(descriptor).st_size
@@ -216,7 +216,7 @@ class RunFolder:
         for name, size in sizes.items():
             if found.get(name, 0) < size:
                 return f"{self.path / name} holds {found.get(name, 0)} bytes, but it held {size} when the checkpoint was saved"
-        with explaining("read", self.path):
+        with wrap_os_errors("read", self.path):
             now = self.digests({name: size for name, size in sizes.items() if name in digests})
         changed = [name for name, digest in now.items() if digest != digests[name]]
         return f"the content of {self.path / changed[0]} has changed since (SHA-256 differs)" if changed else None
@@ -252,7 +252,7 @@ class RunFolder:
         """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""
         for name in APPEND_FILES:
             if (self.path / name).exists():
-                with explaining("write", self.path / name):
+                with wrap_os_errors("write", self.path / name):
                     fsync(self.path / name)
 
     def truncate_to(self, offsets: Mapping[str, int]) -> None:
@@ -271,7 +271,7 @@ class RunFolder:
                 )
         for name, size in sizes.items():
             if size > offsets.get(name, 0):
-                with explaining("write", self.path / name):
+                with wrap_os_errors("write", self.path / name):
                     os.truncate(self.path / name, offsets.get(name, 0))
 
     def write_text(self, name: str, text: str) -> Path:
@@ -282,7 +282,7 @@ class RunFolder:
         """
         self._require_lock()
         path = self.path / name
-        with explaining("write", path):
+        with wrap_os_errors("write", path):
             write_atomic(path, text.encode())
         return path
 
@@ -319,7 +319,7 @@ class RunFolder:
     def _cut_torn_line(self, name: str) -> None:
         path = self.path / name
         if path.exists():
-            with explaining("repair", path):
+            with wrap_os_errors("repair", path):
                 whole = length_of_whole_lines(path)
                 if whole < path.stat().st_size:
                     os.truncate(path, whole)

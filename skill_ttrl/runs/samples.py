@@ -14,7 +14,7 @@ from typing import Any
 
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage import append_log as kept
-from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, explaining, release_lock, write_atomic
+from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, release_lock, wrap_os_errors, write_atomic
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
@@ -54,7 +54,7 @@ class SampleFolder:
                 raise RunFolderError(
                     f"{path} is not empty and no folder of samples (found: {', '.join(foreign[:5])}). Choose another --output."
                 )
-        with explaining("make", path):
+        with wrap_os_errors("make", path):
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, acquire_lock(path), kept.new_identity(made_with))
         try:
@@ -112,7 +112,7 @@ class SampleFolder:
                 break
             whole += count
         if whole < len(lines):
-            with explaining("repair", self.path / SAMPLES):
+            with wrap_os_errors("repair", self.path / SAMPLES):
                 os.truncate(self.path / SAMPLES, sum(len(line) for line in lines[:whole]))
         return lines[:whole]
 
@@ -130,7 +130,7 @@ class SampleFolder:
         Raises:
             RunFolderError: the disk is full or the folder cannot be written.
         """
-        with explaining("write", self.path / name):
+        with wrap_os_errors("write", self.path / name):
             write_atomic(self.path / name, text.encode())
         return self.path / name
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage import append_log as kept
-from skill_ttrl.storage.files import acquire_lock, explaining, release_lock
+from skill_ttrl.storage.files import acquire_lock, release_lock, wrap_os_errors
 
 SUFFIX = ".jsonl"
 
@@ -40,7 +40,7 @@ class TrajectoryFile:
         """
         path = Path(path)
         _refuse_foreign(path)
-        with explaining("make", path.parent):
+        with wrap_os_errors("make", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         file = cls(path, acquire_lock(path, _lock(path)), kept.new_identity(made_with))
         try:
@@ -64,7 +64,7 @@ class TrajectoryFile:
     def lines(self) -> Iterator[bytes]:
         """The lines that there are, one after another: files are larger than memory."""
         if self.path.is_file():
-            with explaining("read", self.path), self.path.open("rb") as stream:
+            with wrap_os_errors("read", self.path), self.path.open("rb") as stream:
                 yield from stream
 
     def append(self, lines: Sequence[bytes]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.intervals import wilson_interval
-from skill_ttrl.skills.bank.changes import flagged, last_active, shown, succeeding, tidy
+from skill_ttrl.skills.bank.changes import flagged, last_active, normalize_skill, shown, succeeding
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.plan import MAX_TEXT_CHARS
 from skill_ttrl.skills.similarity import Similarity, content, content_id, like
@@ -88,7 +88,9 @@ def evolved(
             new = _better(base, draft)
             replaced[base.id] = Change("replace", base, new)
         else:
-            new = flagged(tidy(skill_of(draft, source=SOURCE, taken={*snapshot.skills, *added}, round=round)))
+            new = flagged(
+                normalize_skill(skill_of(draft, source=SOURCE, taken={*snapshot.skills, *added}, round=round))
+            )
             added[new.id] = Change("add", None, new)
         said.append((words, new))
     made = (*(replaced[name] for name in sorted(replaced)), *(added[name] for name in sorted(added)))
@@ -115,7 +117,7 @@ def fingerprint(what: Skill | Draft) -> str:
 
 def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
     """Order in which evolved skills go: by the lower bound of success per use (Wilson, 95 %; 0 without a use), then as in
-    `changes.useful_last`.
+    `changes.eviction_key`.
     """
     stats = skill.stats
     low = wilson_interval(min(stats.successes, stats.uses), stats.uses)[0] if stats.uses else 0.0
@@ -170,7 +172,7 @@ def _better(base: Skill, draft: Draft) -> Skill:
         when_to_apply=draft.when_to_apply or base.when_to_apply,
         evidence=evidence,
     )
-    return flagged(tidy(succeeding(base, new)))
+    return flagged(normalize_skill(succeeding(base, new)))
 
 
 def _new_evidence(change: Change) -> tuple[str, ...]:

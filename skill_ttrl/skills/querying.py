@@ -54,7 +54,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Models:
+class LLMEndpoints:
     """Who may be asked, and what becomes of a part of an update for which no usable answer came."""
 
     endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
@@ -62,17 +62,17 @@ class Models:
     prompts: str | None = None
     """A set of templates, or a folder of the user's; see `Templates`."""
 
-    def asking(self, role: Role) -> Asking:
+    def asking(self, role: Role) -> LLMQuerier:
         """The model of a role.
 
         Raises:
             ConfigError: there is none in the config, its key is missing, or a prompt cannot be read.
             MissingDependencyError: the packages of the extra `openai` are not installed.
         """
-        return Asking(partial(_connect, self.endpoints, role), self.on_failure, Templates(self.prompts))
+        return LLMQuerier(partial(_connect, self.endpoints, role), self.on_failure, Templates(self.prompts))
 
 
-class Asking:
+class LLMQuerier:
     """One language model that is asked for JSON.
 
     Args:
@@ -112,7 +112,7 @@ class Asking:
 
 def asking_model(
     model: str, *, api_key: str | None = None, base_url: str | None = None, on_failure: OnFailure = "stop"
-) -> Asking:
+) -> LLMQuerier:
     """A language model that is named in Python, without a config. A key that is handed in stays in memory.
 
     Raises:
@@ -125,7 +125,7 @@ def asking_model(
         endpoint = EndpointConfig(model=model, base_url=base_url)
     except ValidationError as error:
         raise ConfigError(f"base_url: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
-    return Asking(lambda: Client(endpoint, "merger", key=api_key), on_failure)  # a partial would show the key
+    return LLMQuerier(lambda: Client(endpoint, "merger", key=api_key), on_failure)  # a partial would show the key
 
 
 def _connect(endpoints: EndpointsConfig, role: Role) -> Client:

@@ -271,7 +271,7 @@ def _play(make: partial[_Playing], tally: Tally, jobs: int) -> None:
     with StopSignal() as stop, closing(work(make, left, jobs)) as results:
         try:
             for _ in left:
-                with stop.leaving_at_once(tally.leaving()):
+                with stop.interruptible(tally.leaving()):
                     line, outcome = next(results)
                 tally.show(outcome)
                 tally.add(line, outcome)

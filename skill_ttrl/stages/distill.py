@@ -19,7 +19,7 @@ from typing import Any
 from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.admit import said_already
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -27,13 +27,13 @@ from skill_ttrl.skills.bank.changes import shown
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.settings import bank_settings
 from skill_ttrl.skills.merge.llm import text_problem
-from skill_ttrl.skills.querying import Models
+from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
-from skill_ttrl.skills.teachers.teacher import Draft, Lesson, fused, make_teacher, skill_of
+from skill_ttrl.skills.teachers.teacher import Draft, TeacherResult, fused, make_teacher, skill_of
 from skill_ttrl.stages.collecting.cases import SOURCE, Gathered
 from skill_ttrl.stages.setup.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.storage.files import explaining
+from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Change, Skill, Trajectory
 
 UNFINISHED = ".unfinished"
@@ -69,7 +69,7 @@ def distill_into(
     bank: SkillBank,
     trajectories: Iterable[Trajectory],
     config: SkillTTRLConfig,
-    models: Models,
+    models: LLMEndpoints,
     progress: Progress | None = None,
     *,
     round: int = 0,
@@ -101,7 +101,7 @@ def distill_into(
         gathered.take(trajectory)
     notes = [*settle(config, foreign.found("What is distilled")), *gathered.notes()]
     lesson = teacher.distill(gathered.cases(), config.distill)
-    if not isinstance(lesson, Lesson):
+    if not isinstance(lesson, TeacherResult):
         raise ConfigError(f"The teacher {name!r} gave a {type(lesson).__name__} in place of a Lesson (skills.teacher).")
     notes += lesson.notes
     alike = None if name == "heuristic" or skills.fuse_above is None else _alike(bank)
@@ -157,7 +157,7 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
-    with _unlearnt(), accounting(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
+    with _unlearnt(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
         heard = _Heard()
         with ledger.phase(SOURCE):
             found = distill_into(kept, told_episodes(source, progress, heard), config, models_of(config))
@@ -251,7 +251,7 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
     try:
         with SkillBank(made, **{**chosen, "index": "memory"}) as bank:
             yield bank
-        with explaining("write", folder):
+        with wrap_os_errors("write", folder):
             made.replace(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -315,5 +315,5 @@ def _lines(path: Path) -> int:
     """Lines of a file; 0 where there is none."""
     if not path.is_file():
         return 0
-    with explaining("read", path), path.open("rb") as stream:
+    with wrap_os_errors("read", path), path.open("rb") as stream:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))

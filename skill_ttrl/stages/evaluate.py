@@ -8,14 +8,14 @@ from pathlib import Path
 
 from skill_ttrl.answers import journal
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.openai.ledger import USAGE, accounting
+from skill_ttrl.llm.openai.ledger import USAGE, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.rollout.samples import Drawn
+from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.folder import VERDICTS
 from skill_ttrl.runs.summary import usage_lines
 from skill_ttrl.stages.evaluation.measure import Evaluation, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import Problems, Subject, find_subject
+from skill_ttrl.stages.targets.resolve import EvalDataset, Subject, resolve_target
 from skill_ttrl.types import to_json
 
 EVALUATIONS = "evaluation.json"
@@ -77,7 +77,7 @@ def run_all(
         SkillTTRLError: there is no such policy, or problems cannot be read.
         Interrupted: a signal came.
     """
-    subject = find_subject(source, overrides, config=config, data=data, use_bank=use_bank)
+    subject = resolve_target(source, overrides, config=config, data=data, use_bank=use_bank)
     return measure_subject(
         subject, subject.problems(data), output=output, chunk=chunk, use_bank=use_bank, progress=progress
     )
@@ -85,7 +85,7 @@ def run_all(
 
 def measure_subject(
     subject: Subject,
-    problems: Sequence[Problems],
+    problems: Sequence[EvalDataset],
     *,
     output: str | Path | None = None,
     chunk: int | None = None,
@@ -102,7 +102,7 @@ def measure_subject(
             opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
             folder = stack.enter_context(opened)
             stack.enter_context(journal(folder.path / VERDICTS))
-        ledger = stack.enter_context(accounting(folder.path / USAGE if folder else None, settings.endpoints))
+        ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, settings.endpoints))
         stack.enter_context(ledger.phase("evaluate"))
         samples = draw_samples(
             subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress, controls=True
@@ -125,7 +125,7 @@ def exposure(transductive: bool | None) -> str:
 def _evaluations(subject: Subject, source: str, samples: DrawnSamples) -> list[Evaluation]:
     rows = [row for row in samples.rows if row.source == source]
     seen = samples.known
-    parts: list[tuple[bool | None, list[Drawn]]] = [(None, rows)]
+    parts: list[tuple[bool | None, list[TaskSamples]]] = [(None, rows)]
     if seen is not None:
         parts = [(side, [row for row in rows if seen[source, row.task.id] is side]) for side in (True, False)]
     return [

@@ -50,6 +50,6 @@ def run(
     """
     started = time.monotonic()
     tell = Counting(progress or SilentProgress(), PHASE, "product")
-    with StopSignal() as stop, stop.leaving_at_once("Stopped. Nothing was written; the same command begins anew."):
+    with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command begins anew."):
         written = write_catalogue(output, products, seed, tell)
     return GeneratedCatalogue(str(output), products, written, seed, round(time.monotonic() - started, 1))

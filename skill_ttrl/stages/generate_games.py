@@ -66,7 +66,7 @@ def run(
     tell = Counting(progress or SilentProgress(), PHASE, "game")
     with (
         StopSignal() as stop,
-        stop.leaving_at_once("Stopped. The games that are there are whole; the same command goes on."),
+        stop.interruptible("Stopped. The games that are there are whole; the same command goes on."),
     ):
         written = generate_games(output, split, games, seed, types, tell)
     record = (read_record(Path(output)) or {})["splits"][split]

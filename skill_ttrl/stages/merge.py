@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import first_keys, whole_lines
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -137,7 +137,7 @@ def run(
     notes += settle(config, foreign_splits(tries, splits, str(source)))
     if by == "all":
         samples = [_joined(samples)]
-    with _open(Path(bank), dry_run) as kept, _unmerged(), accounting(None, config.endpoints) as ledger:
+    with _open(Path(bank), dry_run) as kept, _unmerged(), track_usage(None, config.endpoints) as ledger:
         before = kept.snapshot()
         known = merged_samples(kept.history())
         samples, again = [part.without(known) for part in samples], samples

@@ -22,7 +22,7 @@ from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import Correction
-from skill_ttrl.rl.gpu_monitor import Gauge
+from skill_ttrl.rl.gpu_monitor import GpuMemoryMonitor
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.scripted import failure
@@ -30,13 +30,13 @@ from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.signals import FAILURES, Interrupted
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST
-from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.context import Run, TrainingComponents
 from skill_ttrl.stages.training.episode_metrics import episode_figures, several_types
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.run_bank import skill_figures
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
-from skill_ttrl.stages.training.votes import Poll, shaped
+from skill_ttrl.stages.training.votes import VoteManager, shape_advantages
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
@@ -70,9 +70,9 @@ def reinforce(run: Run, reward: Reward) -> None:
     done = run.steps_done("rl")
     if done and run.resumed is not None:
         learner.load_state_dict(load_tensors(run.resumed.path)["learner"])
-    poll = Poll(bench, run.resumed_state if done else {})
+    poll = VoteManager(bench, run.resumed_state if done else {})
     tasks_of = partial(step_tasks, bench.train_tasks, config.rl.prompts_per_step, seed=config.seed)
-    poll.measure_base(run, map(tasks_of, range(config.rl.steps)))
+    poll.estimate_base_ratio(run, map(tasks_of, range(config.rl.steps)))
     warn_if_never(run)
     run.progress.start(PHASE, config.rl.steps, "step", done)
     if 0 < done < config.rl.steps and config.rl.validate_every and done % config.rl.validate_every == 0:
@@ -82,10 +82,10 @@ def reinforce(run: Run, reward: Reward) -> None:
     for step in range(done, config.rl.steps):
         if stopped_by(run.folder.path, config.rl, step) is not None:  # a resumed run may have been stopped already
             break
-        clock = Clock(run)
+        clock = StepTimer(run)
         tasks = tasks_of(step)
         clock.enter("sample")
-        with saving_if_refused(run, step, learner, poll), run.counting(PHASE, "sample"):
+        with checkpoint_on_error(run, step, learner, poll), run.counting(PHASE, "sample"):
             groups = poll.play(tasks, derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(
@@ -120,7 +120,7 @@ def reinforce(run: Run, reward: Reward) -> None:
                 run.warn(warning)
         if step + 1 == EARLY:
             warn_of(run, early_signs(rl_rows(run.folder.path)))
-        finish_step(run, step + 1, learner, poll, refused or watch_updates(run, "rl", step, figures))
+        evaluate_and_save(run, step + 1, learner, poll, refused or watch_updates(run, "rl", step, figures))
     conclude(run)
     run.evaluate("after")
     if bench.bank is not None and bench.bank.config.use:
@@ -192,7 +192,7 @@ def trained_on(
 def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig) -> RolloutBatch:
     """Rewards become advantages within each group, and everything becomes tensors.
 
-    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shaped`). Where steps of an episode can
+    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shape_advantages`). Where steps of an episode can
     differ, each has an advantage of its own; a try's reward is its outcome's in any case.
     """
     rewards = [trajectory.reward or 0.0 for group, _ in kept for trajectory in group.trajectories]
@@ -207,7 +207,7 @@ def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig
     advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist() if rewards else [])
     rows = [[next(advantages) for _ in group.trajectories] for group, _ in kept]
     if config.rl.reward == VOTED:
-        rows = [shaped(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]
+        rows = [shape_advantages(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]
     return pack([group for group, _ in kept], [value for row in rows for value in row])
 
 
@@ -244,7 +244,7 @@ def check_advantage(config: SkillTTRLConfig) -> None:
         )
 
 
-def update(learner: Learner, batch: RolloutBatch, step: int, bench: Workbench) -> dict[str, float]:
+def update(learner: Learner, batch: RolloutBatch, step: int, bench: TrainingComponents) -> dict[str, float]:
     """Learn from a batch, and say how it went (see `Learner.update`).
 
     `entropy` is also said under TTRL's name, `post_entropy`: nats a token over the samples that were learned from. Where every
@@ -256,7 +256,7 @@ def update(learner: Learner, batch: RolloutBatch, step: int, bench: Workbench) -
     return figures | {"post_entropy": figures["entropy"]}
 
 
-def make_reward(bench: Workbench) -> Reward:
+def make_reward(bench: TrainingComponents) -> Reward:
     """The reward of the config. Only the `label` control is handed the true answers."""
     name = bench.config.rl.reward
     if name == "env":
@@ -279,7 +279,7 @@ def make_reward(bench: Workbench) -> Reward:
     return build_reward(name, bench.references)
 
 
-def refuse_ungraded(bench: Workbench, asked: str, instead: str) -> None:
+def refuse_ungraded(bench: TrainingComponents, asked: str, instead: str) -> None:
     """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
     task = bench.train_tasks[0]
     env = bench.envs.take(1)[0]
@@ -361,7 +361,12 @@ def trained_figures(
 
 
 def record(
-    run: Run, step: int, groups: Sequence[Group], votes: Sequence[VoteResult], figures: dict[str, float], clock: Clock
+    run: Run,
+    step: int,
+    groups: Sequence[Group],
+    votes: Sequence[VoteResult],
+    figures: dict[str, float],
+    clock: StepTimer,
 ) -> None:
     """Write the step down and show it."""
     if run.config.run.save_trajectories:
@@ -390,7 +395,7 @@ def sampling_rates(groups: Sequence[Group], seconds: float) -> dict[str, float]:
     return {"rollouts_per_second": len(tries) / max(seconds, 1e-9), "tokens_per_second": tokens / max(seconds, 1e-9)}
 
 
-def followed(bench: Workbench, version: int) -> SkillTTRLError | None:
+def followed(bench: TrainingComponents, version: int) -> SkillTTRLError | None:
     """Hand the new weights to the sampler; where it does not take them, why: the step is to be put down and saved first."""
     try:
         bench.backend.sync(version)
@@ -399,7 +404,9 @@ def followed(bench: Workbench, version: int) -> SkillTTRLError | None:
     return None
 
 
-def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: SkillTTRLError | None) -> None:
+def evaluate_and_save(
+    run: Run, finished: int, learner: Learner, poll: VoteManager, refused: SkillTTRLError | None
+) -> None:
     """Validate and save where the config says so, and leave where a signal asked for it or the run cannot go on, as where the sampler
     `refused` the weights: then an evaluation that is due is left out, and the run is saved whatever the config says.
 
@@ -412,20 +419,20 @@ def finish_step(run: Run, finished: int, learner: Learner, poll: Poll, refused: 
         run.progress.notice(stopped)
     last = finished == config.steps or stopped is not None
     if config.validate_every and finished % config.validate_every == 0 and not last and refused is None:
-        with saving_if_refused(run, finished, learner, poll):
+        with checkpoint_on_error(run, finished, learner, poll):
             run.evaluate(f"step {finished}")
     if last or finished % config.checkpoint_every == 0 or run.stop.signum is not None or refused is not None:
         run.checkpoint("rl", finished, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
-        run.leave_if_asked("rl", finished)
+        run.stop_if_requested("rl", finished)
     if refused is not None:
         raise refused
     if not last:
-        with saving_if_refused(run, finished, learner, poll):
+        with checkpoint_on_error(run, finished, learner, poll):
             current_ledger().check()
 
 
 @contextmanager
-def saving_if_refused(run: Run, done: int, learner: Learner, poll: Poll) -> Iterator[None]:
+def checkpoint_on_error(run: Run, done: int, learner: Learner, poll: VoteManager) -> Iterator[None]:
     """For what comes between the steps and for the sampling of the next: where the budget ends, a server answers no more, or a
     signal ends an evaluation, the run is saved as it stood after `done` steps before it leaves.
 
@@ -438,16 +445,16 @@ def saving_if_refused(run: Run, done: int, learner: Learner, poll: Poll) -> Iter
         if done and not (run.folder.checkpoints / f"rl-{done:06d}").is_dir():
             run.checkpoint("rl", done, state=poll.state_dict(), tensors={"learner": learner.state_dict()})
         if done:
-            run.leave_if_asked("rl", done)  # then this is why nothing was waited for
+            run.stop_if_requested("rl", done)  # then this is why nothing was waited for
         raise
 
 
-class Clock:
+class StepTimer:
     """Wall time of the parts of one step, and on a GPU what it took of the memory."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._gauge = Gauge(run.bench.accelerator.device)
+        self._gauge = GpuMemoryMonitor(run.bench.accelerator.device)
         self._part: str | None = None
         self._since = time.perf_counter()
         self._began = self._since

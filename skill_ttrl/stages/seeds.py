@@ -15,7 +15,7 @@ from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary, read_summary, summary_rows
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.storage.files import explaining, write_atomic
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 if TYPE_CHECKING:
     from skill_ttrl.config.schema import SkillTTRLConfig
@@ -167,7 +167,7 @@ def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) ->
         return
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} is not empty and no folder of seeds. Choose another --output.")
-    with explaining("make", output):
+    with wrap_os_errors("make", output):
         output.mkdir(parents=True, exist_ok=True)
         write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")
 

@@ -18,11 +18,11 @@ import skill_ttrl
 from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_here
+from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_localhost
 from skill_ttrl.llm.vllm.servers.supervise import Job
 from skill_ttrl.llm.vllm.servers.transfer import transfer_folder
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.storage.files import explaining
+from skill_ttrl.storage.files import wrap_os_errors
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
 ASK_TIMEOUT = 180.0
@@ -153,7 +153,7 @@ def plan(serving: Serving) -> list[Job]:
     for port in _ports(serving):
         _refuse_taken(serving.host, port)
     folder = transfer_folder(serving.transfer)
-    with explaining("make", serving.log_dir):
+    with wrap_os_errors("make", serving.log_dir):
         serving.log_dir.mkdir(parents=True, exist_ok=True)
     ready = replace(serving, model=model, dtype="float32" if serving.dtype == "auto" and not gpus[0] else serving.dtype)
     jobs = []
@@ -284,7 +284,7 @@ def _refuse_taken(host: str, port: int) -> None:
 
 
 def _refuse_open_host(host: str) -> None:
-    if not is_here(host) and not given_key():
+    if not is_localhost(host) and not given_key():
         raise ConfigError(
             f"--host {host} lets other machines in, and whoever gets in can change the weights. Set the environment variable "
             f"{KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."
@@ -321,7 +321,7 @@ def _written(config: SkillTTRLConfig, folder: Path) -> Path:
     from skill_ttrl.stages.setup.build import load_policy
 
     loaded = load_policy(config, make_accelerator(config.runtime), None)
-    with explaining("write", folder):
+    with wrap_os_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         save_model(loaded.model, loaded.tokenizer, folder)
     return folder

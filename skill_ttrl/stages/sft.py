@@ -36,7 +36,7 @@ from skill_ttrl.stages.setup.leak import (
     training_splits,
 )
 from skill_ttrl.stages.setup.rationale import with_thoughts
-from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.context import Run, TrainingComponents
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import Message, Skill, Step, derive_seed
@@ -86,7 +86,7 @@ def imitate(run: Run, demonstrations: Encoded, done: int) -> None:
         failed = watch_updates(run, "sft", step, figures)
         if failed or finished == config.steps or finished % config.checkpoint_every == 0 or run.stop.signum is not None:
             run.checkpoint("sft", finished, state={}, tensors={"learner": learner.state_dict()})
-            run.leave_if_asked("sft", finished)
+            run.stop_if_requested("sft", finished)
         if failed:
             raise failed
     run.progress.finish("cold start")
@@ -112,7 +112,9 @@ def batch_indices(count: int, config: SFTConfig, step: int, seed: int) -> list[i
     return indices
 
 
-def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progress, *, begun: bool = False) -> Encoded:
+def encode_demonstrations(
+    bench: TrainingComponents, folder: RunFolder, progress: Progress, *, begun: bool = False
+) -> Encoded:
     """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise.
 
     `begun`: whether the run goes on from a checkpoint.
@@ -150,7 +152,7 @@ def encode_demonstrations(bench: Workbench, folder: RunFolder, progress: Progres
     return _encode(bench, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
 
 
-def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> list[EncodedDemonstration]:
+def encode_episodes(bench: TrainingComponents, folder: RunFolder, progress: Progress) -> list[EncodedDemonstration]:
     """Steps of collected episodes as tokens. What is imitated is kept in the run's folder, as chats that other trainers read, and
     beside it what it covers.
 
@@ -180,7 +182,7 @@ def encode_episodes(bench: Workbench, folder: RunFolder, progress: Progress) -> 
     return encoded
 
 
-def _leaks(bench: Workbench, seen: Seen, what: str) -> list[str]:
+def _leaks(bench: TrainingComponents, seen: Seen, what: str) -> list[str]:
     return demonstration_leaks(bench.config, bench.eval_tasks, seen, what, transductive=bench.transductive)
 
 
@@ -198,7 +200,7 @@ def imitated_file(config: SkillTTRLConfig) -> str:
     return config.demonstrations.trajectories
 
 
-def encode_kept(bench: Workbench, path: Path) -> list[EncodedDemonstration]:
+def encode_kept(bench: TrainingComponents, path: Path) -> list[EncodedDemonstration]:
     """The demonstrations that a run has kept (`DEMONSTRATIONS`), as tokens.
 
     Raises:
@@ -227,7 +229,9 @@ def _is_message(found: object) -> bool:
     )
 
 
-def _encode_chats(bench: Workbench, chats: Sequence[tuple[tuple[Message, ...], str]]) -> list[EncodedDemonstration]:
+def _encode_chats(
+    bench: TrainingComponents, chats: Sequence[tuple[tuple[Message, ...], str]]
+) -> list[EncodedDemonstration]:
     """Prompts and what is answered to them."""
     tokenizer = bench.policy.tokenizer
     answers = tokenizer([answer for _, answer in chats], add_special_tokens=False)["input_ids"]
@@ -251,7 +255,7 @@ def said_of(found: Coverage) -> str:
     )
 
 
-def _refuse_too_long(bench: Workbench, encoded: Sequence[EncodedDemonstration], what: str) -> None:
+def _refuse_too_long(bench: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
     longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in encoded)
     positions = getattr(bench.policy.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:
@@ -260,7 +264,7 @@ def _refuse_too_long(bench: Workbench, encoded: Sequence[EncodedDemonstration], 
         )
 
 
-def _encode(bench: Workbench, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
+def _encode(bench: TrainingComponents, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
     tokenizer, agent = bench.policy.tokenizer, bench.acting()
     pieces = [list(shown.parts()) for shown in demonstrations]

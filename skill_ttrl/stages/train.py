@@ -13,7 +13,7 @@ from skill_ttrl.answers import journal
 from skill_ttrl.config.schema import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, accounting, spending
+from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.runs.checkpoint import Checkpoint, newest, rewind
 from skill_ttrl.runs.exposure import Exposure
@@ -25,7 +25,7 @@ from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import check_enough, gather, learning_phases
-from skill_ttrl.stages.reports.baseline import beside_lines
+from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.rl import make_reward, reinforce
 from skill_ttrl.stages.setup.build import build, refuse_unready
@@ -34,7 +34,7 @@ from skill_ttrl.stages.setup.names import check_names
 from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.setup.rationale import KEPT
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
-from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.context import Run, TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
 from skill_ttrl.stages.training.run_bank import RunBank, bank_version, discard_bank, models_of, open_run_bank
 from skill_ttrl.stages.training.summarize import read_evaluations, summarise
@@ -79,8 +79,8 @@ def run(
     with ExitStack() as stack:
         folder, config = _open(config, output, resume, source, progress)
         stack.enter_context(folder)
-        ledger = stack.enter_context(accounting(folder.path / USAGE, config.endpoints))
-        with spending(GO_ON):
+        ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
+        with annotate_budget_error(GO_ON):
             ledger.check()  # a run that goes on with a spent budget would do one step and leave
         stop = stack.enter_context(StopSignal())
         checkpoint, state = _go_back(folder, resume or "auto", progress)
@@ -97,8 +97,8 @@ def run(
                 for text in bank.notices:
                     progress.notice(text, warning=True)
             kept = f"What was collected is kept in {folder.path}. " if "collect" in config.phases else ""
-            with stop.leaving_at_once("Stopped before anything was trained; a run that was to go on is as it was."):
-                with spending(f"{kept}{GO_ON}"):
+            with stop.interruptible("Stopped before anything was trained; a run that was to go on is as it was."):
+                with annotate_budget_error(f"{kept}{GO_ON}"):
                     informed, spent = gather(
                         config, folder, bank, ledger, progress, warnings, begun=checkpoint is not None
                     )
@@ -116,7 +116,7 @@ def run(
                 learn = []
                 for name in learning:
                     began = time.perf_counter()
-                    with ledger.phase(name), spending(f"Nothing was trained. {KEPT} {GO_ON}"):
+                    with ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
                         learn.append(_phase(name, bench, folder, checkpoint, progress))
                     if name == "sft":
                         spent[DEMONSTRATIONS] = time.perf_counter() - began
@@ -150,7 +150,7 @@ def run(
             for name, phase in zip(learning, learn, strict=True):
                 with (
                     ledger.phase(name),
-                    spending(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
+                    annotate_budget_error(f"Everything up to the newest checkpoint is saved in {folder.path}. {GO_ON}"),
                 ):
                     phase(run)
         except TrainingError as error:
@@ -161,13 +161,13 @@ def run(
             bench.backend.sync(0)
             run.evaluate("after")
         summary = summarise(run)
-        write_summary(folder, summary, beside_lines(folder.path))
+        write_summary(folder, summary, baseline_lines(folder.path))
         write_report_html(folder)
         return summary
 
 
 def _phase(
-    name: Phase, bench: Workbench, folder: RunFolder, checkpoint: Checkpoint | None, progress: Progress
+    name: Phase, bench: TrainingComponents, folder: RunFolder, checkpoint: Checkpoint | None, progress: Progress
 ) -> Callable[[Run], None]:
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
     if name == "sft":

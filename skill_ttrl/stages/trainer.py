@@ -19,7 +19,7 @@ from skill_ttrl.skills.merge.plan import make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.train import Resume, run
 from skill_ttrl.stages.training.run_bank import models_of, starting_skills
-from skill_ttrl.storage.files import explaining, write_atomic
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import ballot_of, batch_vote
 
@@ -73,7 +73,7 @@ class SkillTTRLTrainer:
     def _write(self, name: str, records: Records) -> SourceConfig:
         file = self.output.with_name(f"{self.output.name}-data") / f"{name}.jsonl"
         lines = "".join(f"{json.dumps(dict(record), ensure_ascii=False)}\n" for record in records)
-        with explaining("write", file):
+        with wrap_os_errors("write", file):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, lines.encode())
         return SourceConfig(path=str(file))
@@ -106,7 +106,7 @@ class SkillTTRLTrainer:
                 f"of lengths {[len(responses) for responses in all_responses]}."
             )
         from skill_ttrl.rl.advantages import ADVANTAGES
-        from skill_ttrl.stages.training.votes import shaped
+        from skill_ttrl.stages.training.votes import shape_advantages
 
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         chosen = self.config.vote
@@ -120,7 +120,7 @@ class SkillTTRLTrainer:
         in_order = iter(flat.tolist())
         advantages = [list(islice(in_order, len(group))) for group in rewards]
         advantages = [
-            [0.0] * len(row) if vote.skipped else shaped(vote, row, self.config)
+            [0.0] * len(row) if vote.skipped else shape_advantages(vote, row, self.config)
             for vote, row in zip(votes, advantages, strict=True)
         ]
         found: dict[str, Any] = {

@@ -13,7 +13,7 @@ from skill_ttrl.answers import journal
 from skill_ttrl.config.schema import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.openai.ledger import USAGE, accounting
+from skill_ttrl.llm.openai.ledger import USAGE, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, Draw
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
@@ -21,11 +21,11 @@ from skill_ttrl.runs.samples import SampleFolder
 from skill_ttrl.runs.summary import usage_lines
 from skill_ttrl.stages.evaluation.vote_comparison import Held, Replayed, Settings, Visits, replay
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import find_subject
+from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
-from skill_ttrl.storage.files import explaining, write_atomic
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import derive_seed, to_json
-from skill_ttrl.voting import STRATEGIES, GivenUp, check_strategy, given_up
+from skill_ttrl.voting import STRATEGIES, UndecidedAnswers, check_strategy, given_up
 
 VOTES, LAB = "votes.jsonl", "vote.json"
 ALL = "all"
@@ -50,7 +50,7 @@ class VoteLab:
     """The majority first; the others as they were asked for."""
     notes: tuple[str, ...] = ()
     """What was left out or could not be had."""
-    answers_given_up: GivenUp = field(default_factory=GivenUp)
+    answers_given_up: UndecidedAnswers = field(default_factory=UndecidedAnswers)
     """Of the different answers of all samples, those that are compared as texts only, and why."""
 
 
@@ -136,7 +136,7 @@ def run(
     if plot is not None:
         from skill_ttrl.stages.reports.vote_page import vote_html
 
-        with explaining("write", Path(plot)):
+        with wrap_os_errors("write", Path(plot)):
             write_atomic(Path(plot), vote_html(lab).encode())
     return lab
 
@@ -202,7 +202,7 @@ def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[s
     for note in stored.notes:
         progress.notice(note, warning=True)
     if output is not None:
-        with explaining("make", Path(output)):
+        with wrap_os_errors("make", Path(output)):
             Path(output).mkdir(parents=True, exist_ok=True)
     return _Found(stored.visits, config, stored.trained_on, stored.notes)
 
@@ -211,7 +211,7 @@ def _drawn(
     source: str | Path, drawing: Drawing, output: str | Path | None, overrides: Sequence[str], progress: Progress
 ) -> _Found:
     """Samples as a training step would draw them, from the same sampling settings."""
-    subject = find_subject(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
+    subject = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
@@ -229,7 +229,7 @@ def _drawn(
                 output, subject, problems, draws, chunk=chunk, use_bank=use_bank, both_wordings=both_wordings
             )
             folder = stack.enter_context(opened)
-        ledger = stack.enter_context(accounting(folder.path / USAGE if folder else None, subject.config.endpoints))
+        ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, subject.config.endpoints))
         stack.enter_context(ledger.phase("vote"))
         found = draw_samples(
             subject,
@@ -280,6 +280,6 @@ def _refuse_foreign(path: Path) -> None:
 
 def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[Held]]) -> None:
     text = json.dumps(asdict(lab), indent=2, ensure_ascii=False) + "\n"
-    with explaining("write", output):
+    with wrap_os_errors("write", output):
         write_atomic(output / VOTES, "".join(f"{line}\n" for line in vote_lines(votes)).encode())
         write_atomic(output / LAB, text.encode())

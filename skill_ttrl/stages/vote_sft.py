@@ -77,7 +77,7 @@ def draw(run: Run) -> None:
         finished = step + 1
         if finished == rounds or finished % config.rl.checkpoint_every == 0 or run.stop.signum is not None:
             run.checkpoint(PHASE, finished, state={"votes": history.state_dict()}, tensors={})
-            run.leave_if_asked(PHASE, finished)
+            run.stop_if_requested(PHASE, finished)
     run.progress.finish(SAMPLING)
 
 
@@ -126,7 +126,7 @@ def learn(run: Run) -> int:
         failed = watch_updates(run, PHASE, rounds + step, figures)
         if failed or last or finished % config.vote_sft.checkpoint_every == 0 or run.stop.signum is not None:
             run.checkpoint(PHASE, rounds + finished, state={}, tensors={"learner": learner.state_dict()})
-            run.leave_if_asked(PHASE, rounds + finished)
+            run.stop_if_requested(PHASE, rounds + finished)
         if failed:
             raise failed
     if (failed := skipped_too_often(run, PHASE, ended=True)) is not None:

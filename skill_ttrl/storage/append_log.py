@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.storage.files import explaining, fsync, length_of_whole_lines, write_all, write_atomic
+from skill_ttrl.storage.files import fsync, length_of_whole_lines, wrap_os_errors, write_all, write_atomic
 
 SCHEMA_VERSION = 1
 _SHOWN = 6
@@ -24,7 +24,7 @@ def append_whole(file: Path, data: bytes) -> None:
     Raises:
         RunFolderError: the disk is full or the file cannot be written; it is as it was.
     """
-    with explaining("write", file):
+    with wrap_os_errors("write", file):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             before = os.fstat(descriptor).st_size
@@ -46,7 +46,7 @@ def cut_torn_line(file: Path) -> int:
     """
     if not file.is_file():
         return 0
-    with explaining("repair", file):
+    with wrap_os_errors("repair", file):
         torn = file.stat().st_size - (whole := length_of_whole_lines(file))
         if torn:
             os.truncate(file, whole)
@@ -65,7 +65,7 @@ def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
     Raises:
         RunFolderError: it cannot be written.
     """
-    with explaining("write", file):
+    with wrap_os_errors("write", file):
         write_atomic(file, (json.dumps(identity, indent=2, ensure_ascii=False) + "\n").encode())
 
 

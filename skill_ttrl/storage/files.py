@@ -21,7 +21,7 @@ _held: set[str] = set()  # real paths this process has locked: a POSIX lock does
 
 
 @contextmanager
-def explaining(action: str, path: Path) -> Iterator[None]:
+def wrap_os_errors(action: str, path: Path) -> Iterator[None]:
     """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps."""
     try:
         yield
@@ -76,7 +76,7 @@ def write_new(path: Path, text: str) -> Path:
     """
     if path.exists():
         raise RunFolderError(f"{path} exists already. Choose another name or remove it first.")
-    with explaining("write", path):
+    with wrap_os_errors("write", path):
         write_atomic(path, text.encode())
     return path
 
@@ -139,7 +139,7 @@ def acquire_lock(path: Path, lock: Path | None = None) -> int:
     real = os.path.realpath(path)
     if real in _held:
         raise RunFolderError(f"{path} is already open in this process. Close it first.")
-    with explaining("lock", path):
+    with wrap_os_errors("lock", path):
         descriptor = os.open(lock or path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

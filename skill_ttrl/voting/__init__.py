@@ -12,7 +12,7 @@ from skill_ttrl.voting.ballot import (
     strategy,
     vote,
 )
-from skill_ttrl.voting.given_up import GivenUp, given_up
+from skill_ttrl.voting.given_up import UndecidedAnswers, given_up
 from skill_ttrl.voting.history import PromptHistory, VoteHistory
 from skill_ttrl.voting.labels import apply_pseudo_labels, restore_labels
 from skill_ttrl.voting.majority import batch_majority_vote, compute_voting_rewards, majority_vote
@@ -21,7 +21,7 @@ from skill_ttrl.voting.metrics import label_metrics, trained_metrics, vote_metri
 __all__ = [
     "STRATEGIES",
     "Ballot",
-    "GivenUp",
+    "UndecidedAnswers",
     "PromptHistory",
     "Strategy",
     "VoteHistory",

@@ -31,7 +31,7 @@ S = TypeVar("S", bound=Strategy)
 STRATEGIES: Registry[Strategy] = Registry("voting strategy")
 _NEEDS: dict[str, dict[str, str]] = {}
 
-HOW_TO_GIVE: Mapping[str, str] = {
+INPUT_SOURCES: Mapping[str, str] = {
     "logprobs": "samples whose tokens have log-probabilities (of a text file: a list `logprobs`)",
     "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
     "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
@@ -147,7 +147,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     _check_options(name, function, options or {})
     missing = [field for field in needs(name, options) if getattr(ballot, field) is None]
     if missing:
-        asked = "; ".join(f"{field}: {HOW_TO_GIVE.get(field, field)}" for field in missing)
+        asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs what this ballot does not have. {asked}.")
     for field in ("logprobs", "lengths", "views", "keys"):
         given = getattr(ballot, field)

@@ -16,7 +16,7 @@ MANY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class UndecidedAnswers:
     """The answers of a step, an evaluation or a laboratory, as far as nobody could say what they are."""
 
     count: int = 0
@@ -39,11 +39,13 @@ class GivenUp:
         )
 
 
-def given_up(answers: Iterable[str | None]) -> GivenUp:
+def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
     """Count the different answers that were given up; a missing or an empty one is none."""
     # In an order of their own: what is equally frequent is always told in the same order.
     distinct = sorted({answer for answer in answers if answer is not None})
     canonicals(distinct)  # where some are not known yet: all in one go
     found = [said for answer in distinct if (said := verdict(answer)) is not None]
     reasons = Counter(said.gave_up for said in found if said.gave_up is not None)
-    return GivenUp(reasons.total(), len(found), dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))))
+    return UndecidedAnswers(
+        reasons.total(), len(found), dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+    )

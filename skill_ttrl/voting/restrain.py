@@ -60,5 +60,5 @@ def restrain(
     total = math.fsum(shaped.values())
     scores = {key: value / total for key, value in shaped.items()}
     return counted.result(
-        scores, membership=counted.membership, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
+        scores, membership=counted.class_ids, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
     )

@@ -30,7 +30,7 @@ class Tally:
         return next(iter(self.votes.values())) / len(self.keys) if self.votes else 0.0
 
     @property
-    def membership(self) -> tuple[int, ...]:
+    def class_ids(self) -> tuple[int, ...]:
         """Place of each sample's class among the classes; -1 for a sample without an answer."""
         places = {key: place for place, key in enumerate(self.votes)}
         return tuple(-1 if key is None else places[key] for key in self.keys)

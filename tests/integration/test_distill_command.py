@@ -17,8 +17,8 @@ from skill_ttrl.config.schema import DistillConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.querying import Models
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.collecting import cases as distill_cases
 from skill_ttrl.stages.distill import distill_into, run
@@ -145,7 +145,7 @@ def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) 
 def test_episodes_of_several_environments_and_failed_ones_are_said(played: Path) -> None:
     trajectories = list(read_episodes(played))
     odd = replace(trajectories[0], task=Task("t", "Other/Env-v0"), error="it broke", stop_reason="error")
-    found = distill_into(SkillBank(), [*trajectories, odd], SkillTTRLConfig(), Models())
+    found = distill_into(SkillBank(), [*trajectories, odd], SkillTTRLConfig(), LLMEndpoints())
     assert found.envs == ("Other/Env-v0", "SkillTTRL/ALFWorld-v0")
     assert found.notes[0].startswith("The episodes are of 2 environments (Other/Env-v0, SkillTTRL/ALFWorld-v0)")
     assert found.notes[1].startswith(f"1 of {len(trajectories) + 1} episodes ended by an error")
@@ -156,7 +156,7 @@ def test_of_very_many_episodes_a_bounded_number_is_looked_at_the_same_each_time(
 ) -> None:
     monkeypatch.setattr(distill_cases, "MOST_CASES", 3)
     banks = [SkillBank(), SkillBank()]
-    found = [distill_into(bank, read_episodes(played), SkillTTRLConfig(), Models()) for bank in banks]
+    found = [distill_into(bank, read_episodes(played), SkillTTRLConfig(), LLMEndpoints()) for bank in banks]
     assert found[0] == found[1] and any("3 of " in note and "drawn evenly" in note for note in found[0].notes)
     assert sum(sum(each.values()) for each in found[0].episodes.values()) == len(list(read_episodes(played)))
 
@@ -196,16 +196,16 @@ def test_the_config_names_types_numbers_and_the_embedder(played: Path, tmp_path:
 class Own:
     """A teacher of the user's."""
 
-    def distill(self, cases: list[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: list[Case], config: DistillConfig) -> TeacherResult:
         good = Draft("Own", "My own words.", tier="general", evidence=(cases[0].task_id,))
-        return Lesson((good, Draft("Empty", " "), Draft("Better", "Text.", base="sk-1")))
+        return TeacherResult((good, Draft("Empty", " "), Draft("Better", "Text.", base="sk-1")))
 
-    def evolve(self, failures: object, skills: object, config: object) -> Lesson:
-        return Lesson()
+    def evolve(self, failures: object, skills: object, config: object) -> TeacherResult:
+        return TeacherResult()
 
 
 class Wordy(Own):
-    def distill(self, cases: list[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: list[Case], config: DistillConfig) -> TeacherResult:
         return "Try harder."  # type: ignore[return-value]  # what a user's own may do
 
 

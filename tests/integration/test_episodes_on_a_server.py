@@ -19,7 +19,7 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
@@ -74,7 +74,7 @@ def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(d
         return walks(body, draw)
 
     faults = ("429", "500", "drop before the answer", "truncated JSON")
-    with FaultyServer(faults, 0.2, answer=answer, seed=1) as server, accounting(None, EndpointsConfig()) as ledger:
+    with FaultyServer(faults, 0.2, answer=answer, seed=1) as server, track_usage(None, EndpointsConfig()) as ledger:
         groups = play(data, backend(server))
         spent = ledger.totals()
         assert (spent.tokens_in, spent.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
@@ -113,7 +113,7 @@ def test_where_the_budget_ends_what_was_on_its_way_is_still_counted(data: str) -
         return walks(body, draw)
 
     limits = EndpointsConfig.model_validate({"max_total_tokens": 4000})
-    with FaultyServer((), answer=answer) as server, accounting(None, limits) as ledger:
+    with FaultyServer((), answer=answer) as server, track_usage(None, limits) as ledger:
         with pytest.raises(BudgetError, match="max_total_tokens"):
             play(data, backend(server))
         assert ledger.totals().tokens_in == server.delivered["prompt"] > 0

@@ -25,12 +25,12 @@ import torch
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.vllm.servers.key import key_headers
-from skill_ttrl.llm.vllm.servers.pool import Fleet
+from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.run_bank import bank_in_memory
 from skill_ttrl.types import Group, Trajectory
 from tests.integration.test_cli_commands import skillttrl
@@ -154,7 +154,7 @@ def settings(request: pytest.FixtureRequest) -> tuple[str, ...]:
 class Bench:
     """A workbench whose sampler is looked at."""
 
-    bench: Workbench
+    bench: TrainingComponents
     asking: int = 0
     most: int = 0
 
@@ -266,13 +266,13 @@ def test_a_policy_that_a_server_does_not_have_is_brought_there_once(
 ) -> None:
     """Where nobody syncs before, as in an evaluation, all episodes come at once to a server that has other weights."""
     handed: list[int] = []
-    hand_over = Fleet.hand_over
+    hand_over = ServerPool.hand_over
 
-    def counted(self: Fleet, version: int) -> None:
+    def counted(self: ServerPool, version: int) -> None:
         handed.append(version)
         hand_over(self, version)
 
-    monkeypatch.setattr(Fleet, "hand_over", counted)
+    monkeypatch.setattr(ServerPool, "hand_over", counted)
     made = policy.bench(*served.settings)
     try:
         played = made.play(Sampling(max_new_tokens=8), count=8)

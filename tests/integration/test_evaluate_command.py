@@ -12,7 +12,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.samples import IDENTITY
 from skill_ttrl.stages import evaluate
-from skill_ttrl.stages.targets.resolve import find_subject
+from skill_ttrl.stages.targets.resolve import resolve_target
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.preloaded import run_code
 
@@ -205,7 +205,7 @@ def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("[]")
     with pytest.raises(RunFolderError, match=r"Cannot read .*adapter_config\.json"):
-        find_subject(tmp_path / "adapter")
+        resolve_target(tmp_path / "adapter")
 
 
 def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_say(

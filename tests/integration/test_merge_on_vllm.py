@@ -18,13 +18,13 @@ import pytest
 from skill_ttrl.config.schema import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.llm.vllm.servers.key import key_headers
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.extractor import Solved, make_extractor
 from skill_ttrl.skills.merge.merger import make_merger
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.skills.querying import Models
+from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers.teacher import Case, make_teacher
 from skill_ttrl.types import Skill, Step
 
@@ -73,13 +73,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
 
 
 def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig, tmp_path: Path) -> None:
-    models = Models(EndpointsConfig(merger=served, teacher=served), "skip")
+    models = LLMEndpoints(EndpointsConfig(merger=served, teacher=served), "skip")
     problems = [
         Solved(f"t{place}", f"Compute {place}+34.", ("Tens first.", "Then units."), ()) for place in range(ASKED)
     ]
     outputs = [OutputParser().parse("<skill_ops><generate>Tens first.</generate></skill_ops>")]
     bank = Snapshot.of(1, [Skill("sk-old", "Old", "Units first.")])
-    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()):
+    with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
         found = make_extractor("openai", models=models).extract(problems)
         merges = [make_merger("openai", models=models).merge(outputs, snapshot=bank) for _ in range(ASKED)]
     assert found.asked.requests == ASKED and found.asked.failed < ASKED
@@ -91,10 +91,10 @@ def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig
 def test_the_schema_of_a_teacher_s_skills_is_taken_and_what_fits_it_is_read(
     served: EndpointConfig, tmp_path: Path
 ) -> None:
-    teacher = make_teacher("openai", models=Models(EndpointsConfig(teacher=served), "skip"))
+    teacher = make_teacher("openai", models=LLMEndpoints(EndpointsConfig(teacher=served), "skip"))
     step = Step("a room", "look", 0.0, False, False)
     cases = [Case(f"t{place}", "look", f"kind{place // 2}", place % 2 == 0, (step,)) for place in range(2 * ASKED)]
-    with accounting(tmp_path / "usage.jsonl", EndpointsConfig()):
+    with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
         lesson = teacher.distill(cases, DistillConfig(prompt_tokens=1200))  # the tokenizer has a token for each byte
     assert lesson.requests == ASKED + 2 and lesson.failed < lesson.requests
     outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}

@@ -16,7 +16,7 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
-from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.rollout_engine import BackendContext, RolloutEngine, make_backend
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.types import Completion, Message
@@ -277,14 +277,14 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
 
     told: list[str] = []
 
-    def answer(pauses: Sequence[Pause]) -> list[str]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str]:
         told.extend(pause.written for pause in pauses)
         return ["[add them]"] * len(pauses)
 
     with FaultyServer([], answer=says) as server:
         made = backend(server, f"endpoints.policy.dialect={dialect}")
         request = Request((Message("user", "2+3"),), n=3)
-        going = generate_with_pauses(made, [request], Sampling(), seed=1, marks=(end,), answer=answer, limit=2)
+        going = generate_with_insertions(made, [request], Sampling(), seed=1, marks=(end,), answer=answer, limit=2)
         (found,) = wait_for(going)
         made.close()
         sent = [each["body"] for each in server.asked]
@@ -305,7 +305,7 @@ def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: 
     with FaultyServer([], first=first) as server:
         made = backend(server, "endpoints.policy.logprobs=true")
         request = Request((Message("user", "2+3"),))
-        going = generate_with_pauses(
+        going = generate_with_insertions(
             made,
             [request],
             Sampling(),

@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.runs.reader import read_jsonl, read_run
@@ -149,7 +149,7 @@ def test_the_command_leaves_with_its_own_exit_code(tiny_skills_yaml: Path, tmp_p
 def test_the_budget_holds_for_vectors_too() -> None:
     with FaultyServer([]) as server:
         config = load_config({}, [f"endpoints.embeddings={endpoint(server)}", "endpoints.max_total_tokens=3"])
-        with accounting(None, config.endpoints):
+        with track_usage(None, config.endpoints):
             made = make_embedder("openai", endpoint(server))
             made.embed(["one two three four"])
             with pytest.raises(BudgetError):

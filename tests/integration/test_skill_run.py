@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skill_ttrl.agents.skill_agent import Shown, SkillAgent
+from skill_ttrl.agents.skill_agent import PromptSkills, SkillAgent
 from skill_ttrl.cli.display.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
@@ -148,7 +148,7 @@ def test_asking_looks_at_the_bank_as_the_run_did(
     shown = []
     choose = SkillAgent.choose
 
-    def watched(self: SkillAgent, *asked: Any) -> list[Shown]:
+    def watched(self: SkillAgent, *asked: Any) -> list[PromptSkills]:
         shown.append(choose(self, *asked))
         return shown[-1]
 

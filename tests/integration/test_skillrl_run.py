@@ -22,7 +22,7 @@ from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.build import make_parts
+from skill_ttrl.stages.setup.build import build_policy
 from skill_ttrl.stages.setup.demonstrate import ADVICE, demonstrate
 from skill_ttrl.stages.training.run_bank import read_run_bank
 from skill_ttrl.types import Trajectory, from_json
@@ -176,7 +176,7 @@ def test_demonstrations_are_chats_that_other_trainers_read(whole: Path) -> None:
 def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(whole: Path) -> None:
     """The policy's own episodes, made into demonstrations with the skills that it was shown, have the tokens of its prompts."""
     config = load_config(whole / "config.yaml")
-    parts = make_parts(config, weights=whole / "checkpoints" / "rl-000002")
+    parts = build_policy(config, weights=whole / "checkpoints" / "rl-000002")
     asked = config.demonstrations.model_copy(update={"without_skills": 0.0, "other_skills": 0.0, "examples": None})
     compared = with_skills = 0
     for row in rows(whole, "trajectories.jsonl"):

@@ -15,7 +15,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.evaluation.measure import is_correct
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank, starting_skills
 from skill_ttrl.types import Trajectory
 
@@ -31,14 +31,14 @@ SMALL = [
 ]
 
 
-def bench_of(config: SkillTTRLConfig) -> Workbench:
+def bench_of(config: SkillTTRLConfig) -> TrainingComponents:
     assert config.skills is not None
     bank = SkillBank.from_config(config.skills.model_copy(update={"index": "memory"}))
     bank.import_skills(starting_skills(config.skills))
     return build(config, SilentProgress(), bank=RunBank(config.skills, bank))
 
 
-def tries(bench: Workbench, count: int = 8) -> Iterator[Trajectory]:
+def tries(bench: TrainingComponents, count: int = 8) -> Iterator[Trajectory]:
     for group in bench.play(bench.eval_tasks, count, bench.sampling, seed=1):
         yield from group.trajectories
 

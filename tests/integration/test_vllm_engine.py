@@ -16,7 +16,7 @@ from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
-from skill_ttrl.llm.pauses import Pause, generate_with_pauses
+from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
 from skill_ttrl.llm.vllm.checks import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
@@ -219,15 +219,15 @@ def test_a_constrained_completion_is_one_of_its_choices(backend: Any, choices: t
 
 def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel) -> None:
     prompt = backend.encode_text("why " * 400)[: BLOCK + 40]
-    asked: list[Pause] = []
+    asked: list[InsertionPoint] = []
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         asked.extend(pauses)
         return [" <|im_end|> told: 12 " for _ in pauses]
 
     cached = backend.cached_tokens
     (found,) = wait_for(
-        generate_with_pauses(
+        generate_with_insertions(
             backend,
             [Request(token_ids=prompt, n=16)],
             Sampling(max_new_tokens=40),

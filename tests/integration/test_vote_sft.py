@@ -17,7 +17,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.reader import read_jsonl, read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
-from skill_ttrl.stages.reports.baseline import baseline_command, beside_lines, find_beside
+from skill_ttrl.stages.reports.baseline import baseline_command, baseline_lines, find_baseline
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
@@ -118,7 +118,7 @@ def test_every_turn_is_learned_from_but_not_what_the_bank_told(tmp_path: Path) -
 def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
     reinforced, baseline = pair
     for path, other, learned in ((reinforced, baseline, "vote_sft"), (baseline, reinforced, "rl")):
-        found = find_beside(path)
+        found = find_baseline(path)
         assert found is not None and found.path == other and found.learned == learned
         assert found.summary == read_run(other).summary
         assert found.difference is not None
@@ -129,7 +129,7 @@ def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
     assert after[0] is not None and after[1] is not None
     assert after[0].accuracy_after is not None and after[1].accuracy_after is not None
     difference = after[0].accuracy_after - after[1].accuracy_after
-    found = find_beside(reinforced)
+    found = find_baseline(reinforced)
     assert found is not None and found.difference is not None and found.difference[0] == pytest.approx(difference)
     assert "SFT on the majority answers, seed 0" in (baseline / "summary.md").read_text()
     card = max((baseline / "checkpoints").iterdir()).joinpath("README.md").read_text()
@@ -144,7 +144,7 @@ def test_a_run_that_sampled_otherwise_is_no_baseline(
     start = [f"model.path={base}", "vote_sft.batch_size=4"]
     train.run(load_config(tiny_yaml, ["phases=[vote_sft]", *start, "rl.steps=1"]), tmp_path / "mine-vote_sft")
     (tmp_path / "mine").symlink_to(pair[0])
-    assert find_beside(tmp_path / "mine") is None
+    assert find_baseline(tmp_path / "mine") is None
 
 
 def test_without_a_baseline_the_report_names_the_command_that_makes_it(
@@ -154,12 +154,12 @@ def test_without_a_baseline_the_report_names_the_command_that_makes_it(
     config = load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", *DRAWN, "rl.steps=1"])
     train.run(config, run)
     command = baseline_command(run, config)
-    (told,) = beside_lines(run)
+    (told,) = baseline_lines(run)
     assert told.endswith(command) and command in (run / "summary.md").read_text()
     words = shlex.split(command)
     assert words[:2] == ["skillttrl", "train"] and words[-2:] == ["-o", f"{run}-vote_sft"]
     train.run(load_config(words[2], [words[4]]), words[-1])
-    assert find_beside(run) is not None
+    assert find_baseline(run) is not None
 
     for path, settings in (
         ("random", ["rl.reward=random"]),
@@ -168,7 +168,7 @@ def test_without_a_baseline_the_report_names_the_command_that_makes_it(
         train.run(
             load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", "rl.steps=0", *settings]), tmp_path / path
         )
-        assert beside_lines(tmp_path / path) == []
+        assert baseline_lines(tmp_path / path) == []
 
 
 def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_path: Path) -> None:

@@ -22,7 +22,10 @@ from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
 from tests.web_shop_server import Misbehaving, started_shop
 
-PATIENCE: dict[str, dict[str, Any]] = {"slow": {"timeout": 0.5, "tries": 2}, "drip": {"timeout": 0.5, "tries": 2}}
+MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {
+    "slow": {"timeout": 0.5, "tries": 2},
+    "drip": {"timeout": 0.5, "tries": 2},
+}
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
 
@@ -139,7 +142,7 @@ def test_query_codes_are_words_unless_they_are_allowed(faulty: Misbehaving) -> N
 
 @pytest.mark.parametrize("fault", ["500", "hang up", "slow"])
 def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **PATIENCE.get(fault, {}))
+    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
     faulty.faults = [fault, "", fault]
     visit.start(0)
     assert "b0lamp0001" in visit.act("search[lamp]").clickables
@@ -161,7 +164,7 @@ def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehavi
     ],
 )
 def test_a_server_that_always_fails_is_one_clear_error(fault: str, said: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **PATIENCE.get(fault, {}))
+    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
     visit.start(0)
     faulty.always = fault
     with pytest.raises(EnvError) as caught:
@@ -174,7 +177,7 @@ def test_a_server_that_always_fails_is_one_clear_error(fault: str, said: str, fa
 
 @pytest.mark.parametrize("fault", ["500", "hang up", "slow"])
 def test_a_purchase_that_may_have_reached_the_server_is_not_repeated(fault: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **PATIENCE.get(fault, {}))
+    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
     to_a_product(visit)
     faulty.asked.clear()
     faulty.faults = [fault]

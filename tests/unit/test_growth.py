@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from skill_ttrl import sanitize as hostile
-from skill_ttrl.agents.action_list import filled_in
+from skill_ttrl.agents.action_list import fill_slot
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.players.webshop_reading import read_wish
 from skill_ttrl.answers import compute_reward, extract, grade_answer
@@ -59,7 +59,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "grade_answer": (lambda text: grade_answer(text, "1"), ("x=", "\\text{", "5 cm", "1.", "\\sum_{", "$")),
     "ops": (OutputParser(last_number=True).parse, ("<skill_ops", "<retrieve", "<evolve base=", "<generate a=", "</", "skill #")),
     "projection": (lambda text: project(text, ["look"]), ("<action>", "<think>", "</action>", "<skill_ops>", "[")),
-    "listing": (lambda text: filled_in("search[<x>]", text), ("<", "[")),
+    "listing": (lambda text: fill_slot("search[<x>]", text), ("<", "[")),
     "webshop instruction": (read_wish, ("price ", ", price", "and ", "find me ", " with ", "$1")),
     "webshop query": (analyse, ("a.", "a'", "1.", "_", "a_", "log")),
     "webshop reward": (plain_words, ()),

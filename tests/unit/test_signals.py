@@ -64,7 +64,7 @@ def test_a_signal_while_the_loop_is_made_or_closed_leaves_nothing_open(
     monkeypatch.setattr(asyncio.SelectorEventLoop, place, interrupted)
     with warnings.catch_warnings(record=True) as seen, StopSignal() as stop:
         warnings.simplefilter("always")
-        with pytest.raises(Interrupted, match="stop here"), stop.leaving_at_once("stop here"):
+        with pytest.raises(Interrupted, match="stop here"), stop.interruptible("stop here"):
             wait_for(work())
         gc.collect()
     assert not [str(each.message) for each in seen]

@@ -16,7 +16,7 @@ from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.grammar import read_grammar
 from skill_ttrl.envs.alfworld.maker.goals import Errand, errands
 from skill_ttrl.envs.alfworld.maker.ontology import Ontology, read_floor_plan, read_ontology
-from skill_ttrl.envs.alfworld.maker.room import House, furnish, write_problem
+from skill_ttrl.envs.alfworld.maker.room import WorldState, furnish, write_problem
 from skill_ttrl.envs.alfworld.maker.solve import solve
 from skill_ttrl.envs.alfworld.problem import read_problem
 from skill_ttrl.envs.alfworld.world import build_world
@@ -55,7 +55,7 @@ def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Itera
         yield _make(ontology, house, errand, f"trial_G{seed}_{before + 1:04d}", rng)
 
 
-def _make(ontology: Ontology, house: House, errand: Errand, trial: str, rng: random.Random) -> Generated:
+def _make(ontology: Ontology, house: WorldState, errand: Errand, trial: str, rng: random.Random) -> Generated:
     problem = write_problem(ontology, house, errand, trial)
     words = rng.choice(ontology.sentences[errand.task_type]).format(
         obj=errand.object.lower(), recep=errand.target.lower(), toggle=errand.target.lower()

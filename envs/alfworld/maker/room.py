@@ -58,7 +58,7 @@ _ABILITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class WorldState:
     """Where everything is. Ids are PDDL's; their order is the order of all texts."""
 
     receptacles: Mapping[str, str]
@@ -70,7 +70,7 @@ class House:
     """Thing → the receptacle that it is in."""
 
 
-def furnish(ontology: Ontology, plan: FloorPlan, errand: Errand, rng: random.Random) -> House | None:
+def furnish(ontology: Ontology, plan: FloorPlan, errand: Errand, rng: random.Random) -> WorldState | None:
     """A room in which an errand can be done and is not done yet; None where this draw has no place for what is asked for."""
     receptacles = dict(sorted((*plan.receptacles.items(), *_unlisted(ontology, plan, rng))))
     openable = frozenset(r for r, kind in plan.receptacles.items() if kind in ontology.openable)
@@ -95,7 +95,7 @@ def furnish(ontology: Ontology, plan: FloorPlan, errand: Errand, rng: random.Ran
             load[place] += 1
     if sum(kind == errand.object for kind in things.values()) < _needed(errand):
         return None
-    return House(receptacles, openable, things, places)
+    return WorldState(receptacles, openable, things, places)
 
 
 def _unlisted(ontology: Ontology, plan: FloorPlan, rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -140,7 +140,7 @@ def _away_from_goal(
     return ([r for r in away if r in openable] if hidden else away) or away
 
 
-def write_problem(ontology: Ontology, house: House, errand: Errand, name: str) -> str:
+def write_problem(ontology: Ontology, house: WorldState, errand: Errand, name: str) -> str:
     """A room and an errand in it as a PDDL problem, every receptacle at a location of its own.
 
     Every kind of the ontology is declared, in this room or not: the domain and the goal name some.

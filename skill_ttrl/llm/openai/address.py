@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from skill_ttrl.config.endpoints import plain_address
 from skill_ttrl.config.schema import EndpointConfig, Role
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.openai.failures import Unreadable
-from skill_ttrl.llm.vllm.servers.key import found_key, is_here
+from skill_ttrl.llm.openai.failures import MalformedResponse
+from skill_ttrl.llm.vllm.servers.key import found_key, is_localhost
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"
@@ -126,12 +126,12 @@ def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
             try:
                 packing = response.headers.get("content-encoding", "").strip().lower()
                 if packing not in PACKINGS:
-                    raise Unreadable(f"its answer is packed as {packing}, which was not asked for")
+                    raise MalformedResponse(f"its answer is packed as {packing}, which was not asked for")
                 body = bytearray()
                 async for piece in response.aiter_bytes():  # unpacked piece by piece: a small answer may be a large one
                     body += piece
                     if len(body) > MOST_BYTES:
-                        raise Unreadable(f"its answer has more than {MOST_BYTES >> 20} MiB")
+                        raise MalformedResponse(f"its answer has more than {MOST_BYTES >> 20} MiB")
             finally:
                 await response.aclose()
             gone = ("content-encoding", "content-length", "transfer-encoding")
@@ -146,7 +146,7 @@ def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
             mounts={f"all://{near}": None}
-            if is_here(name)
+            if is_localhost(name)
             else None,  # a proxy cannot reach this machine's own servers
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it

@@ -21,7 +21,7 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
-from skill_ttrl.storage.files import explaining, write_atomic
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 
 class AnswerCache:
@@ -55,7 +55,7 @@ class AnswerCache:
             RunFolderError: the folder cannot be written.
         """
         file = self._file(key)
-        with explaining("write", file):
+        with wrap_os_errors("write", file):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, json.dumps(answer).encode())
 
@@ -122,7 +122,7 @@ class PaidAnswers:
         Raises:
             RunFolderError: the file cannot be removed.
         """
-        with self._lock, explaining("remove", self.path):
+        with self._lock, wrap_os_errors("remove", self.path):
             self._waiting.clear()
             self._count = 0
             self.path.unlink(missing_ok=True)

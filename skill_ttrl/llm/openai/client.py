@@ -24,7 +24,7 @@ from skill_ttrl.llm.openai.address import connect, find_address
 from skill_ttrl.llm.openai.cache import AnswerCache
 from skill_ttrl.llm.openai.failures import (
     Failure,
-    Unreadable,
+    MalformedResponse,
     explained,
     failure_of,
     pause_before,
@@ -33,7 +33,7 @@ from skill_ttrl.llm.openai.failures import (
     until_reset,
 )
 from skill_ttrl.llm.openai.ledger import Entry, Ledger, Tokens, cost_of, current_ledger
-from skill_ttrl.llm.openai.loop import OwnLoop
+from skill_ttrl.llm.openai.loop import BackgroundEventLoop
 from skill_ttrl.llm.openai.replies import (
     Reply,
     estimated,
@@ -65,7 +65,7 @@ class Client:
     Args:
         config: where it is and how it is asked.
         role: what it is asked for, in the ledger and in messages.
-        ledger: where requests are put down; None: the ledger that is open when they begin (`usage.accounting`).
+        ledger: where requests are put down; None: the ledger that is open when they begin (`usage.track_usage`).
         key: a key that was handed in; None: that of the environment.
 
     Raises:
@@ -82,7 +82,7 @@ class Client:
         self._sdk = connect(self._address, config, role)
         self._ledger = ledger
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
-        self._loop = OwnLoop(f"endpoints.{role}")
+        self._loop = BackgroundEventLoop(f"endpoints.{role}")
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._random = Random()  # jitter is to differ from one process to the next
         self._not_before = 0.0
@@ -312,7 +312,7 @@ class Client:
         saved = ledger.paid.take(key) if ledger.paid is not None else None
         if saved is None and self._cache is not None:
             saved = self._cache.get(key)
-        with suppress(Unreadable):  # somebody has changed the file: asked for anew
+        with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
             if saved is not None:
                 found, _, outcome = read(saved)
                 ledger.record(replace(entry, outcome=outcome, cached=True))

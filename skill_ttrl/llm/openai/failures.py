@@ -35,7 +35,7 @@ HOPELESS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreac
 """Kinds of failure that are not one request's own: the next one would fare the same."""
 
 
-class Unreadable(ValueError):
+class MalformedResponse(ValueError):
     """An answer that is no JSON, or lacks what it must have; sent again."""
 
 
@@ -60,7 +60,7 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
     import openai
 
     unreadable = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
-    if isinstance(unreadable, Unreadable):
+    if isinstance(unreadable, MalformedResponse):
         return Failure("unreadable", short(address.scrubbed(str(unreadable))), again=True)
     if isinstance(error, openai.APIStatusError):
         code, parameter, said = _stated(error.body, error.response.text)

@@ -1,6 +1,6 @@
 """What is spent on models behind addresses: one line a request, totals by phase and role, and the budget.
 
-`accounting` opens the ledger of a run; everybody who asks such a model meanwhile writes into it. What is spent stays spent:
+`track_usage` opens the ledger of a run; everybody who asks such a model meanwhile writes into it. What is spent stays spent:
 the file only grows and is never cut back, so a run that goes on from a checkpoint begins with what it has cost so far.
 No line holds a text or a key.
 """
@@ -22,7 +22,7 @@ from skill_ttrl.errors import BudgetError, RunFolderError
 from skill_ttrl.llm.openai.cache import PaidAnswers
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import cost_text
-from skill_ttrl.storage.files import explaining, length_of_whole_lines, write_all
+from skill_ttrl.storage.files import length_of_whole_lines, wrap_os_errors, write_all
 
 USAGE = "usage.jsonl"
 ANSWERS = "answers.jsonl"
@@ -144,7 +144,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            with explaining("repair", self.path):
+            with wrap_os_errors("repair", self.path):
                 whole = length_of_whole_lines(self.path)
                 if whole < self.path.stat().st_size:  # a crash tore the last line
                     os.truncate(self.path, whole)
@@ -216,7 +216,7 @@ class Ledger:
             place = entry.phase, entry.role
             self._parts[place] = self._parts.get(place, Totals()).plus(entry)
             if self.path is not None:
-                with explaining("write", self.path):
+                with wrap_os_errors("write", self.path):
                     descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
                     try:
                         write_all(descriptor, f"{json.dumps(asdict(entry))}\n".encode())
@@ -272,12 +272,12 @@ def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
 
 
 def current_ledger() -> Ledger:
-    """The ledger that `accounting` has opened; else one of this process, without a budget."""
+    """The ledger that `track_usage` has opened; else one of this process, without a budget."""
     return _current
 
 
 @contextmanager
-def accounting(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
+def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
     """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
 
     Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
@@ -302,7 +302,7 @@ def when_spent(leaving: str) -> str:
 
 
 @contextmanager
-def spending(leaving: str) -> Iterator[None]:
+def annotate_budget_error(leaving: str) -> Iterator[None]:
     """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
     try:
         yield

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class OwnLoop:
+class BackgroundEventLoop:
     """Runs work for callers of any event loop. The thread starts with the first piece and ends for good with `close`."""
 
     def __init__(self, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from skill_ttrl.llm.openai.failures import Unreadable
+from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
@@ -92,9 +92,9 @@ def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]
     try:
         body = sound(json.loads(text), scrubbed)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"its answer is no JSON ({error})") from None
+        raise MalformedResponse(f"its answer is no JSON ({error})") from None
     if not isinstance(body, dict):
-        raise Unreadable(f"its answer is no JSON object, but {type(body).__name__}")
+        raise MalformedResponse(f"its answer is no JSON object, but {type(body).__name__}")
     return body
 
 
@@ -138,16 +138,16 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
     """
     data = body.get("data")
     if not isinstance(data, list) or not all(isinstance(each, Mapping) for each in data):
-        raise Unreadable("its answer has no list `data`")
+        raise MalformedResponse("its answer has no list `data`")
     found = {each.get("index", place): each.get("embedding") for place, each in enumerate(data)}
     if sorted(found, key=str) != sorted(range(count), key=str):
-        raise Unreadable(f"it gave {len(data)} vectors for {count} texts")
+        raise MalformedResponse(f"it gave {len(data)} vectors for {count} texts")
     vectors = [found[place] for place in range(count)]
     for vector in vectors:
         if not isinstance(vector, list) or not vector or not all(_finite(value) for value in vector):
-            raise Unreadable("a vector is no list of finite numbers")
+            raise MalformedResponse("a vector is no list of finite numbers")
     if len({len(vector) for vector in vectors}) > 1:
-        raise Unreadable("its vectors differ in length")
+        raise MalformedResponse("its vectors differ in length")
     return [[float(value) for value in vector] for vector in vectors], tokens_said(body)
 
 
@@ -178,7 +178,7 @@ def tokens_in_text(text: str) -> int:
 def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
-        raise Unreadable("its answer has no choices" + _error_in(body))
+        raise MalformedResponse("its answer has no choices" + _error_in(body))
     return choices
 
 
@@ -191,7 +191,7 @@ def _error_in(body: Mapping[str, Any]) -> str:
 def _chat_choice(choice: Mapping[str, Any]) -> Choice:
     message = choice.get("message")
     if not isinstance(message, Mapping):
-        raise Unreadable("a choice has no message")
+        raise MalformedResponse("a choice has no message")
     content, refusal = _text_of(message.get("content")), message.get("refusal")
     reason = str(choice.get("finish_reason") or "stop")
     called = bool(message.get("tool_calls") or message.get("function_call"))
@@ -206,7 +206,7 @@ def _chat_choice(choice: Mapping[str, Any]) -> Choice:
 def _text_choice(choice: Mapping[str, Any]) -> Choice:
     text = choice.get("text")
     if not isinstance(text, str):
-        raise Unreadable("a choice has no text")
+        raise MalformedResponse("a choice has no text")
     logprobs = choice.get("logprobs")
     values = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
     return _choice(
@@ -251,7 +251,7 @@ def _text_of(content: Any) -> str:
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "".join(part for part in parts if isinstance(part, str))
-    raise Unreadable(f"a message's content is {type(content).__name__}")
+    raise MalformedResponse(f"a message's content is {type(content).__name__}")
 
 
 def _logprobs(values: Sequence[Any]) -> tuple[float, ...] | None:

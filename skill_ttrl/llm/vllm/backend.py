@@ -20,7 +20,7 @@ import torch
 from skill_ttrl.config.schema import EMBEDDED
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import KnowsTokens
+from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, save_adapters
 from skill_ttrl.llm.vllm.checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-class VLLMBackend(KnowsTokens):
+class VLLMBackend(TokenizerMixin):
     """Samples with vLLM in this process. The engine starts at the first `generate` or `sync`; until then only the tokenizer
     and the model's config are read.
 

@@ -25,11 +25,11 @@ from skill_ttrl.skills.bank.changes import (
     last_active,
     missing,
     new_ids,
-    planned,
+    normalize_skill,
     storable,
     succeeding,
-    tidy,
     used,
+    validate_changes,
 )
 from skill_ttrl.skills.bank.folder import check_settings_trusted, read_settings
 from skill_ttrl.skills.bank.log import FileLog, Log, MemoryLog, replay
@@ -45,7 +45,7 @@ SEEDED = "seeded"
 """Source of skills that never go stale."""
 
 
-class Why(TypedDict, total=False):
+class UpdateMetadata(TypedDict, total=False):
     """What an update says of itself besides its changes; every method that changes a bank takes it."""
 
     reason: str
@@ -56,9 +56,9 @@ class Why(TypedDict, total=False):
     """Training step."""
 
 
-def because(reason: str, why: Why) -> Why:
+def with_default_reason(reason: str, why: UpdateMetadata) -> UpdateMetadata:
     """`why`, with this reason where it gives none."""
-    given: Why = {"reason": reason, **why}
+    given: UpdateMetadata = {"reason": reason, **why}
     return given
 
 
@@ -67,7 +67,7 @@ class SkillBank:
 
     Args:
         path: the bank's folder, made when it is not there; None: in memory.
-        max_skills: capacity. Whatever would pass it evicts the least useful (`changes.useful_last`) in the same update,
+        max_skills: capacity. Whatever would pass it evicts the least useful (`changes.eviction_key`) in the same update,
             what that update adds last.
         retrieval_mode: `embedding`, `keyword`, `hybrid` or `template` (`skills/retrieval/retriever.py`).
         top_k: skills found for one query.
@@ -145,7 +145,9 @@ class SkillBank:
     def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
         """A bank in memory that begins with a frozen version, under that version's number."""
         bank = cls(**settings)
-        tidied = Snapshot.of(snapshot.version, map(tidy, snapshot), snapshot.origin)  # as every other way into a bank
+        tidied = Snapshot.of(
+            snapshot.version, map(normalize_skill, snapshot), snapshot.origin
+        )  # as every other way into a bank
         bank._log = MemoryLog(snapshot if tidied == snapshot else tidied)
         return bank
 
@@ -210,10 +212,10 @@ class SkillBank:
         """The update that `apply` would write for these changes, evictions included. Nothing is changed.
 
         Raises:
-            SkillBankError: a change does not fit the present version (see `changes.planned`).
+            SkillBankError: a change does not fit the present version (see `changes.validate_changes`).
         """
         now = self.snapshot()
-        done = planned(now, changes)
+        done = validate_changes(now, changes)
         new = {change.after.id for change in done if change.after is not None and change.kind in ("add", "replace")}
         done += evictions(now.changed(now.version, done), self.max_skills, spare=new)
         return BankUpdate(now.version + 1, done, reason, tuple(evidence), round)
@@ -252,7 +254,7 @@ class SkillBank:
             )
         return self._write(replace(given, changes=self.plan(given.changes, reason=given.reason).changes))
 
-    def add(self, skill: Skill, **why: Unpack[Why]) -> Skill:
+    def add(self, skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
 
         Raises:
@@ -261,10 +263,12 @@ class SkillBank:
         round = why.get("round")
         if round is not None and skill.stats == SkillStats():
             skill = replace(skill, stats=SkillStats(created_round=round))
-        self.apply([Change("add", None, skill)], **because("add", why))
+        self.apply([Change("add", None, skill)], **with_default_reason("add", why))
         return self.snapshot().skills[skill.id]
 
-    def add_from_dict(self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[Why]) -> Skill:
+    def add_from_dict(
+        self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[UpdateMetadata]
+    ) -> Skill:
         """Add a skill from a plain dictionary, in any of the spellings of `records.skill_from_dict`.
 
         `task_type` and `source` count where the dictionary has none; without an id it gets one.
@@ -275,7 +279,12 @@ class SkillBank:
         return self.add(skill, **why)
 
     def import_skills(
-        self, skills: Iterable[Skill], *, on_duplicate: OnDuplicate = "refuse", origin: str = "", **why: Unpack[Why]
+        self,
+        skills: Iterable[Skill],
+        *,
+        on_duplicate: OnDuplicate = "refuse",
+        origin: str = "",
+        **why: Unpack[UpdateMetadata],
     ) -> BankUpdate:
         """Add many skills in one update (see `changes.imported`): all of them or none. A bank without skills also takes
         over the `origin` of their file (`formats.SkillFile`).
@@ -289,7 +298,7 @@ class SkillBank:
                 f"{len(changes)} skills do not fit into a bank of at most {self.max_skills}. Raise max_skills "
                 "(--max-skills), or import fewer."
             )
-        return self.apply(changes, **because("import", why), origin=None if len(self) else origin)
+        return self.apply(changes, **with_default_reason("import", why), origin=None if len(self) else origin)
 
     def edit(
         self,
@@ -311,18 +320,18 @@ class SkillBank:
         self.apply([Change("edit", old, replace(old, **fields))], reason=reason, evidence=evidence, round=round)
         return self.snapshot().skills[skill_id]
 
-    def replace(self, old_id: str, new_skill: Skill, **why: Unpack[Why]) -> Skill:
+    def replace(self, old_id: str, new_skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Put a better skill in the place of another. It keeps the old one's statistics and lineage (`changes.succeeding`);
         its id may be the same or a new one.
         """
         old = self._need(old_id)
-        self.apply([Change("replace", old, succeeding(old, new_skill))], **because("replace", why))
+        self.apply([Change("replace", old, succeeding(old, new_skill))], **with_default_reason("replace", why))
         return self.snapshot().skills[new_skill.id]
 
-    def remove(self, skill_id: str, **why: Unpack[Why]) -> Skill:
+    def remove(self, skill_id: str, **why: Unpack[UpdateMetadata]) -> Skill:
         """Take a skill out; the skill as it was."""
         old = self._need(skill_id)
-        self.apply([Change("remove", old, None)], **because("remove", why))
+        self.apply([Change("remove", old, None)], **with_default_reason("remove", why))
         return old
 
     def record_usage(self, skill_id: str, success: bool, round: int | None = None) -> Skill:

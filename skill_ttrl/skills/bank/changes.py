@@ -1,6 +1,6 @@
 """What a change of a bank is allowed to be: pure functions from a frozen version and wishes to checked changes.
 
-`planned` is the one gate that every change passes, whoever asks for it; `useful_last` is the order of eviction. Texts are
+`validate_changes` is the one gate that every change passes, whoever asks for it; `eviction_key` is the order of eviction. Texts are
 data of unknown origin: they are kept as they are, but an id, which models write and prompts show, is a plain word.
 """
 
@@ -52,7 +52,7 @@ def new_ids(snapshot: Snapshot, count: int, *, taken: Collection[str] = ()) -> l
     return found
 
 
-def tidy(skill: Skill) -> Skill:
+def normalize_skill(skill: Skill) -> Skill:
     """The skill as it can be stored: half characters (lone surrogates) replaced, lists as tuples, everything of its type.
 
     Raises:
@@ -93,7 +93,7 @@ def flagged(skill: Skill) -> Skill:
     return replace(skill, flags=flags("\n".join((skill.title, skill.text, skill.when_to_apply))))
 
 
-def planned(snapshot: Snapshot, changes: Iterable[Change]) -> tuple[Change, ...]:
+def validate_changes(snapshot: Snapshot, changes: Iterable[Change]) -> tuple[Change, ...]:
     """The changes, one after another, checked against what they change and tidied.
 
     Raises:
@@ -123,11 +123,11 @@ def evictions(snapshot: Snapshot, capacity: int, *, spare: Collection[str] = ())
     over = len(snapshot) - capacity
     if over <= 0:
         return ()
-    order = sorted(snapshot, key=lambda skill: (skill.id in spare, useful_last(skill)))
+    order = sorted(snapshot, key=lambda skill: (skill.id in spare, eviction_key(skill)))
     return tuple(Change("evict", skill, None) for skill in order[:over])
 
 
-def useful_last(skill: Skill) -> tuple[float, int, int, str]:
+def eviction_key(skill: Skill) -> tuple[float, int, int, str]:
     """Order of eviction: by success rate (one success and one failure added, so that an unused skill counts as 1/2), then
     by the round of the last use (of the creation where there was none), then by the round of the creation, then by id.
     """
@@ -253,7 +253,7 @@ def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
             "Make the change from the bank's present version."
         )
     # What looks hostile is found anew by each version of the library: it says nothing about who changed the skill.
-    if replace(tidy(change.before), flags=()) != replace(current, flags=()):
+    if replace(normalize_skill(change.before), flags=()) != replace(current, flags=()):
         raise SkillBankError(
             f"Cannot {change.kind} the skill {shown(current.id)}: it has changed since the change was made. "
             "Make it again from the bank's present version."
@@ -263,7 +263,7 @@ def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
 
 def _stored(after: Skill, before: Skill | None) -> Skill:
     """The skill to store; its words are searched for hostile ones only where they are new."""
-    skill = tidy(after)
+    skill = normalize_skill(after)
     if before is not None and _words(skill) == _words(before):
         return replace(skill, flags=before.flags)
     return flagged(skill)

@@ -20,7 +20,7 @@ PARTS = ("fields", "keys", "given")
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class ExtraFields:
     """The parts of `Skill.extra`."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -34,11 +34,11 @@ class Leftover:
         return json.dumps(kept) if kept else ""
 
 
-def leftover(extra: str) -> Leftover:
+def leftover(extra: str) -> ExtraFields:
     """The parts of a skill's `extra`; what is not there is empty, and what has another form is passed over."""
     found = json.loads(extra) if extra else {}
     fields, keys, given = (found.get(name) for name in PARTS)
-    return Leftover(
+    return ExtraFields(
         fields if isinstance(fields, dict) else {},
         keys if isinstance(keys, list) else (),
         given if isinstance(given, dict) else {},

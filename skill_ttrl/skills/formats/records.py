@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import new_ids, shown, tidy
+from skill_ttrl.skills.bank.changes import new_ids, normalize_skill, shown
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.extra_fields import leftover
 from skill_ttrl.types import Skill, SkillStats
@@ -86,7 +86,7 @@ def skill_from_dict(
         values["parents"] = (str(d[PARENT]),)
     values["stats"] = _stats(values["stats"])
     try:
-        return _with_unknown(tidy(Skill(**values)), d)
+        return _with_unknown(normalize_skill(Skill(**values)), d)
     except TypeError as error:
         raise SkillBankError(f"Skill {shown(values['id'])}: {error}.") from None
 

@@ -21,7 +21,7 @@ from typing import Any
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.changes import shown
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import Leftover, leftover
+from skill_ttrl.skills.formats.extra_fields import ExtraFields, leftover
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
 from skill_ttrl.skills.formats.records import (
     KNOWN,
@@ -178,7 +178,7 @@ def _left_over(item: Mapping[str, Any], skill: Skill, place: Place) -> str:
         if key in KNOWN and not (key in usual and json.dumps(usual[key]) == json.dumps(value))
     }
     keys = () if list(item) == [*usual, *unknown] else tuple(item)
-    return Leftover(unknown, keys, given).text()
+    return ExtraFields(unknown, keys, given).text()
 
 
 def _rebuilt(skill: Skill, place: Place) -> dict[str, Any] | None:

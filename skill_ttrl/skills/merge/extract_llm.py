@@ -16,7 +16,7 @@ from skill_ttrl.skills.merge.extract import MIN_WINNERS, holds, refusal, without
 from skill_ttrl.skills.merge.extractor import Extracted, Solved, Technique, shared
 from skill_ttrl.skills.merge.llm import text_problem
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, Asked, Asking, fenced, shortened
+from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier, fenced, shortened
 from skill_ttrl.skills.similarity import content
 from skill_ttrl.types import Message
 
@@ -48,7 +48,7 @@ class LLMExtractor:
         asking: the model.
     """
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: LLMQuerier) -> None:
         self.asking = asking
         for name in ("extract", "extract_request"):  # one that cannot be read is found now
             asking.templates.get(name)

@@ -13,7 +13,7 @@ from typing import Protocol
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.merge.extract import technique
-from skill_ttrl.skills.querying import OPENAI, Asked, Models
+from skill_ttrl.skills.querying import OPENAI, Asked, LLMEndpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ EXTRACTORS.register("heuristic")(HeuristicExtractor)
 
 
 @EXTRACTORS.register(OPENAI)
-def _openai(models: Models) -> Extractor:
+def _openai(models: LLMEndpoints) -> Extractor:
     from skill_ttrl.skills.merge.extract_llm import LLMExtractor
 
     return LLMExtractor(models.asking("teacher"))
 
 
-def make_extractor(name: str = "heuristic", *, models: Models | None = None) -> Extractor:
+def make_extractor(name: str = "heuristic", *, models: LLMEndpoints | None = None) -> Extractor:
     """The extractor called `name`; `models` says whom `openai` asks.
 
     Raises:
@@ -90,7 +90,7 @@ def make_extractor(name: str = "heuristic", *, models: Models | None = None) -> 
     """
     factory = EXTRACTORS.get(name)
     try:
-        made = factory(models or Models()) if name == OPENAI else factory()
+        made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
     except TypeError as error:
         raise ConfigError(f"Extractor {name!r} cannot be made without arguments: {error}.") from None
     if not callable(getattr(made, "extract", None)):

@@ -20,7 +20,7 @@ from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
-from skill_ttrl.skills.querying import TEXT_CHARS, Asked, Asking
+from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier
 from skill_ttrl.skills.similarity import Similarity, clusters, content
 from skill_ttrl.types import Skill, SkillOps
 
@@ -78,7 +78,7 @@ class LLMMerger:
             that takes the place of a model that failed.
     """
 
-    def __init__(self, asking: Asking, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
+    def __init__(self, asking: LLMQuerier, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
         self.asking = asking
         self.heuristic = SkillMerger(similarity=similarity, threshold=threshold)
         for name in ("merge", "merge_request"):  # one that cannot be read is found now

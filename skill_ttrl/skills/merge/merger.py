@@ -17,7 +17,7 @@ from skill_ttrl.registry import Registry
 from skill_ttrl.skills.bank.changes import shown
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.ops import ParsedOutput
-from skill_ttrl.skills.querying import OPENAI, Asked, Models, OnFailure, asking_model
+from skill_ttrl.skills.querying import OPENAI, Asked, LLMEndpoints, OnFailure, asking_model
 from skill_ttrl.skills.similarity import Similarity, clusters, voted
 from skill_ttrl.types import SkillOps
 
@@ -192,7 +192,7 @@ MERGERS.register("heuristic")(SkillMerger)
 
 
 @MERGERS.register(OPENAI)
-def _openai(models: Models, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
+def _openai(models: LLMEndpoints, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
     from skill_ttrl.skills.merge.llm import LLMMerger
 
     return LLMMerger(models.asking("merger"), similarity=similarity, threshold=threshold)
@@ -203,7 +203,7 @@ def make_merger(
     *,
     similarity: Similarity | None = None,
     threshold: float = 0.95,
-    models: Models | None = None,
+    models: LLMEndpoints | None = None,
 ) -> Merger:
     """The merger called `name`, made with `similarity` and `threshold`; `models` says whom `openai` asks.
 
@@ -212,7 +212,7 @@ def make_merger(
         MissingDependencyError: the packages that it needs are not installed.
     """
     factory = MERGERS.get(name)
-    first = (models or Models(),) if name == OPENAI else ()
+    first = (models or LLMEndpoints(),) if name == OPENAI else ()
     try:
         made = factory(*first, similarity=similarity, threshold=threshold)
     except TypeError as error:

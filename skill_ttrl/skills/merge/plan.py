@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
-from skill_ttrl.skills.bank.changes import flagged, shown, succeeding, tidy, used
+from skill_ttrl.skills.bank.changes import flagged, normalize_skill, shown, succeeding, used
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.extractor import Extractor, HeuristicExtractor
 from skill_ttrl.skills.merge.merger import (
@@ -23,7 +23,7 @@ from skill_ttrl.skills.merge.merger import (
     SkillMerger,
     make_merger,
 )
-from skill_ttrl.skills.merge.rollout_ops import Try, extracted, tries_of
+from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extracted, ops_from_group
 from skill_ttrl.skills.querying import Asked
 from skill_ttrl.skills.similarity import Similarity, content, content_id, like, sentences
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
@@ -133,16 +133,16 @@ def merge_groups(
         BudgetError: what may be spent on language models is spent.
     """
     skipped: list[str] = []
-    tried = [tries_of(group, wins, max_text_chars, skipped) for group, wins in zip(groups, winners, strict=True)]
-    tries = sorted((each for group in tried for each in group), key=Try.order)
+    tried = [ops_from_group(group, wins, max_text_chars, skipped) for group, wins in zip(groups, winners, strict=True)]
+    tries = sorted((each for group in tried for each in group), key=RolloutOps.order)
     won = [each for each in tries if each.won]
-    found: list[Try] = []
+    found: list[RolloutOps] = []
     asked = Asked()
     if extract:
         found, how = extracted(tried, extractor or HeuristicExtractor())
         skipped += how.skipped
         asked += how.asked
-    voices = [*won, *sorted(found, key=Try.order)]
+    voices = [*won, *sorted(found, key=RolloutOps.order)]
     merged = (merger or SkillMerger(similarity=similarity, threshold=threshold)).merge(
         [each.output for each in voices], retrieved=[each.given for each in voices], snapshot=snapshot
     )
@@ -177,7 +177,7 @@ class _Plan:
     def __init__(
         self,
         snapshot: Snapshot,
-        voices: Sequence[Try],
+        voices: Sequence[RolloutOps],
         round: int | None,
         skipped: list[str],
         max_text_chars: int = MAX_TEXT_CHARS,
@@ -194,7 +194,7 @@ class _Plan:
         self._says = {content(skill.text): skill.id for skill in reversed([*snapshot])}  # of two the first id counts
 
     def credit(
-        self, tries: Sequence[Try], drafts: Sequence[Draft], similarity: Similarity | None, threshold: float
+        self, tries: Sequence[RolloutOps], drafts: Sequence[Draft], similarity: Similarity | None, threshold: float
     ) -> list[Draft]:
         """Count uses and successes; gives the drafts that no skill of the bank says already."""
         known = list(self.snapshot)
@@ -228,7 +228,7 @@ class _Plan:
                 parents=(),
                 evidence=tuple(evidence),
             )
-            new = flagged(tidy(succeeding(self.used.get(base.id, base), new)))
+            new = flagged(normalize_skill(succeeding(self.used.get(base.id, base), new)))
             self._take(new)
             self.replaced.append(Change("replace", base, new))
 
@@ -257,7 +257,7 @@ class _Plan:
         credits = [Change("use", self.snapshot.skills[name], self.used[name]) for name in self.used if name not in gone]
         return (*credits, *sorted(self.replaced, key=_id_after), *sorted(self.added, key=_id_after))
 
-    def _support(self, places: Iterable[int]) -> list[Try]:
+    def _support(self, places: Iterable[int]) -> list[RolloutOps]:
         """The voices at these places; a merger that is a language model may name places that there are not."""
         return [self.voices[place] for place in sorted({*places}) if 0 <= place < len(self.voices)]
 
@@ -301,7 +301,7 @@ def _skill(
         evidence=tuple(sorted(task_ids)),
         stats=SkillStats(created_round=round or 0),
     )
-    return flagged(tidy(skill))
+    return flagged(normalize_skill(skill))
 
 
 def made_title(text: str) -> str:

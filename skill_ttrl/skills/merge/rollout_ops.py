@@ -13,7 +13,7 @@ from skill_ttrl.types import Group, SkillOps
 
 
 @dataclass
-class Try:
+class RolloutOps:
     """One try, or one technique found across tries, with what the merge needs of it."""
 
     task_id: str
@@ -31,7 +31,7 @@ class Try:
         return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.given)
 
 
-def tries_of(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: list[str]) -> list[Try]:
+def ops_from_group(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: list[str]) -> list[RolloutOps]:
     """The tries of a group that did not fail in their environment; what is left out is noted in `skipped`."""
     parser = OutputParser()
     found = []
@@ -45,7 +45,7 @@ def tries_of(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: l
         problem = trajectory.steps[0].observation if trajectory.steps else ""
         given = tuple(dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)))
         output = replace(output, skill_ops=ops)
-        found.append(Try(group.task.id, group.task.task_type, problem, won, output, given))
+        found.append(RolloutOps(group.task.id, group.task.task_type, problem, won, output, given))
     return found
 
 
@@ -63,7 +63,7 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     )
 
 
-def extracted(groups: Sequence[Sequence[Try]], extractor: Extractor) -> tuple[list[Try], Extracted]:
+def extracted(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> tuple[list[RolloutOps], Extracted]:
     """A technique for each group whose winners wrote no skill, as if one more winner had written it; and how it was found.
 
     Args:
@@ -82,11 +82,11 @@ def extracted(groups: Sequence[Sequence[Try]], extractor: Extractor) -> tuple[li
     return voices, found
 
 
-def _wrote(group: Sequence[Try]) -> bool:
+def _wrote(group: Sequence[RolloutOps]) -> bool:
     return any(each.won and each.output.skill_ops.generate for each in group)
 
 
-def _solved(group: Sequence[Try]) -> Solved:
+def _solved(group: Sequence[RolloutOps]) -> Solved:
     won = [each for each in group if each.won]
     return Solved(
         won[0].task_id,
@@ -97,5 +97,5 @@ def _solved(group: Sequence[Try]) -> Solved:
     )
 
 
-def _solution(tried: Try) -> str:
+def _solution(tried: RolloutOps) -> str:
     return tried.output.solution or tried.output.text

@@ -32,7 +32,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class SkillAccess:
+class BankView:
     """A frozen bank and its retriever, asked in batches."""
 
     snapshot: Snapshot
@@ -55,11 +55,11 @@ class SkillAccess:
             return [()] * len(queries)
         if self.retriever.mode == "template":
             kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
-            return [tuple(in_turn(kinds[query.task_type], len(self.snapshot))) for query in queries]
+            return [tuple(round_robin(kinds[query.task_type], len(self.snapshot))) for query in queries]
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, POOL * k) for tier in TIERS]
         success = mean_success(self.snapshot)
         columns = ([_by_record(hits[place], success) for hits in tiers] for place in range(len(queries)))
-        return [tuple(in_turn(each, k)) for each in columns]
+        return [tuple(round_robin(each, k)) for each in columns]
 
 
 def mean_success(snapshot: Snapshot) -> float | None:
@@ -109,7 +109,7 @@ def by_type(
     return found
 
 
-def in_turn(columns: Sequence[Sequence[Skill]], k: int) -> list[Skill]:
+def round_robin(columns: Sequence[Sequence[Skill]], k: int) -> list[Skill]:
     """The first of each column, then the second of each, and so on, `k` in all."""
     longest = max((len(column) for column in columns), default=0)
     ordered = [column[row] for row in range(longest) for column in columns if row < len(column)]

@@ -30,7 +30,7 @@ from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.embedders import DEFAULT_MODEL, EMBED_CHARS, Embedder, make_embedder, words_of
 from skill_ttrl.skills.retrieval.index import ChromaIndex, MemoryIndex, VectorIndex
-from skill_ttrl.skills.retrieval.search_index import KeptVectors, Question, Rows, Scores, View, skill_text
+from skill_ttrl.skills.retrieval.search_index import EmbeddingCache, Question, Rows, Scores, View, skill_text
 from skill_ttrl.types import Skill, Tier
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
@@ -153,7 +153,7 @@ class Retriever:
         if self._cosine_weight:
             if embedder is None or index is None:
                 raise ConfigError(f"Retrieval by {mode} needs an embedder and an index.")
-            self._vectors = KeptVectors(embedder, index)
+            self._vectors = EmbeddingCache(embedder, index)
         self._min_score = -np.inf if min_score is None else min_score
         self._min_score_of_others = min(self._min_score, FLOOR)
         self._exact_below = exact_below

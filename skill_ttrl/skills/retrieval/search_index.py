@@ -96,7 +96,7 @@ class View:
         return self._eligible[key]
 
 
-class KeptVectors:
+class EmbeddingCache:
     """An embedder and the index that keeps what it made."""
 
     def __init__(self, embedder: Embedder, index: VectorIndex) -> None:

@@ -18,9 +18,9 @@ from skill_ttrl.config.schema import DistillConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, Asking, attribute
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, attribute
 from skill_ttrl.skills.teachers.llm import SkillsAnswer, draft_of, room_for_cases, shown_cases
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson, fused
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, fused
 from skill_ttrl.types import Message, Tier
 
 GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"
@@ -50,7 +50,7 @@ class Question:
         return by_tier[self.tier]
 
 
-def distilled(asking: Asking, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+def distilled(asking: LLMQuerier, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     """Skills from episodes in the words of a language model.
 
     Raises:
@@ -73,7 +73,7 @@ def distilled(asking: Asking, cases: Sequence[Case], config: DistillConfig) -> L
         else:
             notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
     one_each, fusions = fused(drafts)
-    return Lesson(tuple(one_each), (*notes, *fusions), requests=len(questions), failed=failed)
+    return TeacherResult(tuple(one_each), (*notes, *fusions), requests=len(questions), failed=failed)
 
 
 def questions_of(

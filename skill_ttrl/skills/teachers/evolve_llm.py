@@ -18,10 +18,10 @@ from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.skills.bank.changes import TIERS, shown
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, Asking, fenced
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, fenced
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
 from skill_ttrl.skills.teachers.llm import WrittenSkill, draft_of, room_for_cases, shown_cases
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Skill, Tier
 
 RULES, REQUEST = "evolve", "evolve_request"
@@ -77,8 +77,8 @@ class Question:
 
 
 def evolved_by_asking(
-    asking: Asking, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
-) -> Lesson:
+    asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
+) -> TeacherResult:
     """See `Teacher.evolve`.
 
     Raises:
@@ -87,18 +87,20 @@ def evolved_by_asking(
     """
     question = question_of(asking, failures, skills, config)
     if not question.cases:
-        return Lesson(notes=question.notes)
+        return TeacherResult(notes=question.notes)
     (answer,) = asking.ask([question.messages], EvolveAnswer)
     if not isinstance(answer, EndpointError):
         drafts, refused = _taken(answer, question, config.max_new_skills)
-        return Lesson(drafts, (*question.notes, *refused), requests=1)
+        return TeacherResult(drafts, (*question.notes, *refused), requests=1)
     if asking.on_failure == "heuristic":
         notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
-        return Lesson(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
-    return Lesson(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
+        return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
+    return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
 
 
-def question_of(asking: Asking, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Question:
+def question_of(
+    asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
+) -> Question:
     """The question that failures lead to, within `evolve.prompt_tokens`; what has no room is noted."""
     render = asking.templates.render
     rules = {"most": str(config.max_new_skills), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}

@@ -17,7 +17,7 @@ from itertools import pairwise
 from skill_ttrl.config.schema import EvolveConfig
 from skill_ttrl.skills.admit import covers
 from skill_ttrl.skills.similarity import content
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
 
 LEAST = 2
@@ -53,7 +53,7 @@ class Fault:
     why: str
 
 
-def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
     """See `Teacher.evolve`. Nothing is drafted where the failures share nothing, or nothing that the skills do not say."""
     found: list[tuple[float, Draft]] = []
     for fault in FAULTS:
@@ -70,7 +70,7 @@ def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], confi
         found += _never_came_to(kind, cases, skills, verbs)
     fresh = [(share, draft) for share, draft in found if not _is_said(draft, skills)]
     ordered = sorted(fresh, key=lambda pair: -pair[0])  # stable: of equal shares the first rule counts
-    return Lesson(tuple(draft for _, draft in ordered[: config.max_new_skills]))
+    return TeacherResult(tuple(draft for _, draft in ordered[: config.max_new_skills]))
 
 
 def verb(action: str) -> str:

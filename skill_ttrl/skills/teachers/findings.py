@@ -43,7 +43,7 @@ class Finding:
         return replace(self, task_type=kind)
 
 
-class Played:
+class ParsedEpisode:
     """One episode and the forms of its actions."""
 
     def __init__(self, case: Case, forms: Forms) -> None:
@@ -69,7 +69,7 @@ class Played:
         """All steps with gaps, in their own words."""
         return frozenset(way for ways in self.ways for way in ways) - self.kinds
 
-    def closes(self, form: str) -> bool:
+    def ends_with(self, form: str) -> bool:
         """Whether the last step has this form."""
         return self.texts[-1] == form
 
@@ -111,14 +111,14 @@ class Seen:
     """All episodes of a type."""
 
     task_type: str
-    won: tuple[Played, ...]
-    lost: tuple[Played, ...]
+    won: tuple[ParsedEpisode, ...]
+    lost: tuple[ParsedEpisode, ...]
     forms: Forms
 
     @classmethod
     def of(cls, task_type: str, forms: Forms, cases: Iterable[Case]) -> Seen:
         """The episodes, read."""
-        played = [Played(case, forms) for case in cases]
+        played = [ParsedEpisode(case, forms) for case in cases]
         return cls(
             task_type,
             tuple(each for each in played if each.case.won),
@@ -145,13 +145,13 @@ class Seen:
         return f"The task reads like: {usual}" if usual and count >= MIN_EPISODES and len(usual) <= 80 else ""
 
     @staticmethod
-    def shares(episodes: Sequence[Played]) -> dict[str, float]:
+    def shares(episodes: Sequence[ParsedEpisode]) -> dict[str, float]:
         """For each form the share of the episodes in which it occurs; 0 for others."""
         counts = Counter(form for each in episodes for form in each.kinds)
         return defaultdict(float, {form: count / len(episodes) for form, count in counts.items()})
 
     @staticmethod
-    def common(episodes: Sequence[Played], least: float) -> list[str]:
+    def common(episodes: Sequence[ParsedEpisode], least: float) -> list[str]:
         """Forms that at least this share of the episodes have, without those of which nearly as many have a special case."""
         counts = Counter(form for each in episodes for form in each.kinds)
         said = {
@@ -163,12 +163,12 @@ class Seen:
         return sorted(form for form, count in counts.items() if count >= least * len(episodes) and form not in said)
 
 
-def share(episodes: Sequence[Played], holds: Callable[[Played], bool]) -> float:
+def share(episodes: Sequence[ParsedEpisode], holds: Callable[[ParsedEpisode], bool]) -> float:
     """Share of the episodes of which something holds; 0 where there are none."""
     return sum(map(holds, episodes)) / len(episodes) if episodes else 0.0
 
 
-def told(episodes: Iterable[Played]) -> tuple[str, ...]:
+def told(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
     """The tasks of episodes, as evidence."""
     return tuple(dict.fromkeys(each.case.task_id for each in episodes))[:MOST_EVIDENCE]
 

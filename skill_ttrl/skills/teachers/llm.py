@@ -22,8 +22,8 @@ from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.skills.merge.llm import text_problem
 from skill_ttrl.skills.merge.plan import made_title
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import Asking, fenced, shortened
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.skills.querying import LLMQuerier, fenced, shortened
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Skill, Step, Tier
 
 OBSERVATION_CHARS = 400
@@ -79,14 +79,14 @@ class LLMTeacher:
         asking: the model.
     """
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: LLMQuerier) -> None:
         from skill_ttrl.skills.teachers import distill_llm, evolve_llm
 
         self.asking = asking
         for name in (*distill_llm.TEMPLATES, *evolve_llm.TEMPLATES):  # one that cannot be read is found now
             asking.templates.get(name)
 
-    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         """See `Teacher.distill`.
 
         Raises:
@@ -97,7 +97,7 @@ class LLMTeacher:
 
         return distilled(self.asking, cases, config)
 
-    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         """See `Teacher.evolve`; raises as `distill`."""
         from skill_ttrl.skills.teachers.evolve_llm import evolved_by_asking
 

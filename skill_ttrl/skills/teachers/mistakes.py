@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, names_task
-from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, Played, Seen, quoted, share, told
+from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
 
 TWICE = 2.0
 """Losers do it at least so many times as often as winners."""
@@ -53,7 +53,7 @@ def ended_too_soon(seen: Seen) -> list[Finding]:
     last = seen.closing
     if last is None:
         return []
-    ended = [each for each in seen.lost if each.closes(last)]
+    ended = [each for each in seen.lost if each.ends_with(last)]
     lacking = {form: [each for each in ended if form not in each.kinds] for form in _needed(seen) if form != last}
     wrong = {form: each for form, each in lacking.items() if len(each) >= max(MIN_EPISODES, SOME * len(seen.lost))}
     if not wrong:
@@ -74,7 +74,7 @@ def never_begun(seen: Seen) -> list[Finding]:
         return []
     lost = seen.shares(seen.lost)
     needed = [form for form in _needed(seen) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
-    if not needed or share(seen.lost, lambda each: seen.closing is not None and each.closes(seen.closing)) > HALF:
+    if not needed or share(seen.lost, lambda each: seen.closing is not None and each.ends_with(seen.closing)) > HALF:
         return []
     first = min(needed, key=lambda form: (_usual_place(seen.won, form), form))
     never = [each for each in seen.lost if first not in each.kinds]
@@ -125,11 +125,11 @@ MISTAKES: Sequence[Callable[[Seen], list[Finding]]] = (
 )
 
 
-def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[Played]) -> Finding:
+def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[ParsedEpisode]) -> Finding:
     return Finding(key, title, text, "", weight, told(holders), mistake=True)
 
 
-def _rate(episodes: Sequence[Played], count: Callable[[Played], int]) -> float:
+def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[ParsedEpisode], int]) -> float:
     steps = sum(len(each.case.steps) for each in episodes)
     return sum(map(count, episodes)) / steps if steps else 0.0
 
@@ -143,7 +143,7 @@ def _losers_only(seen: Seen) -> list[str]:
     return sorted(wrong, key=lambda form: (-lost[form], form))
 
 
-def _usual_place(episodes: Sequence[Played], form: str) -> float:
+def _usual_place(episodes: Sequence[ParsedEpisode], form: str) -> float:
     """Where in the winners' episodes a form comes first, on average."""
     places = [
         next(place for place, ways in enumerate(each.ways) if form in ways) for each in episodes if form in each.kinds

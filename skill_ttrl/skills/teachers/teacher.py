@@ -15,7 +15,7 @@ from skill_ttrl.config.schema import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.bank.changes import shown
-from skill_ttrl.skills.querying import OPENAI, Models
+from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id
 from skill_ttrl.types import Skill, SkillStats, Step, Tier, Trajectory
 
@@ -51,7 +51,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TeacherResult:
     """What a teacher found."""
 
     drafts: tuple[Draft, ...] = ()
@@ -66,11 +66,11 @@ class Lesson:
 class Teacher(Protocol):
     """Learns from episodes what to tell the next ones."""
 
-    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         """Skills from won and lost episodes, of all types: general principles, skills by type, mistakes to avoid."""
         ...
 
-    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         """New and better skills from failures, with the present bank in view; at most `config.max_new_skills`."""
         ...
 
@@ -82,13 +82,13 @@ TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
 class HeuristicTeacher:
     """Counts what winners did and losers did not; needs no language model."""
 
-    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         """See `Teacher.distill`."""
         from skill_ttrl.skills.teachers.wins import distilled
 
         return distilled(cases, config)
 
-    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         """See `Teacher.evolve`."""
         from skill_ttrl.skills.teachers.failures import evolved_by_counting
 
@@ -96,13 +96,13 @@ class HeuristicTeacher:
 
 
 @TEACHERS.register(OPENAI)
-def _openai(models: Models) -> Teacher:
+def _openai(models: LLMEndpoints) -> Teacher:
     from skill_ttrl.skills.teachers.llm import LLMTeacher
 
     return LLMTeacher(models.asking("teacher"))
 
 
-def make_teacher(name: str = "heuristic", *, models: Models | None = None) -> Teacher:
+def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None) -> Teacher:
     """The teacher called `name`; `models` says whom `openai` asks.
 
     Raises:
@@ -110,7 +110,7 @@ def make_teacher(name: str = "heuristic", *, models: Models | None = None) -> Te
     """
     factory = TEACHERS.get(name)
     try:
-        made = factory(models or Models()) if name == OPENAI else factory()
+        made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
     except TypeError as error:
         raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
     missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]

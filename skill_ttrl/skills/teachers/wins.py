@@ -14,9 +14,9 @@ from statistics import median
 
 from skill_ttrl.config.schema import DistillConfig
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task, placeholders
-from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, Played, Seen, quoted, share, told
+from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
 from skill_ttrl.skills.teachers.mistakes import MISTAKES
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 
 LIFT = 0.2
 """Winners must do a step more often than losers by this share of the episodes."""
@@ -29,7 +29,7 @@ MOST_PLACES, MOST_NAMES = 3, 8
 NO_TYPE = "(no type)"
 
 
-def distilled(cases: Sequence[Case], config: DistillConfig) -> Lesson:
+def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     """Skills from episodes by counting: the same for the same episodes, whatever their order."""
     cases = sorted((case for case in cases if case.steps), key=lambda case: (case.task_id, case.won, len(case.steps)))
     forms = Forms(cases)
@@ -48,7 +48,7 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> Lesson:
         drafts += _drafts([each for each in own if not each.mistake], "task", kind, config.max_specific)
         mistakes += [each.of_type(kind) for each in own if each.mistake]
     drafts += _drafts(mistakes, "mistake", "", config.max_mistakes)
-    return Lesson(tuple(drafts), tuple(notes))
+    return TeacherResult(tuple(drafts), tuple(notes))
 
 
 def _found(seen: Seen) -> list[Finding]:
@@ -182,11 +182,11 @@ def all_that_is_named(seen: Seen) -> list[Finding]:
     last = seen.closing
     if last is None:
         return []
-    ready = [played for played in seen.won if played.closes(last) and played.named_listed]
-    other = [played for played in seen.lost if played.closes(last) and played.named_listed]
+    ready = [played for played in seen.won if played.ends_with(last) and played.named_listed]
+    other = [played for played in seen.lost if played.ends_with(last) and played.named_listed]
     if len(ready) < MIN_EPISODES:
         return []
-    won, lost = share(ready, Played.left_nothing_named), share(other, Played.left_nothing_named)
+    won, lost = share(ready, ParsedEpisode.left_nothing_named), share(other, ParsedEpisode.left_nothing_named)
     if won < MOST or (other and won - lost < LIFT):
         return []
     how = sorted({form for played in ready for form in played.named_forms})
@@ -237,7 +237,7 @@ def _telling(seen: Seen) -> set[str]:
     return found | {seen.closing} if found and seen.closing else found
 
 
-def _best_chain(won: Sequence[Played], telling: set[str]) -> tuple[str, ...]:
+def _best_chain(won: Sequence[ParsedEpisode], telling: set[str]) -> tuple[str, ...]:
     """The longest of the winners' chains that nearly all of them follow, whatever else they do; where there is none, the most
     frequent one, if it is that of most; else nothing.
     """
@@ -252,7 +252,7 @@ def _best_chain(won: Sequence[Played], telling: set[str]) -> tuple[str, ...]:
     return next((chain for chain, count in short if count >= IN_ORDER * len(won)), ())
 
 
-def _chain(played: Played, steps: set[str]) -> tuple[str, ...]:
+def _chain(played: ParsedEpisode, steps: set[str]) -> tuple[str, ...]:
     """Those of its steps that are among these, without one after itself."""
     chain: list[str] = []
     for ways in played.ways:
@@ -262,12 +262,12 @@ def _chain(played: Played, steps: set[str]) -> tuple[str, ...]:
     return tuple(chain)
 
 
-def _follows(played: Played, chain: Sequence[str]) -> bool:
+def _follows(played: ParsedEpisode, chain: Sequence[str]) -> bool:
     left = iter(played.ways)
     return all(any(step in ways for ways in left) for step in chain)
 
 
-def _with_usual(followers: Sequence[Played], chain: tuple[str, ...]) -> tuple[str, ...]:
+def _with_usual(followers: Sequence[ParsedEpisode], chain: tuple[str, ...]) -> tuple[str, ...]:
     """The chain, and before each of its steps what nearly all followers did there: `go to sinkbasin` before `clean X ...`."""
     between: list[Counter[str]] = [Counter() for _ in chain]
     places: dict[str, list[int]] = defaultdict(list)

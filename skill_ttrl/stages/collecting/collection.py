@@ -25,7 +25,7 @@ from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.trajectories import TrajectoryFile, beside, read_identity
 from skill_ttrl.stages.evaluation.outcomes import (
     Outcome,
-    Success,
+    SuccessStats,
     count_by_type,
     count_success,
     outcome_of,
@@ -123,8 +123,8 @@ class Collected:
     seed: int
     source: str
     """Where the environment has its tasks from, as it says; several with commas between; empty where it does not say."""
-    overall: Success
-    by_type: dict[str, Success]
+    overall: SuccessStats
+    by_type: dict[str, SuccessStats]
     """By type of task; empty where there is only one type."""
     first_error: str | None
     """What went wrong in the first episode that failed."""

@@ -18,7 +18,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.openai.ledger import USAGE, Ledger, accounting, current_ledger, spending, when_spent
+from skill_ttrl.llm.openai.ledger import USAGE, Ledger, annotate_budget_error, current_ledger, track_usage, when_spent
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.runs.summary import usage_lines
 from skill_ttrl.signals import StopSignal
@@ -34,11 +34,11 @@ from skill_ttrl.stages.collecting.collection import (
 )
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.outcomes import outcome_of
-from skill_ttrl.stages.setup.build import build_to_measure
+from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
-from skill_ttrl.stages.targets.resolve import Subject, find_subject, is_trained
-from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.targets.resolve import Subject, is_trained, resolve_target
+from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.types import Task, Trajectory, derive_seed
 
 CHUNK = 64
@@ -78,7 +78,7 @@ def run_policy(
     """Have a policy play the tasks of a split, sampled as its rollouts are, and keep every episode.
 
     Args:
-        source: run folder, checkpoint, model's folder, model on the hub, or `openai:MODEL`; see `subject.find_subject`.
+        source: run folder, checkpoint, model's folder, model on the hub, or `openai:MODEL`; see `subject.resolve_target`.
         env: short name, Gymnasium id, or `module:EnvId-v0`.
         split: part of the environment's tasks.
         overrides: changes to the config, e.g. `rollout.temperature=0.4`; `env.kwargs.NAME=VALUE` is handed to the environment.
@@ -104,11 +104,11 @@ def run_policy(
     """
     progress = progress or SilentProgress()
     refuse_split({**env_kwargs(overrides, env_id := resolve_env(env)), **(kwargs or {})})
-    found = find_subject(source, overrides, config=config, use_bank=use_bank)
+    found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     arguments = {**env_kwargs(overrides, env_id, found.config), **(kwargs or {})}
     place = Place(env, split, {**arguments, **split_argument(env, split)}, tuple(types), episodes, tries)
     usage = None if output is None else Path(f"{output}.{USAGE}")
-    with accounting(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
+    with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         collected = _collect(
             _playing(found, place, overrides), place, output, progress, chunk, seed, use_bank, confidence
         )
@@ -129,7 +129,7 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
             f"collect.explore is for a player, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
             "rollout.temperature to see more of the tasks."
         )
-    found = find_subject(source) if is_trained(source) else find_subject(source, config=own)
+    found = resolve_target(source) if is_trained(source) else resolve_target(source, config=own)
     return _collect(_playing(found, place, ()), place, path, progress, None, config.seed, True, config.eval.confidence)
 
 
@@ -171,7 +171,7 @@ def _collect(
             if bank is not None:
                 stack.callback(bank.close)
             tasks = [task for part in plan for task in part.tasks]
-            bench, _ = build_to_measure(config, {"": tasks}, progress, weights=found.weights, bank=bank)
+            bench, _ = build_for_eval(config, {"": tasks}, progress, weights=found.weights, bank=bank)
             stack.callback(bench.close)
             _play(bench, plan, tally, place.tries, meter)
         seconds = time.perf_counter() - began
@@ -206,7 +206,7 @@ def _made_with(found: Subject, chunk: int, use_bank: bool) -> dict[str, Any]:
     }
 
 
-def _play(bench: Workbench, plan: Sequence[Chunk], tally: Tally, tries: int, meter: _Meter) -> None:
+def _play(bench: TrainingComponents, plan: Sequence[Chunk], tally: Tally, tries: int, meter: _Meter) -> None:
     """Play the chunks that are not whole yet; what was played is kept however it ends."""
     tally.progress.start(PHASE, len(tally.units), "episode", len(tally.outcomes))
 
@@ -223,7 +223,7 @@ def _play(bench: Workbench, plan: Sequence[Chunk], tally: Tally, tries: int, met
                 # Where it was cut off within a chunk, that is played again, and what the file has already is not told twice.
                 new = not there and chunk.episodes == len(chunk.tasks) * tries
                 leaving = tally.leaving(chunk.episodes - there)
-                with stop.leaving_at_once(leaving), spending(when_spent(leaving)):
+                with stop.interruptible(leaving), annotate_budget_error(when_spent(leaving)):
                     groups = bench.play(
                         chunk.tasks, tries, bench.sampling, chunk.seed, on_episode=told if new else meter.add
                     )

@@ -8,13 +8,13 @@ from dataclasses import replace
 from skill_ttrl.config.schema import EnvConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.llm.openai.ledger import accounting, spending
+from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.targets.resolve import Subject, find_subject
-from skill_ttrl.stages.targets.trained import Answering, awake
+from skill_ttrl.stages.targets.resolve import Subject, resolve_target
+from skill_ttrl.stages.targets.trained import PolicySource, awake
 from skill_ttrl.types import Task, Trajectory
 
 
@@ -31,9 +31,9 @@ def find_policy(
         use_bank: False where it plays without its skill bank.
 
     Raises:
-        ConfigError, RunFolderError, ModelError: see `find_subject`.
+        ConfigError, RunFolderError, ModelError: see `resolve_target`.
     """
-    found = find_subject(name, overrides, config=config, use_bank=use_bank)
+    found = resolve_target(name, overrides, config=config, use_bank=use_bank)
     settings = found.config.model_copy(deep=True)
     settings.env = EnvConfig(id=env, kwargs=env_kwargs(overrides, resolve_env(env), found.config))
     return replace(found, config=with_env_defaults(settings, playing=overrides))
@@ -42,7 +42,7 @@ def find_policy(
 def play_policy(
     env: TextEnvironment,
     task: Task,
-    policy: Answering,
+    policy: PolicySource,
     *,
     seed: int,
     watch: Watch,
@@ -65,9 +65,9 @@ def play_policy(
     """
     config, watched = policy.config, WatchedEnv(env, task, watch)
     with (
-        accounting(None, config.endpoints) as ledger,
+        track_usage(None, config.endpoints) as ledger,
         ledger.phase("play"),
-        spending("Raise it, or play a shorter game."),
+        annotate_budget_error("Raise it, or play a shorter game."),
         awake(policy, use_bank) as parts,
     ):
         work = rollout(

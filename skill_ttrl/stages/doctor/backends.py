@@ -59,10 +59,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an address once. Whatever happens is told, never raised."""
-    from skill_ttrl.llm.vllm.servers.key import is_here
+    from skill_ttrl.llm.vllm.servers.key import is_localhost
 
     try:
-        direct = [urllib.request.ProxyHandler({})] if is_here(urlsplit(address).hostname or "") else []
+        direct = [urllib.request.ProxyHandler({})] if is_localhost(urlsplit(address).hostname or "") else []
         opener = urllib.request.build_opener(_NoRedirect, *direct)
         request = urllib.request.Request(address, headers={"Accept": "application/json", **(headers or {})})
         with opener.open(request, timeout=WAIT) as answer:

@@ -11,7 +11,7 @@ from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config.schema import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
-from skill_ttrl.rollout.samples import Drawn, drawn
+from skill_ttrl.rollout.samples import TaskSamples, drawn
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Group, Skill, Task
 
@@ -20,18 +20,18 @@ from skill_ttrl.types import Group, Skill, Task
 class Controls:
     """Episodes of scripted agents."""
 
-    rows: tuple[Drawn, ...] = ()
+    rows: tuple[TaskSamples, ...] = ()
     """One episode a task and agent; `draw` is the agent's name."""
     why_none: str = ""
     """Why there are none, where a control was asked for and the environment judges its tasks; else empty."""
     asked: tuple[str, ...] = ()
     """Names of the agents that were asked for."""
 
-    def by_agent(self) -> dict[str, list[Drawn]]:
+    def by_agent(self) -> dict[str, list[TaskSamples]]:
         """The rows of each agent that played."""
         return {name: rows for name in self.asked if (rows := [row for row in self.rows if row.draw == name])}
 
-    def of(self, problems: Sequence[Drawn]) -> Controls:
+    def of(self, problems: Sequence[TaskSamples]) -> Controls:
         """Those of the same sources and tasks."""
         places = {(row.source, row.task.id) for row in problems}
         return replace(self, rows=tuple(row for row in self.rows if (row.source, row.task.id) in places))

@@ -20,7 +20,7 @@ from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluate import measure_subject
 from skill_ttrl.stages.evaluation.measure import Evaluation
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.targets.resolve import Problems, find_subject
+from skill_ttrl.stages.targets.resolve import EvalDataset, resolve_target
 from skill_ttrl.types import Task
 
 
@@ -63,7 +63,7 @@ def measure_policy(
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     env_id = resolve_env(env)
-    found = find_subject(source, overrides, config=config, use_bank=use_bank)
+    found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     settings = found.config.model_copy(deep=True)
     asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
     refuse_split(asked)
@@ -79,7 +79,7 @@ def measure_policy(
     size = max(1, settings.rollout.max_batch_size // settings.eval.samples) if chunk is None else chunk
     return measure_subject(
         replace(found, config=settings),
-        [Problems(name, None, split, limit)],
+        [EvalDataset(name, None, split, limit)],
         output=output,
         chunk=size,
         use_bank=use_bank,

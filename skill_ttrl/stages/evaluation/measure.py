@@ -23,7 +23,7 @@ from skill_ttrl.intervals import (
 )
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Drawn, drawn
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
 from skill_ttrl.stages.evaluation.outcomes import interval_of_tries
 from skill_ttrl.types import Group, Trajectory, derive_seed
@@ -127,7 +127,7 @@ def is_correct(trajectory: Trajectory) -> bool | None:
     return verdicts(drawn(Group(trajectory.task, (trajectory,))))[0]
 
 
-def verdicts(row: Drawn) -> list[bool | None]:
+def verdicts(row: TaskSamples) -> list[bool | None]:
     """For each sample whether it is right: by the true answer, else by what the environment said; None where neither is known."""
     if row.task.reference is None:
         return [sample.right for sample in row.samples]
@@ -155,7 +155,7 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
     Raises:
         EndpointError, EnvError: every try failed (`refuse_failure`).
     """
-    rows: list[Drawn] = []
+    rows: list[TaskSamples] = []
     for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
         groups = play(draw.tries, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
@@ -165,7 +165,7 @@ def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, 
 
 
 def evaluate_samples(
-    rows: Sequence[Drawn],
+    rows: Sequence[TaskSamples],
     *,
     label: str,
     config: EvalConfig,
@@ -257,7 +257,7 @@ def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeRes
     }
 
 
-def failures(rows: Sequence[Drawn]) -> list[str]:
+def failures(rows: Sequence[TaskSamples]) -> list[str]:
     """What went wrong in the tries that failed: such a try counts as wrong, unless there is nothing else.
 
     Raises:
@@ -270,7 +270,7 @@ def failures(rows: Sequence[Drawn]) -> list[str]:
     return errors
 
 
-def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> dict[str, TypeResult]:
+def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> dict[str, TypeResult]:
     kinds = sorted({row.task.task_type for row in rows})
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
@@ -280,17 +280,17 @@ def _by_type(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig)
     return found
 
 
-def _share_of(rows: Sequence[Drawn], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
+def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
     bounds = interval_of_tries(correct_P_K.tolist(), confidence=config.confidence)
     return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows, config))
 
 
-def _exploit_rate(rows: Sequence[Drawn]) -> float | None:
+def _exploit_rate(rows: Sequence[TaskSamples]) -> float | None:
     counts = [sample.exploits for row in rows for sample in row.samples if sample.exploits is not None]
     return float(np.mean([count > 0 for count in counts])) if counts else None
 
 
-def _score(rows: Sequence[Drawn], config: EvalConfig) -> tuple[float | None, Interval | None]:
+def _score(rows: Sequence[TaskSamples], config: EvalConfig) -> tuple[float | None, Interval | None]:
     """Mean score and its interval; None where they are not `_scored`."""
     if not _scored(rows):
         return None, None
@@ -303,7 +303,7 @@ def _at(temperature: float) -> str:
     return f"sample at {temperature:g}"
 
 
-def _result(row: Drawn, greedy: Drawn | None) -> ProblemResult:
+def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
     vote = majority_vote(row.answers)
     right = verdicts(row)
     known = all(verdict is not None for verdict in right)
@@ -320,17 +320,17 @@ def _result(row: Drawn, greedy: Drawn | None) -> ProblemResult:
     )
 
 
-def _scored(rows: Sequence[Drawn]) -> bool:
+def _scored(rows: Sequence[TaskSamples]) -> bool:
     """Whether every sample that did not fail has a score, and there is one."""
     whole = [sample for row in rows for sample in row.samples if sample.error is None]
     return bool(whole) and all(sample.score is not None for sample in whole)
 
 
-def _score_of(row: Drawn) -> float | None:
+def _score_of(row: TaskSamples) -> float | None:
     return None if not _scored([row]) else float(np.mean([sample.score or 0.0 for sample in row.samples]))
 
 
-def _correct_matrix(rows: Sequence[Drawn]) -> np.ndarray:
+def _correct_matrix(rows: Sequence[TaskSamples]) -> np.ndarray:
     return np.array([[bool(verdict) for verdict in verdicts(row)] for row in rows])
 
 
@@ -338,13 +338,13 @@ def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:
     return [pass_at_k(correct_P_K.shape[1], int(row.sum()), k) for row in correct_P_K]
 
 
-def _answer_entropy(row: Drawn) -> float:
+def _answer_entropy(row: TaskSamples) -> float:
     vote = majority_vote(row.answers)
     silent = [1] * vote.abstained  # every sample without an answer is its own class: silence is no agreement
     return vote_entropy([*(votes for _, votes in vote.classes), *silent])
 
 
-def _skill_use(rows: Sequence[Drawn]) -> dict[str, float]:
+def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
     """How much the tries used the skill bank, as `stages.bank.skill_figures` counts it."""
     tries = [sample for row in rows for sample in row.samples]
     counts = [sample.skills for sample in tries if sample.skills is not None]

@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
+class SuccessStats:
     """Episodes that were counted together."""
 
     tasks: int
@@ -85,7 +85,7 @@ def _invalid(trajectory: Trajectory) -> int | None:
     return judged_steps.count("invalid") if judged_steps else None
 
 
-def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95) -> Success:
+def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95) -> SuccessStats:
     """Success of episodes together, and their score where all have one.
 
     Args:
@@ -101,7 +101,7 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95) -> S
     known = all(outcome.success is not None for outcome in outcomes)
     read = [outcome for outcome in outcomes if outcome.invalid is not None]
     partial = bool(whole) and all(outcome.score is not None for outcome in whole)
-    return Success(
+    return SuccessStats(
         tasks=len(by_task),
         episodes=len(outcomes),
         success=sum(bool(outcome.success) for outcome in outcomes) / len(outcomes) if known else None,
@@ -115,7 +115,7 @@ def count_success(outcomes: Sequence[Outcome], *, confidence: float = 0.95) -> S
     )
 
 
-def count_by_type(outcomes: Iterable[Outcome], *, confidence: float = 0.95) -> dict[str, Success]:
+def count_by_type(outcomes: Iterable[Outcome], *, confidence: float = 0.95) -> dict[str, SuccessStats]:
     """Success of each type of task, by name; empty where there is only one."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes:

@@ -18,14 +18,14 @@ import numpy as np
 
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct
 from skill_ttrl.intervals import mean_interval, paired_difference, wilson_interval
-from skill_ttrl.rollout.samples import Drawn
+from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
-from skill_ttrl.voting.ballot import HOW_TO_GIVE
+from skill_ttrl.voting.ballot import INPUT_SOURCES
 
 Problem = tuple[str, str]
 """(source, task id)"""
-Visits = Sequence[Sequence[Drawn]]
+Visits = Sequence[Sequence[TaskSamples]]
 BASELINE = "majority"
 BINS = 10
 """Of the reliability curve, equally wide over [0, 1]."""
@@ -210,7 +210,7 @@ def hold(visits: Visits, ballots: Sequence[Sequence[Ballot]], name: str, options
 
 
 def half_flips(
-    ballots: Sequence[Ballot], rows: Sequence[Drawn], name: str, options: Mapping[str, Any], settings: Settings
+    ballots: Sequence[Ballot], rows: Sequence[TaskSamples], name: str, options: Mapping[str, Any], settings: Settings
 ) -> dict[Problem, float]:
     """How often the two random halves of a problem's samples have different winners, by problem.
 
@@ -245,7 +245,7 @@ def visit_flips(votes: Sequence[Held]) -> dict[Problem, float]:
     }
 
 
-def _problem(row: Drawn) -> Problem:
+def _problem(row: TaskSamples) -> Problem:
     return row.source, row.task.id
 
 
@@ -261,10 +261,10 @@ def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[B
         for wanted in needs(name, options)
         if not given.get(wanted, all(getattr(ballot, wanted) is not None for visit in ballots for ballot in visit))
     ]
-    return "; ".join(f"{wanted}: {HOW_TO_GIVE.get(wanted, wanted)}" for wanted in missing) or None
+    return "; ".join(f"{wanted}: {INPUT_SOURCES.get(wanted, wanted)}" for wanted in missing) or None
 
 
-def _judged(row: Drawn, step: int, vote: VoteResult) -> Held:
+def _judged(row: TaskSamples, step: int, vote: VoteResult) -> Held:
     won, reward_accuracy = None, None
     if row.task.reference is not None:
         won, *right = correct([(answer, row.task.reference) for answer in (vote.answer, *row.answers)])

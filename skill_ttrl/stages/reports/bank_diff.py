@@ -29,7 +29,7 @@ from skill_ttrl.skills.formats.files import Format, read_file
 from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
 from skill_ttrl.stages.reports.inspect_bank import MAX_COMPARED, bank_folder, look
-from skill_ttrl.storage.files import explaining
+from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, SkillStats, Trajectory, first_problem, from_json
 
 SAID = ("title", "when_to_apply", "tier", "task_type", "extra", "text")
@@ -111,7 +111,7 @@ def holds_episodes(path: str | Path) -> bool:
     path = Path(path)
     if path.suffix != ".jsonl" or not path.is_file():
         return False
-    with explaining("read", path), path.open("rb") as stream:
+    with wrap_os_errors("read", path), path.open("rb") as stream:
         first = stream.readline()
     return b'"steps":' in first and b'"stop_reason":' in first
 

@@ -25,7 +25,7 @@ SAMPLED_ALIKE = ("rl.steps", "rl.prompts_per_step")
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BaselineComparison:
     """The other run of a pair."""
 
     path: Path
@@ -36,7 +36,7 @@ class Beside:
     """avg@k after reinforcement less avg@k after the baseline, paired over problems: (difference, low, high)."""
 
 
-def find_beside(path: str | Path) -> Beside | None:
+def find_baseline(path: str | Path) -> BaselineComparison | None:
     """The other run of the pair that the run at `path` belongs to; None where there is none that has ended.
 
     Raises:
@@ -52,7 +52,7 @@ def find_beside(path: str | Path) -> Beside | None:
     if not _sampled_alike(config, theirs) or {learned, theirs.phases[-1]} != {BASELINE, REINFORCED}:
         return None
     pair = (path, other) if learned == REINFORCED else (other, path)
-    return Beside(other, theirs.phases[-1], read_summary(other), _difference(*pair, config))
+    return BaselineComparison(other, theirs.phases[-1], read_summary(other), _difference(*pair, config))
 
 
 def baseline_command(path: str | Path, config: SkillTTRLConfig) -> str:
@@ -62,10 +62,10 @@ def baseline_command(path: str | Path, config: SkillTTRLConfig) -> str:
     return f"skillttrl {shlex.join(words)}"
 
 
-def beside_lines(path: str | Path) -> list[str]:
+def baseline_lines(path: str | Path) -> list[str]:
     """What a report of the run at `path` says of its baseline, or of how to get it. Nothing of a run without votes."""
     config = load_config(Path(path) / "config.yaml", trust=True)
-    found = find_beside(path)
+    found = find_baseline(path)
     if found is None:
         if config.phases[-1] != REINFORCED or config.rl.reward != "majority":
             return []

@@ -33,7 +33,7 @@ from skill_ttrl.skills.bank.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.compare import EVALUATION
 from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of
-from skill_ttrl.stages.reports.baseline import beside_lines, find_beside
+from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
 from skill_ttrl.stages.reports.inspect_results import (
     evaluation_inspection,
     evaluation_rows,
@@ -146,7 +146,7 @@ def _run(path: Path) -> Inspection:
         )
         for label, before, after in (summary_rows(summary) if summary else [])
     ]
-    other = find_beside(path) if summary else None
+    other = find_baseline(path) if summary else None
     if other is not None:
         others = {label: after for label, _, after in summary_rows(other.summary)}
         columns = (*columns, f"after, {learned_by(other.summary)}")
@@ -156,7 +156,7 @@ def _run(path: Path) -> Inspection:
             *change_lines(summary),
             *([summary.stopped] if summary.stopped else []),
             *skill_lines(summary),
-            *beside_lines(path),
+            *baseline_lines(path),
             *summary.warnings,
         ]
         if summary

@@ -13,7 +13,7 @@ from pathlib import Path
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.runs.summary import Summary, learned_by, sentence, summary_rows, usage_lines
-from skill_ttrl.stages.reports.baseline import Beside, beside_lines, find_beside
+from skill_ttrl.stages.reports.baseline import BaselineComparison, baseline_lines, find_baseline
 from skill_ttrl.stages.reports.html import html_page
 
 Point = tuple[float, float]
@@ -55,7 +55,7 @@ def report_html(run: Run) -> str:
     charts = [line_chart(title, points) for title, points in curves(run)]
     body = []
     if run.summary is not None:
-        body.append(_summary_html(run.summary, find_beside(run.path), beside_lines(run.path)))
+        body.append(_summary_html(run.summary, find_baseline(run.path), baseline_lines(run.path)))
     body += ["<h2>Curves by step</h2>", *(charts or ["<p>No figure has two steps yet.</p>"])]
     body.append(f"<h2>Config</h2><pre>{escape(run.config.to_yaml(sparse=True))}</pre>")
     return html_page(f"{run.config.name}, seed {run.config.seed}", body)
@@ -121,7 +121,7 @@ def line_chart(title: str, points: Sequence[Point]) -> str:
     )
 
 
-def _summary_html(summary: Summary, beside: Beside | None, lines: Sequence[str]) -> str:
+def _summary_html(summary: Summary, beside: BaselineComparison | None, lines: Sequence[str]) -> str:
     def cell(value: float | None) -> str:
         return f"<td>{'-' if value is None else f'{value:.3f}'}</td>"
 

@@ -34,7 +34,7 @@ from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
 from skill_ttrl.stages.setup.env_defaults import warn_unlisted
 from skill_ttrl.stages.setup.leak import leaked, run_of, seen_by_run, seen_tasks, settle
 from skill_ttrl.stages.setup.pin import data_revision
-from skill_ttrl.stages.training.context import Workbench
+from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Skill, Task, derive_seed
 
@@ -62,7 +62,7 @@ class Parts:
     agent: ConversationAgent | SkillAgent
 
 
-def make_parts(
+def build_policy(
     config: SkillTTRLConfig,
     *,
     weights: Path | None = None,
@@ -159,7 +159,7 @@ def build(
     weights: Path | None = None,
     bank: RunBank | None = None,
     stopping: Callable[[], bool] = lambda: False,
-) -> Workbench:
+) -> TrainingComponents:
     """Everything that a run needs.
 
     Args:
@@ -186,7 +186,7 @@ def build(
     check_text_env(envs.take(1)[0], train[0])
 
     warnings: list[str] = []
-    parts = make_parts(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
+    parts = build_policy(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
     try:
         policy = _policy(config, parts)
         _check_context(config, parts)
@@ -201,7 +201,7 @@ def build(
         raise
     if bank is not None and (unshown := bank.unshown([*train, *evaluated])):
         progress.notice(unshown, warning=True)
-    return Workbench(
+    return TrainingComponents(
         config=config,
         computes=parts.accelerator,
         learns=policy,
@@ -217,14 +217,14 @@ def build(
     )
 
 
-def build_to_measure(
+def build_for_eval(
     config: SkillTTRLConfig,
     problems: Mapping[str, Sequence[Task]],
     progress: Progress,
     *,
     weights: Path | None = None,
     bank: RunBank | None = None,
-) -> tuple[Workbench, dict[str, list[Task]]]:
+) -> tuple[TrainingComponents, dict[str, list[Task]]]:
     """What it takes to put problems to a policy that learns nothing from them, and those whose prompts fit.
 
     Args:
@@ -244,7 +244,7 @@ def build_to_measure(
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
     warn_unlisted(config, lists_actions(envs.take(1)[0], every, config.seed), progress)
-    parts = make_parts(config, weights=weights, notice=progress.notice)
+    parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend):
         progress.notice(unformatted, warning=True)
     try:
@@ -256,7 +256,7 @@ def build_to_measure(
     except BaseException:
         parts.backend.close()
         raise
-    bench = Workbench(
+    bench = TrainingComponents(
         config=config,
         computes=parts.accelerator,
         learns=None,

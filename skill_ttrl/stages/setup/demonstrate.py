@@ -187,7 +187,7 @@ def _skills(
             shown[id(trajectory)] = ()
         elif share < config.without_skills + config.other_skills:
             others = drawn.sample(everything, min(len(everything), max(1, len(own.skills))))
-            shown[id(trajectory)] = agent.fitting(others).skills
+            shown[id(trajectory)] = agent.fit_to_budget(others).skills
         else:
             shown[id(trajectory)] = own.skills
     return shown

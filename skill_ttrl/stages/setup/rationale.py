@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.progress import Progress
-from skill_ttrl.skills.querying import Asking, shortened
+from skill_ttrl.skills.querying import LLMQuerier, shortened
 from skill_ttrl.stages.setup.demonstrate import StepShown
 from skill_ttrl.types import Message
 
@@ -31,7 +31,7 @@ class ThoughtAnswer(BaseModel):
     thought: str
 
 
-def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress) -> list[StepShown]:
+def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Progress) -> list[StepShown]:
     """The demonstrations with thoughts. One that could not be had stays empty, which is said, unless `skills.on_failure` is `stop`.
 
     Args:
@@ -68,7 +68,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: Asking, progress: Progress
     return found
 
 
-def question(shown: StepShown, asking: Asking) -> tuple[Message, ...]:
+def question(shown: StepShown, asking: LLMQuerier) -> tuple[Message, ...]:
     """What the teacher is asked about one demonstration."""
     prompt = "\n\n".join(message.content for message in shown.messages)
     request = asking.templates.render(

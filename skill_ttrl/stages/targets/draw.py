@@ -20,19 +20,19 @@ from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.openai.ledger import SAME, current_ledger, spending, when_spent
+from skill_ttrl.llm.openai.ledger import SAME, annotate_budget_error, current_ledger, when_spent
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
-from skill_ttrl.rollout.samples import Draw, Drawn, drawn
+from skill_ttrl.rollout.samples import Draw, TaskSamples, drawn
 from skill_ttrl.runs.samples import SAMPLES, SampleFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import HOPELESS
 from skill_ttrl.stages.evaluation.controls import Controls, applies, join
-from skill_ttrl.stages.setup.build import REMOTE, build_to_measure, source_tasks
+from skill_ttrl.stages.setup.build import REMOTE, build_for_eval, source_tasks
 from skill_ttrl.stages.setup.leak import FirstWords
-from skill_ttrl.stages.targets.resolve import Problems, Subject
-from skill_ttrl.stages.training.context import Workbench
-from skill_ttrl.stages.training.votes import make_rewording, play_both
+from skill_ttrl.stages.targets.resolve import EvalDataset, Subject
+from skill_ttrl.stages.training.context import TrainingComponents
+from skill_ttrl.stages.training.votes import make_rewording, sample_both_variants
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 
 PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
@@ -60,7 +60,7 @@ class Chunk:
 class DrawnSamples:
     """Samples of a subject."""
 
-    rows: tuple[Drawn, ...]
+    rows: tuple[TaskSamples, ...]
     known: Mapping[tuple[str, str], bool] | None
     """For (source, task id) whether the run was trained on this very problem; None where that is not known."""
     why_unknown: str = ""
@@ -70,7 +70,7 @@ class DrawnSamples:
 
 def draw_samples(
     subject: Subject,
-    problems: Sequence[Problems],
+    problems: Sequence[EvalDataset],
     draws: Sequence[Draw],
     *,
     folder: SampleFolder | None,
@@ -110,11 +110,13 @@ def draw_samples(
         bank = subject.bank() if use_bank else None
         if bank is not None:
             stack.callback(bank.close)
-        bench, kept = build_to_measure(subject.config, tasks, progress, weights=subject.weights, bank=bank)
+        bench, kept = build_for_eval(subject.config, tasks, progress, weights=subject.weights, bank=bank)
         stack.callback(bench.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
-        rows = draw_plan(plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known))
+        rows = run_sampling_plan(
+            plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known)
+        )
         if played is None:
             played = join(bench.play_controls(own, source=name) for name, own in kept.items())
             if folder is not None:
@@ -159,12 +161,12 @@ def chunks(
                 yield Chunk(source, draw, tuple(tasks[start : start + count]), seed)
 
 
-def draw_plan(
+def run_sampling_plan(
     plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress, facts: Any = None
-) -> list[Drawn]:
+) -> list[TaskSamples]:
     """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder."""
     rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan], facts)) if folder is not None else []
-    fresh: list[Drawn] = []
+    fresh: list[TaskSamples] = []
     unanswered: list[Group] = []
     _check_order(rows, plan, folder)
     total = sum(len(chunk.tasks) for chunk in plan)
@@ -178,7 +180,7 @@ def draw_plan(
             if behind <= len(rows):
                 continue
             leaving = _leaving(folder, len(rows), total)
-            with stop.leaving_at_once(leaving), spending(when_spent(leaving)):
+            with stop.interruptible(leaving), annotate_budget_error(when_spent(leaving)):
                 groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
             fresh += [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
             if not rows and all_unanswered(groups):  # a server that answers nobody: nothing of it is saved
@@ -199,7 +201,7 @@ def draw_plan(
 def open_samples(
     output: str | Path,
     subject: Subject,
-    problems: Sequence[Problems],
+    problems: Sequence[EvalDataset],
     draws: Sequence[Draw],
     *,
     chunk: int | None,
@@ -227,7 +229,7 @@ def open_samples(
     return SampleFolder.open(output, made_with)
 
 
-def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks:
+def _both(bench: TrainingComponents, problems: Mapping[str, Sequence[Task]]) -> PlayTasks:
     """Each problem in two wordings.
 
     Raises:
@@ -240,7 +242,7 @@ def _both(bench: Workbench, problems: Mapping[str, Sequence[Task]]) -> PlayTasks
         raise ConfigError(
             f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
         )
-    return partial(play_both, bench, make_rewording(bench))
+    return partial(sample_both_variants, bench, make_rewording(bench))
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
@@ -277,11 +279,11 @@ def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:
     return {"trained_on": None if known is None else [list(problem) for problem, seen in known.items() if seen]}
 
 
-def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:
+def _read(path: Path, lines: Sequence[bytes]) -> list[TaskSamples]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(from_json(Drawn, line))
+            rows.append(from_json(TaskSamples, line))
         except ValidationError as error:
             raise RunFolderError(
                 f"{path / SAMPLES}:{number} is no line of samples: {first_problem(error)}. The file was changed; remove the "
@@ -290,7 +292,7 @@ def _read(path: Path, lines: Sequence[bytes]) -> list[Drawn]:
     return rows
 
 
-def _check_order(rows: Sequence[Drawn], plan: Sequence[Chunk], folder: SampleFolder | None) -> None:
+def _check_order(rows: Sequence[TaskSamples], plan: Sequence[Chunk], folder: SampleFolder | None) -> None:
     expected = [(chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks]
     for number, row in enumerate(rows):
         found = (row.source, row.draw, row.task.id)

@@ -17,14 +17,14 @@ from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import summary_versions
-from skill_ttrl.stages.targets.trained import Trained
-from skill_ttrl.storage.files import explaining
+from skill_ttrl.stages.targets.trained import TrainedPolicy
+from skill_ttrl.storage.files import wrap_os_errors
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
 """What only a run needs to go on."""
 
 
-def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Path:
+def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) -> Path:
     """Write the policy to `output`, which must not exist; it appears whole or not at all.
 
     Args:
@@ -43,7 +43,7 @@ def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Pat
     if merged and not adapters:
         raise ConfigError(f"{trained.weights} has no adapters to merge: its weights are whole. Leave --merged out.")
     building = output.with_name(f".{output.name}.partial")
-    with explaining("write", output):
+    with wrap_os_errors("write", output):
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         try:
@@ -62,7 +62,7 @@ def export(trained: Trained, output: str | Path, *, merged: bool = False) -> Pat
     return output
 
 
-def _card(trained: Trained, folder: Path, merged: bool) -> str:
+def _card(trained: TrainedPolicy, folder: Path, merged: bool) -> str:
     """The model card with what was measured of these very weights, and before the reinforcement."""
     saved = load_state(trained.weights)
     return model_card(
@@ -82,7 +82,7 @@ def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in asked]
 
 
-def _evaluations(trained: Trained, saved: dict[str, Any]) -> list[dict[str, Any]]:
+def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str, Any]]:
     file = trained.run / "evaluations.jsonl"
     lines = read_jsonl(file)[0] if file.is_file() else []
     last, _ = newest(RunFolder.open(trained.run, lock=False))

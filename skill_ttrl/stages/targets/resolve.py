@@ -19,7 +19,7 @@ from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import Seen, seen_by_run
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
 from skill_ttrl.stages.targets.stored import is_stored
-from skill_ttrl.stages.targets.trained import Answering, Trained, find_trained
+from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
 from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
 
 MODEL_FILES = ("config.json", "adapter_config.json")
@@ -27,7 +27,7 @@ MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Problems:
+class EvalDataset:
     """Where the problems of one table come from."""
 
     name: str
@@ -49,7 +49,7 @@ class Subject:
     config: SkillTTRLConfig
     weights: Path | None
     """Folder of the weights; None: `config.model` says what to load."""
-    trained: Trained | None
+    trained: TrainedPolicy | None
     """The run's policy; None for a plain model."""
     origin: str | Path | Mapping[str, Any]
     """What the config was loaded from."""
@@ -67,7 +67,7 @@ class Subject:
         skills = with_endpoint(self.config)
         return bank_in_memory(skills) if skills is not None else None
 
-    def problems(self, data: Sequence[str]) -> list[Problems]:
+    def problems(self, data: Sequence[str]) -> list[EvalDataset]:
         """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.
 
         `data.eval…` of the overrides, such as `data.eval.limit=100`, holds for each of `data`.
@@ -83,10 +83,10 @@ class Subject:
         found = []
         for name in data:
             config = load_config(self.origin, [*_measured_on(name), *self.overrides])
-            found.append(Problems(name, _pinned(config.data.eval), "test"))
+            found.append(EvalDataset(name, _pinned(config.data.eval), "test"))
         return found
 
-    def _own_problems(self) -> Problems:
+    def _own_problems(self) -> EvalDataset:
         data = self.config.data
         if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
             raise ConfigError(
@@ -94,10 +94,10 @@ class Subject:
                 "measure it on the recipe's."
             )
         if data.eval is not None:
-            return Problems("", _pinned(data.eval), "test")
+            return EvalDataset("", _pinned(data.eval), "test")
         if data.train is not None:
-            return Problems("", _pinned(data.train), "train")
-        return Problems("", None, evaluation_split(self.config), self.config.env.eval_tasks)
+            return EvalDataset("", _pinned(data.train), "train")
+        return EvalDataset("", None, evaluation_split(self.config), self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[Seen | None, str]:
         """All that the run was trained on, the prompts of its demonstrations included, and why it is not known.
@@ -124,7 +124,7 @@ class Subject:
         return f"{FOLDER_DIGEST}{folder_digest(self.weights)}"
 
 
-def find_subject(
+def resolve_target(
     source: str | Path,
     overrides: Sequence[str] = (),
     *,
@@ -180,7 +180,7 @@ def find_subject(
 
 def find_asked(
     source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
-) -> Answering:
+) -> PolicySource:
     """What `skillttrl ask` asks: a run, a checkpoint, or the model behind `endpoints.policy`.
 
     Raises:
@@ -188,7 +188,7 @@ def find_asked(
         RunFolderError: `source` is none of these.
     """
     if is_remote(source):
-        found = find_subject(source, overrides, config=config, use_bank=use_bank)
+        found = resolve_target(source, overrides, config=config, use_bank=use_bank)
         return replace(found, config=with_env_defaults(found.config))
     if config is not None:
         raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")

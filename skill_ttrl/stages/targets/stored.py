@@ -18,7 +18,7 @@ from skill_ttrl.data.records import Records, column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
-from skill_ttrl.rollout.samples import SAMPLE, Drawn, Sample, sample_of
+from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples, sample_of
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import first_keys, whole_lines
 from skill_ttrl.runs.samples import SAMPLES, SampleFolder, read_facts
@@ -38,10 +38,10 @@ VIEWS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class SampleSet:
     """Samples to vote on."""
 
-    visits: tuple[tuple[Drawn, ...], ...]
+    visits: tuple[tuple[TaskSamples, ...], ...]
     """Problems that are voted on together: one for samples drawn once, one for each step of a run."""
     notes: tuple[str, ...] = ()
     """What was left out or could not be had."""
@@ -57,7 +57,7 @@ def is_stored(source: str | Path) -> bool:
     return path.is_file() or path.suffix in FILES or SampleFolder.exists(path)
 
 
-def read_stored(source: str | Path) -> Stored:
+def read_stored(source: str | Path) -> SampleSet:
     """Samples of a file or folder.
 
     Args:
@@ -79,9 +79,9 @@ def read_stored(source: str | Path) -> Stored:
     return _from_records(path)
 
 
-def _from_samples(path: Path) -> Stored:
+def _from_samples(path: Path) -> SampleSet:
     notes: list[str] = []
-    rows = [_parsed(Drawn, line, where) for where, line in whole_lines(path, notes)]
+    rows = [_parsed(TaskSamples, line, where) for where, line in whole_lines(path, notes)]
     main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
     for row in main:
         for number, sample in enumerate(row.samples):
@@ -93,7 +93,7 @@ def _from_samples(path: Path) -> Stored:
     facts = read_facts(path.parent)
     seen = facts.get("trained_on") if isinstance(facts, dict) else None
     trained_on = sum([row.source, row.task.id] in seen for row in main) if isinstance(seen, list) else None
-    return Stored((main,), tuple(notes), trained_on)
+    return SampleSet((main,), tuple(notes), trained_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Place:
     step: int | None = None
 
 
-def _from_trajectories(path: Path) -> Stored:
+def _from_trajectories(path: Path) -> SampleSet:
     notes: list[str] = []
     tries: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
@@ -122,10 +122,10 @@ def _from_trajectories(path: Path) -> Stored:
         for name, group in tasks.items():
             task = next((task for task, sample in group if sample.view == 0), group[0][0])
             task = replace(task, reference=task.reference or references.get(name))
-            rows.append(Drawn("", SAMPLE, task, tuple(sample for _, sample in group)))
+            rows.append(TaskSamples("", SAMPLE, task, tuple(sample for _, sample in group)))
         visits.append(tuple(rows))
     problems = {name for tasks in tries.values() for name in tasks}
-    return Stored(tuple(visits), tuple(notes), len(problems))  # a run writes down what it is trained on
+    return SampleSet(tuple(visits), tuple(notes), len(problems))  # a run writes down what it is trained on
 
 
 def _references(run: Path, notes: list[str]) -> dict[str, str]:
@@ -144,7 +144,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     return {task.id: task.reference for task in tasks if task.reference is not None}
 
 
-def _from_records(path: Path) -> Stored:
+def _from_records(path: Path) -> SampleSet:
     records = read_records(path)
     if "responses" not in records.columns:
         raise DataError(
@@ -168,7 +168,7 @@ def _from_records(path: Path) -> Stored:
             strict=True,
         )
         rows.append(
-            Drawn(
+            TaskSamples(
                 "",
                 SAMPLE,
                 task,
@@ -184,7 +184,7 @@ def _from_records(path: Path) -> Stored:
                 ),
             )
         )
-    return Stored((tuple(rows),))
+    return SampleSet((tuple(rows),))
 
 
 def _beside(records: Records, name: str) -> list[Any]:

@@ -18,21 +18,21 @@ from skill_ttrl.envs import TextEnv, make_env, resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.openai.ledger import accounting, spending
+from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.changes import storable
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.stages.setup.build import Parts, make_parts
+from skill_ttrl.stages.setup.build import Parts, build_policy
 from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import majority_vote
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedPolicy:
     """Where a trained policy's weights are, and the config it was trained with."""
 
     config: SkillTTRLConfig
@@ -51,8 +51,8 @@ class Trained:
         return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
 
 
-class Answering(Protocol):
-    """What can be asked: a trained policy, or whatever `subject.find_subject` finds."""
+class PolicySource(Protocol):
+    """What can be asked: a trained policy, or whatever `subject.resolve_target` finds."""
 
     @property
     def config(self) -> SkillTTRLConfig:
@@ -122,7 +122,7 @@ class Reply:
     """Warnings about the answers."""
 
 
-def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
+def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> TrainedPolicy:
     """The newest checkpoint of a run, or the checkpoint that `path` itself is.
 
     Raises:
@@ -134,11 +134,11 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
         checkpoint, _ = newest(RunFolder.open(path, lock=False))
         if checkpoint is None:
             raise RunFolderError(f"{path} has no checkpoint yet: nothing was trained in it so far.")
-        return Trained(load_config(path / "config.yaml", overrides), checkpoint.path, path)
+        return TrainedPolicy(load_config(path / "config.yaml", overrides), checkpoint.path, path)
     run = path.resolve().parent.parent
     if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
         verify(path)
-        return Trained(load_config(run / "config.yaml", overrides), path, run)
+        return TrainedPolicy(load_config(run / "config.yaml", overrides), path, run)
     raise RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one. Runs are made by `skillttrl train`; "
         "list yours with: skillttrl runs list."
@@ -146,7 +146,7 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> Trained:
 
 
 def ask(
-    trained: Answering,
+    trained: PolicySource,
     question: str,
     *,
     samples: int = 1,
@@ -178,9 +178,9 @@ def ask(
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
     with (
-        accounting(None, config.endpoints) as ledger,
+        track_usage(None, config.endpoints) as ledger,
         ledger.phase("ask"),
-        spending("Raise it, or ask for fewer answers."),
+        annotate_budget_error("Raise it, or ask for fewer answers."),
     ):
         group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
@@ -207,7 +207,7 @@ def _as_question(question: str, config: SkillTTRLConfig) -> Question:
 
 
 def _asked(
-    trained: Answering, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
+    trained: PolicySource, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
 ) -> tuple[Group, str]:
     config = trained.config
     with awake(trained, use_bank) as parts, ExitStack() as stack:
@@ -233,14 +233,14 @@ def _asked(
 
 
 @contextmanager
-def awake(trained: Answering, use_bank: bool = True) -> Iterator[Parts]:
+def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[Parts]:
     """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
 
     Args:
         trained: which policy.
         use_bank: False leaves its skill bank out; so does `skills.use: false`.
     """
-    parts = make_parts(trained.config, weights=trained.weights)
+    parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent
     bank: RunBank | None = None
     try:

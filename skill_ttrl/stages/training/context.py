@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Workbench:
+class TrainingComponents:
     """The parts that act: made from a config (`stages.build`), used by every stage."""
 
     config: SkillTTRLConfig
@@ -177,7 +177,7 @@ def schedule_of(config: SkillTTRLConfig) -> Schedule:
 class Run:
     """A run in progress."""
 
-    bench: Workbench
+    bench: TrainingComponents
     folder: RunFolder
     log: MetricsLog
     progress: Progress
@@ -206,7 +206,7 @@ class Run:
         if label not in self.evaluations:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
             with (
-                self.stop.leaving_at_once(
+                self.stop.interruptible(
                     f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same "
                     f"command and --resume auto. What was trained is saved in {self.folder.path}."
                 ),
@@ -281,7 +281,7 @@ class Run:
         current_ledger().settle()
         return saved
 
-    def leave_if_asked(self, phase: str, step: int) -> None:
+    def stop_if_requested(self, phase: str, step: int) -> None:
         """Stop here if a signal asked for it; the caller has just saved a checkpoint.
 
         Raises:

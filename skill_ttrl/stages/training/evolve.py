@@ -1,7 +1,7 @@
 """Evolution of skills while the policy learns: success by type of task is watched, and failures lead to new and better skills.
 
 Every `evolve.every` steps the types are judged whose episodes since they were last judged are enough. Where one is below the
-threshold, failures are drawn from what was played since (`Lookout`), a teacher looks at them with the bank in view, and what it
+threshold, failures are drawn from what was played since (`SuccessTracker`), a teacher looks at them with the bank in view, and what it
 drafts becomes one update of the bank (`skills.evolved`). Only episodes of training tasks count; others are refused.
 """
 
@@ -20,11 +20,11 @@ from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, Endpoin
 from skill_ttrl.skills.admit import SOURCE, Evolved, evolved
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.similarity import Similarity
-from skill_ttrl.skills.teachers.teacher import Case, Lesson, Teacher, case_of, fused, make_teacher
+from skill_ttrl.skills.teachers.teacher import Case, Teacher, TeacherResult, case_of, fused, make_teacher
 from skill_ttrl.types import Group, Step, Trajectory, derive_seed, from_json, to_json
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.training.context import Run, Workbench
+    from skill_ttrl.stages.training.context import Run, TrainingComponents
 
 EVOLVE_LOG = "evolve.jsonl"
 """In a run's folder: what each look found, and what came of it."""
@@ -39,7 +39,7 @@ UNTYPED = "any"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class FailureSelection:
     """What a look at success by type found."""
 
     success: Mapping[str, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Judgement:
     """Those to analyse: one of each type in turn, the worst type first; none where no type is below."""
 
 
-class Lookout:
+class SuccessTracker:
     """Success by type of task since it was last judged, and a sample of the failures.
 
     The failures of a type that are kept are those of the lowest seeds, each derived from the run's seed, the step, the task and
@@ -115,7 +115,7 @@ class Lookout:
                     "the training tasks."
                 )
 
-    def judge(self) -> Judgement:
+    def judge(self) -> FailureSelection:
         """Judge each type that has enough episodes, and begin its count anew; the others go on counting."""
         judged = {
             kind: won / played for kind, (played, won) in self.counts.items() if played >= self.config.min_episodes
@@ -130,7 +130,7 @@ class Lookout:
             del self.counts[kind]
             self.kept.pop(kind, None)
         in_turn = [case for row in zip_longest(*drawn) for case in row if case is not None]
-        return Judgement(success, below, tuple(in_turn) if below else ())
+        return FailureSelection(success, below, tuple(in_turn) if below else ())
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
@@ -175,20 +175,20 @@ class Evolver:
 
     config: EvolveConfig
     teacher: Teacher
-    lookout: Lookout
+    lookout: SuccessTracker
     retired: list[str] = field(default_factory=list)
     """Fingerprints of evolved texts that went: they do not come back."""
 
     def round(
         self,
-        judgement: Judgement,
+        judgement: FailureSelection,
         snapshot: Snapshot,
         *,
         step: int,
         capacity: int,
         similarity: Similarity | None = None,
         threshold: float = 0.95,
-    ) -> tuple[Evolved, Lesson]:
+    ) -> tuple[Evolved, TeacherResult]:
         """What a judgement changes in a frozen bank. Nothing is asked where nothing is below, or no change is allowed.
 
         Args:
@@ -204,7 +204,7 @@ class Evolver:
             BudgetError: what may be spent on language models is spent.
         """
         if not judgement.failures or not self.config.max_new_skills:
-            return Evolved(), Lesson()
+            return Evolved(), TeacherResult()
         lesson = self.teacher.evolve(judgement.failures, tuple(snapshot), self.config)
         drafts, fusions = fused(lesson.drafts, similarity, threshold)
         others = sum(skill.source != SOURCE for skill in snapshot)
@@ -227,7 +227,7 @@ class Evolver:
         return {**self.lookout.state_dict(), "retired": self.retired}
 
 
-def make_evolver(bench: Workbench, state: Mapping[str, Any]) -> Evolver | None:
+def make_evolver(bench: TrainingComponents, state: Mapping[str, Any]) -> Evolver | None:
     """What evolves the skills of a run, going on from a checkpoint's state; None where the config has no `evolve` section.
 
     Raises:
@@ -246,7 +246,7 @@ def make_evolver(bench: Workbench, state: Mapping[str, Any]) -> Evolver | None:
     teacher = make_teacher(config.teacher, models=bank.models)
     kept = state.get("evolve", {})
     try:
-        lookout = Lookout(
+        lookout = SuccessTracker(
             config,
             splits={task.split for task in bench.train_tasks},
             seed=bench.config.seed,
@@ -290,7 +290,7 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
     if (step + 1) % evolver.config.every:
         return {}
     judgement = evolver.lookout.judge()
-    found, lesson = Evolved(), Lesson()
+    found, lesson = Evolved(), TeacherResult()
     try:
         found, lesson = evolver.round(
             judgement,
@@ -322,7 +322,7 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
     }
 
 
-def _line(step: int, judgement: Judgement, found: Evolved, lesson: Lesson) -> str:
+def _line(step: int, judgement: FailureSelection, found: Evolved, lesson: TeacherResult) -> str:
     record = {
         "phase": "rl",
         "step": step,
@@ -346,7 +346,7 @@ def _line(step: int, judgement: Judgement, found: Evolved, lesson: Lesson) -> st
     return json.dumps(record, ensure_ascii=False)
 
 
-def _tell(run: Run, step: int, judgement: Judgement, found: Evolved, lesson: Lesson) -> None:
+def _tell(run: Run, step: int, judgement: FailureSelection, found: Evolved, lesson: TeacherResult) -> None:
     if judgement.below:
         worst = judgement.below[0]
         more = f" and {len(judgement.below) - 1} more" if len(judgement.below) > 1 else ""

@@ -31,8 +31,8 @@ from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.merge.extractor import Extractor, make_extractor
 from skill_ttrl.skills.merge.merged import group_digest
 from skill_ttrl.skills.merge.plan import TROUBLE, Merger, MergeReport, make_merger, merge_groups
-from skill_ttrl.skills.querying import OPENAI, Models
-from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
+from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.types import Group, Skill, Task, Trajectory
@@ -58,7 +58,7 @@ class RunBank:
 
     config: SkillsConfig
     bank: SkillBank
-    models: Models = field(default_factory=Models)
+    models: LLMEndpoints = field(default_factory=LLMEndpoints)
     """Language models that may be asked."""
     exposure: Exposure = field(default_factory=Exposure)
     """Which skills the training's rollouts were given."""
@@ -78,9 +78,9 @@ class RunBank:
         embedder = self.bank.retriever.embedder if self.config.fuse_above is not None else None
         return None if embedder is None else embedding_similarity(embedder)
 
-    def access(self) -> SkillAccess:
+    def access(self) -> BankView:
         """The bank as it is now, frozen."""
-        return SkillAccess(self.bank.snapshot(), self.bank.retriever)
+        return BankView(self.bank.snapshot(), self.bank.retriever)
 
     @cached_property
     def merger(self) -> Merger:
@@ -211,10 +211,10 @@ class RunBank:
         self.bank.close()
 
 
-def models_of(config: SkillTTRLConfig) -> Models:
+def models_of(config: SkillTTRLConfig) -> LLMEndpoints:
     """The language models that may change a bank, as the config names them."""
     skills = config.skills or SkillsConfig()
-    return Models(config.endpoints, skills.on_failure, config.agent.prompts)
+    return LLMEndpoints(config.endpoints, skills.on_failure, config.agent.prompts)
 
 
 def winning(group: Group) -> list[bool]:
@@ -250,7 +250,7 @@ def skill_figures(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def open_run_bank(
-    config: SkillsConfig | None, folder: RunFolder, version: int | None, models: Models | None = None
+    config: SkillsConfig | None, folder: RunFolder, version: int | None, models: LLMEndpoints | None = None
 ) -> RunBank | None:
     """The bank of a run that is being trained; None where the config has no skills.
 
@@ -283,7 +283,7 @@ def open_run_bank(
             bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         notices += bank.notices
-        return RunBank(config, bank, models or Models(), notices=notices)
+        return RunBank(config, bank, models or LLMEndpoints(), notices=notices)
     except BaseException:
         bank.close()
         raise

@@ -13,11 +13,11 @@ from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute
-from skill_ttrl.stages.training.context import Run, Workbench
+from skill_ttrl.stages.training.context import Run, TrainingComponents
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, needs
 
-Rewording = Callable[[Sequence[str]], list[str]]
+Paraphraser = Callable[[Sequence[str]], list[str]]
 """Questions → the same in other words, in order."""
 
 POLICY = "policy"
@@ -49,7 +49,7 @@ def check_vote(config: SkillTTRLConfig) -> str:
     return f"{section.strategy}, which needs {', '.join(wanted)}" if wanted else section.strategy
 
 
-class Poll:
+class VoteManager:
     """The votes of a run.
 
     Args:
@@ -60,13 +60,13 @@ class Poll:
         ConfigError: the strategy needs paraphrases, and a task does not state its question.
     """
 
-    def __init__(self, bench: Workbench, state: Mapping[str, Any]) -> None:
+    def __init__(self, bench: TrainingComponents, state: Mapping[str, Any]) -> None:
         self.bench = bench
         self.config = bench.config.vote
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self.base_shares: dict[str, float] = dict(state.get("base_shares", {}))
         self._needs = needs(self.config.strategy, self.config.options)
-        self._reword: Rewording | None = None
+        self._reword: Paraphraser | None = None
         if "views" in self._needs:
             silent = [task.id for task in bench.train_tasks if not isinstance(task.options.get("question"), str)]
             if silent:
@@ -84,7 +84,7 @@ class Poll:
         votes = self.bench.config.rollout.n_votes_per_prompt
         if self._reword is None:
             return self.bench.play(tasks, votes, self.bench.sampling, seed)
-        return play_both(self.bench, self._reword, tasks, votes, self.bench.sampling, seed)
+        return sample_both_variants(self.bench, self._reword, tasks, votes, self.bench.sampling, seed)
 
     def hold(self, groups: Sequence[Group], step: int) -> list[VoteResult]:
         """The votes of one step. `history` is told of them apart, when the step is recorded."""
@@ -100,7 +100,7 @@ class Poll:
         ]
         return batch_vote(self.config.strategy, ballots, self.config.options)
 
-    def measure_base(self, run: Run, steps: Iterable[Sequence[Task]]) -> None:
+    def estimate_base_ratio(self, run: Run, steps: Iterable[Sequence[Task]]) -> None:
         """Ask the policy as it is now for its votes on the tasks of these steps, once, where the strategy needs that.
 
         RESTRAIN (arXiv 2510.02172): the share of the majority under the frozen base. A resumed run has it in its state.
@@ -115,7 +115,7 @@ class Poll:
         leaving = f"Stopped during the {BASE}, which are held again from their start: go on with --resume auto."
         for start in range(0, len(tasks), size):
             seed = derive_seed(config.seed, "base-votes", start)
-            with run.stop.leaving_at_once(leaving):
+            with run.stop.interruptible(leaving):
                 groups = self.bench.play(
                     tasks[start : start + size], config.rollout.n_votes_per_prompt, self.bench.sampling, seed
                 )
@@ -128,8 +128,8 @@ class Poll:
         return {"votes": self.history.state_dict()} | ({"base_shares": self.base_shares} if self.base_shares else {})
 
 
-def play_both(
-    bench: Workbench, reword: Rewording, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int
+def sample_both_variants(
+    bench: TrainingComponents, reword: Paraphraser, tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int
 ) -> list[Group]:
     """Each task in two wordings, half of the `tries` each; one group a task, in order. Every task states its question."""
     questions = reword([task.options["question"] for task in tasks])
@@ -138,16 +138,16 @@ def play_both(
         for task, question in zip(tasks, questions, strict=True)
     ]
     groups = bench.play([*tasks, *others], tries // 2, sampling, seed)
-    return [joined(*pair) for pair in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)]
+    return [merge_variants(*pair) for pair in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)]
 
 
-def joined(group: Group, paraphrased: Group) -> Group:
+def merge_variants(group: Group, paraphrased: Group) -> Group:
     """The tries at a task and at its paraphrase as one group."""
     second = tuple(replace(trajectory, view=1) for trajectory in paraphrased.trajectories)
     return replace(group, trajectories=group.trajectories + second)
 
 
-def make_rewording(bench: Workbench) -> Rewording:
+def make_rewording(bench: TrainingComponents) -> Paraphraser:
     """The paraphrases that `vote.paraphrase` names. A question whose paraphrase is empty or too long stays as it is.
 
     Raises:
@@ -169,11 +169,11 @@ def make_rewording(bench: Workbench) -> Rewording:
     return reword
 
 
-def _by_function(function: Callable[[str], str]) -> Rewording:
+def _by_function(function: Callable[[str], str]) -> Paraphraser:
     return lambda questions: [function(question) for question in questions]
 
 
-def _by_policy(bench: Workbench) -> Rewording:
+def _by_policy(bench: TrainingComponents) -> Paraphraser:
     """Greedy paraphrases by the policy as it is at that moment; what does not fit into its prompt is not asked."""
     config, formatter = bench.config, _asking(bench.config)
 
@@ -199,12 +199,12 @@ def _asking(config: SkillTTRLConfig) -> PromptFormatter:
     return PromptFormatter(TEMPLATE, config.agent.system, prompts=config.agent.prompts)
 
 
-def _fits(bench: Workbench, question: str) -> bool:
+def _fits(bench: TrainingComponents, question: str) -> bool:
     length = bench.backend.count(bench.agent.prompt(Scene(question)).messages) if question.strip() else 0
     return 0 < length <= bench.config.data.max_prompt_tokens
 
 
-def shaped(vote: VoteResult, advantages: Sequence[float], config: SkillTTRLConfig) -> list[float]:
+def shape_advantages(vote: VoteResult, advantages: Sequence[float], config: SkillTTRLConfig) -> list[float]:
     """What a vote makes of the advantages that its rewards alone would give.
 
     A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j), the advantages for the rewards 1[sample in class j],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.pauses import MAX_IDLE, Pause, generate_with_pauses
+from skill_ttrl.llm.pauses import MAX_IDLE, InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.types import Completion
 
@@ -31,14 +31,14 @@ def run(
 ) -> list[Generation]:
     requests = [Request(token_ids=tuple(prompt.encode()), n=n) for prompt in prompts]
     how = Sampling(max_new_tokens=40)
-    return wait_for(generate_with_pauses(backend, requests, how, seed=0, marks=marks, answer=answer, limit=limit))
+    return wait_for(generate_with_insertions(backend, requests, how, seed=0, marks=marks, answer=answer, limit=limit))
 
 
 def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
     backend = ScriptedBackend(["one <ask>a</ask>", " then two"])
-    asked: list[Pause] = []
+    asked: list[InsertionPoint] = []
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         asked.extend(pauses)
         return ["[A]" for _ in pauses]
 
@@ -47,14 +47,14 @@ def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
     assert bytes(done.token_ids).decode() == done.text
     assert done.mask is not None and len(done.mask) == len(done.logprobs) == len(done.token_ids)
     assert bytes(t for t, own in zip(done.token_ids, done.mask, strict=True) if not own) == b"[A]"
-    assert asked == [Pause(0, 0, "one <ask>a</ask>", MARK)]
+    assert asked == [InsertionPoint(0, 0, "one <ask>a</ask>", MARK)]
 
 
 def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
     texts = ["a</ask>", "plain", "b</ask>", "c</ask>", "after a", "after b", "after c"]
     rounds: list[list[str]] = []
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         rounds.append([pause.written for pause in pauses])
         return ["" if pause.written == "b</ask>" else pause.written.upper() for pause in pauses]
 
@@ -68,7 +68,7 @@ def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
 def test_a_mark_in_other_text_takes_no_question_away() -> None:
     asked: list[str] = []
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         asked.extend(pause.written for pause in pauses)
         return ["[A]" if pause.written.endswith("<ask q='1'/>") else None for pause in pauses]
 
@@ -81,7 +81,7 @@ def test_a_mark_in_other_text_takes_no_question_away() -> None:
 def test_pauses_that_ask_nothing_are_bounded() -> None:
     calls = 0
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         nonlocal calls
         calls += 1
         return [None] * len(pauses)
@@ -94,7 +94,7 @@ def test_pauses_that_ask_nothing_are_bounded() -> None:
 def test_after_the_limit_the_mark_is_ordinary_text(limit: int) -> None:
     calls = 0
 
-    def answer(pauses: Sequence[Pause]) -> list[str | None]:
+    def answer(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         nonlocal calls
         calls += 1
         return ["!"] * len(pauses)
@@ -145,7 +145,7 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     mark = backend.tokenizer.decode([whole.token_ids[3]])
     how = Sampling(max_new_tokens=12, temperature=0.0)
     (found,) = asyncio.run(
-        generate_with_pauses(
+        generate_with_insertions(
             backend,
             [Request(token_ids=prompt, n=3)],
             how,

@@ -20,7 +20,7 @@ from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError, EnvError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.scripted import ScriptedBackend
-from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, OutOfTime
+from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, EnvTimeoutError
 from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
@@ -147,7 +147,7 @@ def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_a_seed
 
 
 def test_a_try_that_begins_late_holds_up_none_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.rollout.rollout.STRAGGLERS", 0.05)
+    monkeypatch.setattr("skill_ttrl.rollout.rollout.GROUP_START_WAIT_S", 0.05)
     resets = iter([0.0, 0.3, 0.0])
 
     class Late(Count):
@@ -285,7 +285,7 @@ def test_threads_end_when_they_are_closed_and_the_hanging_one_is_left() -> None:
 
     async def work() -> int:
         threads = EnvThreads(2)
-        with pytest.raises(OutOfTime) as late:
+        with pytest.raises(EnvTimeoutError) as late:
             await threads.call(lambda: release.wait(FOREVER), 0.05)
         assert late.value.hangs
         found = await asyncio.gather(*(threads.call(partial(pow, each, 2)) for each in range(20)))
@@ -307,7 +307,7 @@ def test_who_waits_for_a_thread_too_long_was_not_called() -> None:
         threads = EnvThreads(1)
         first = asyncio.create_task(threads.call(lambda: release.wait(FOREVER)))
         await asyncio.sleep(0)
-        with pytest.raises(OutOfTime) as late:
+        with pytest.raises(EnvTimeoutError) as late:
             await threads.call(lambda: called.append(1), 0.05)
         release.set()
         await first

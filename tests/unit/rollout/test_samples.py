@@ -10,9 +10,9 @@ from skill_ttrl.config.schema import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Drawn, Sample, drawn, sample_of
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Sample, TaskSamples, drawn, sample_of
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
-from skill_ttrl.stages.targets.draw import Chunk, chunks, draw_plan
+from skill_ttrl.stages.targets.draw import Chunk, chunks, run_sampling_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
@@ -45,7 +45,7 @@ def test_what_is_kept_of_a_try() -> None:
 def test_a_line_comes_back_as_it_was() -> None:
     row = drawn(Group(TASK, (trajectory(), trajectory(answer=None))), source="a.jsonl", draw=GREEDY)
     line = to_json(row)
-    assert from_json(Drawn, line) == row and "\n" not in line and row.answers == ("42", None)
+    assert from_json(TaskSamples, line) == row and "\n" not in line and row.answers == ("42", None)
 
 
 def test_true_answers_decide_before_the_environment() -> None:
@@ -55,8 +55,8 @@ def test_true_answers_decide_before_the_environment() -> None:
     assert is_correct(ungraded) is None
 
 
-def answered(name: str, answers: Sequence[str | None], draw: str = SAMPLE) -> Drawn:
-    return Drawn("", draw, Task(name, "E-v0", reference="42"), tuple(Sample("", answer) for answer in answers))
+def answered(name: str, answers: Sequence[str | None], draw: str = SAMPLE) -> TaskSamples:
+    return TaskSamples("", draw, Task(name, "E-v0", reference="42"), tuple(Sample("", answer) for answer in answers))
 
 
 ROWS = [
@@ -95,7 +95,7 @@ def test_extra_temperatures_are_other_samples() -> None:
 
 
 def test_every_try_failed() -> None:
-    broken = Drawn("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
+    broken = TaskSamples("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
     with pytest.raises(EnvError, match=r"Every one of 4 tries failed in E-v0\. The first: the board fell over"):
         evaluate_samples([broken], label="x", config=CONFIG)
     half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}))
@@ -135,7 +135,7 @@ def test_nothing_is_asked_twice() -> None:
     from skill_ttrl.progress import SilentProgress
 
     plan: list[Chunk] = list(chunks(PROBLEMS, DRAWS, 2, 1024))
-    rows = draw_plan(plan, play, None, SilentProgress())
+    rows = run_sampling_plan(plan, play, None, SilentProgress())
     assert len(asked) == len(set(asked)) + 0 == 12
     assert [(row.source, row.draw, row.task.id) for row in rows] == [
         (chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks

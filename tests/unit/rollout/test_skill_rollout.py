@@ -16,7 +16,7 @@ from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.retriever import Hit, make_retriever
 from skill_ttrl.types import Group, Skill, Task
 
@@ -35,7 +35,7 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> SkillAgent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
     retriever = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score)
-    seen = SkillAccess(BANK, retriever) if access else None
+    seen = BankView(BANK, retriever) if access else None
     return SkillAgent(PromptFormatter("plain", prompts="tiny"), settings, memory, seen)
 
 

@@ -50,13 +50,13 @@ def test_a_signal_ends_an_evaluation_where_it_stands() -> None:
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signum == signal.SIGTERM, "outside an evaluation it is remembered"
-        with pytest.raises(Interrupted), stop.leaving_at_once("measuring"):
+        with pytest.raises(Interrupted), stop.interruptible("measuring"):
             pytest.fail("a signal that came before must not start it")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with (
         StopSignal() as stop,
         pytest.raises(Interrupted, match="measuring") as caught,
-        stop.leaving_at_once("measuring"),
+        stop.interruptible("measuring"),
     ):
         time.sleep(30)
     assert caught.value.exit_code == 128 + signal.SIGINT

@@ -11,7 +11,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.rl import answer_figures, warn_of_given_up
 from skill_ttrl.stages.training.context import Run
 from skill_ttrl.types import Group, Step, Task, Trajectory
-from skill_ttrl.voting import GivenUp, batch_majority_vote, given_up
+from skill_ttrl.voting import UndecidedAnswers, batch_majority_vote, given_up
 
 POWERS = ["9**9**9**9", "8**8**8**8"]
 """Too large to try: `undecided`."""
@@ -28,7 +28,7 @@ def test_different_answers_are_counted_with_their_reasons() -> None:
         "3 of 6 different answers were given up (undecided 2, too_long 1): each equals its own text only."
     )
     random.Random(0).shuffle(answers)
-    assert given_up(answers) == found and given_up([]) == GivenUp()
+    assert given_up(answers) == found and given_up([]) == UndecidedAnswers()
 
 
 @pytest.mark.parametrize(("plain", "many"), [(18, True), (19, False)])

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import KnowsTokens
-from skill_ttrl.llm.openai.loop import OwnLoop
+from skill_ttrl.llm.chat import TokenizerMixin
+from skill_ttrl.llm.openai.loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.probe import Gap, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, Dispatch, SharedLook, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, open_async_client, open_client
-from skill_ttrl.llm.vllm.servers.pool import Fleet
+from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.rollout_engine import BackendContext
 
 
-class VLLMServerBackend(KnowsTokens):
+class VLLMServerBackend(TokenizerMixin):
     """Samples from running vLLM servers.
 
     With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
@@ -51,7 +51,7 @@ class VLLMServerBackend(KnowsTokens):
         self.policy_version = 0
         self._client = open_client()
         self._first = threading.Lock()
-        self._asking = OwnLoop("The sampler of the vLLM servers")
+        self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
         try:
             self._meet([Server(address, self._client) for address in self._config.servers])
         except BaseException:
@@ -65,7 +65,7 @@ class VLLMServerBackend(KnowsTokens):
         self._check_length(self.context)
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
-        self._fleet = Fleet(self._context, servers, self._probe)
+        self._fleet = ServerPool(self._context, servers, self._probe)
         self._bring_up, self._still = SharedLook(self._fleet.bring_up), SharedLook(self._fleet.still)
         policy = self._context.weights or self._context.config.model.path
         if not self._context.trains and all(_same(root, policy) for _, root, _ in found):

@@ -34,7 +34,7 @@ def key_file(port: int) -> Path:
 def found_key(address: str) -> str:
     """The key that this user's server at an address of this machine was started with; empty where none was drawn."""
     parts = urlsplit(address)
-    if parts.port is None or not is_here(parts.hostname or ""):
+    if parts.port is None or not is_localhost(parts.hostname or ""):
         return ""
     file = key_file(parts.port)
     return file.read_text(encoding="ascii").strip() if file.is_file() else ""
@@ -61,7 +61,7 @@ def drawn_key(ports: Sequence[int]) -> Iterator[str]:
         yield key
 
 
-def is_here(name: str) -> bool:
+def is_localhost(name: str) -> bool:
     """True if a host name means this machine: it reaches no other machine, and no proxy reaches the host it names."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

@@ -38,7 +38,7 @@ ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
 
 
-class Fleet:
+class ServerPool:
     """All servers of a backend.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Literal
 import httpx
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.storage.files import explaining, write_atomic
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 Phase = Literal["starting", "ready", "waiting", "stopped"]
 STATE_FILE = "servers.json"
@@ -161,7 +161,7 @@ class Supervisor:
 
     def _start(self, watched: Watched) -> None:
         job = watched.job
-        with explaining("write", job.log), open(job.log, "ab") as log:
+        with wrap_os_errors("write", job.log), open(job.log, "ab") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}: start {watched.restarts + 1} ---\n".encode())
             log.flush()
             watched.process = subprocess.Popen(
@@ -196,7 +196,7 @@ class Supervisor:
     def _enter(self, watched: Watched, phase: Phase) -> None:
         watched.phase, watched.since = phase, time.monotonic()
         state = {"supervisor": os.getpid(), "servers": [each.as_json() for each in self.watched]}
-        with explaining("write", self._folder / STATE_FILE):
+        with wrap_os_errors("write", self._folder / STATE_FILE):
             write_atomic(self._folder / STATE_FILE, json.dumps(state, indent=2).encode() + b"\n")
         self._changed(self.watched)
 

@@ -15,10 +15,10 @@ from skill_ttrl.llm.openai.ledger import (
     Entry,
     Ledger,
     Tokens,
-    accounting,
+    annotate_budget_error,
     cost_of,
     current_ledger,
-    spending,
+    track_usage,
     when_spent,
 )
 from skill_ttrl.runs.identity import config_differences
@@ -79,17 +79,17 @@ def test_phases_are_nested() -> None:
 def test_accounting_goes_on_from_the_file_and_ends(tmp_path: Path) -> None:
     before = current_ledger()
     file = tmp_path / "usage.jsonl"
-    with accounting(file, EndpointsConfig()) as ledger:
+    with track_usage(file, EndpointsConfig()) as ledger:
         assert current_ledger() is ledger
         assert not file.exists()  # begins with the first request
         ledger.record(entry())
-    with accounting(file, EndpointsConfig(max_cost=0.4)) as ledger:
+    with track_usage(file, EndpointsConfig(max_cost=0.4)) as ledger:
         assert ledger.exhausted
     assert current_ledger() is before
 
 
 def test_a_budget_error_says_what_was_kept() -> None:
-    with pytest.raises(BudgetError, match=r"spent\. Kept in X\."), spending("Kept in X."):
+    with pytest.raises(BudgetError, match=r"spent\. Kept in X\."), annotate_budget_error("Kept in X."):
         raise BudgetError("It is spent.")
 
 
@@ -117,7 +117,10 @@ def test_a_spent_budget_counts_what_was_still_on_its_way() -> None:
     with pytest.raises(BudgetError) as refused:
         ledger.check()
     ledger.record(entry())  # it was on its way
-    with pytest.raises(BudgetError, match=r"30 tokens in 2 requests, cost 1, with .*=15\. Go on\."), spending("Go on."):
+    with (
+        pytest.raises(BudgetError, match=r"30 tokens in 2 requests, cost 1, with .*=15\. Go on\."),
+        annotate_budget_error("Go on."),
+    ):
         raise refused.value
 
 

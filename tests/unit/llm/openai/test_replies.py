@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from skill_ttrl.config.schema import EndpointConfig
 from skill_ttrl.llm.openai.backend import with_stop_text
-from skill_ttrl.llm.openai.failures import Unreadable
+from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens
 from skill_ttrl.llm.openai.replies import read_body, read_chat, read_completion, read_embeddings
 from skill_ttrl.llm.openai.structured import read_json, response_format, strict_schema
@@ -62,15 +62,15 @@ def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: 
     ],
 )
 def test_an_answer_without_choices_is_unreadable(body: dict[str, Any]) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedResponse):
         read_chat(body)
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedResponse):
         read_completion(body)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "[1]", "{", "[" * 100_000, '{"choices": [{"mess'])
 def test_a_body_that_is_no_object_is_unreadable(text: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedResponse):
         read_body(text)
 
 
@@ -94,7 +94,7 @@ def test_log_probs_are_whole_or_none() -> None:
     "data", [None, [], [{"embedding": [1.0]}], [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]]
 )
 def test_vectors_must_be_one_for_each_text(data: Any) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(MalformedResponse):
         read_embeddings({"data": data}, 2)
 
 
@@ -102,7 +102,7 @@ def test_vectors_are_put_in_order_and_must_be_numbers() -> None:
     rows = [{"index": 1, "embedding": [2, 2]}, {"index": 0, "embedding": [1, 1]}]
     assert read_embeddings({"data": rows}, 2)[0] == [[1.0, 1.0], [2.0, 2.0]]
     for bad in ([float("nan"), 1.0], [], "AAAA", [True, 1]):
-        with pytest.raises(Unreadable):
+        with pytest.raises(MalformedResponse):
             read_embeddings({"data": [{"index": 0, "embedding": bad}]}, 1)
 
 
@@ -195,7 +195,7 @@ def test_half_a_surrogate_pair_does_not_reach_a_file_and_a_secret_is_found_howev
 
 @pytest.mark.parametrize("depth", [900, 100_000])
 def test_a_body_that_is_nested_too_deep_cannot_be_read(depth: int) -> None:
-    with pytest.raises(Unreadable, match="no JSON"):
+    with pytest.raises(MalformedResponse, match="no JSON"):
         read_body('{"x":' + "[" * depth + "]" * depth + "}")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import difference, planned
+from skill_ttrl.skills.bank.changes import difference, validate_changes
 from skill_ttrl.skills.bank.log import replay
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
@@ -92,7 +92,7 @@ def test_a_difference_leads_from_one_to_the_other(first: list[Skill], second: li
     assert a.changed(2, difference(a, b)) == b and difference(b, b) == ()
     bank = SkillBank.from_snapshot(a, max_skills=100)
     bank.apply(difference(bank.snapshot(), b), reason="difference")
-    tidied = planned(Snapshot(), difference(Snapshot(), b))
+    tidied = validate_changes(Snapshot(), difference(Snapshot(), b))
     assert [replace(skill, flags=()) for skill in bank] == [
         replace(change.after, flags=()) for change in tidied if change.after
     ]

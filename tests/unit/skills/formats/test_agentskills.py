@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import tidy
+from skill_ttrl.skills.bank.changes import normalize_skill
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.agentskills import ADVICE, MAX_LINES, describe, dump_folders, names_of, skill_files
 from skill_ttrl.skills.formats.agentskills_read import parts_of, problems, read_agentskills
@@ -49,7 +49,7 @@ SKILLS = st.builds(
 def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
     import tempfile
 
-    snapshot = Snapshot.of(3, map(tidy, skills))
+    snapshot = Snapshot.of(3, map(normalize_skill, skills))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         write_skills(folder, snapshot, "agentskills")
@@ -64,12 +64,12 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
 @given(SKILLS)
 def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
     """Some readers end it at the first `---` there is, and take each value to be on its own line."""
-    text = skill_files(tidy(skill), "name")["SKILL.md"]
+    text = skill_files(normalize_skill(skill), "name")["SKILL.md"]
     front = text.split("---", 2)[1]
     assert parts_of(text, "x").front == parts_of(f"---{front}---\n", "x").front
     for line in front.strip("\n").split("\n"):
         assert line.isprintable() and line[-1] in '":', line
-    description = describe(tidy(skill))
+    description = describe(normalize_skill(skill))
     assert 1 <= len(description) <= 1024 and len(description.splitlines()) == 1
 
 
@@ -88,7 +88,7 @@ def test_a_folder_looks_like_this(tmp_path: Path) -> None:
 
 def test_a_long_text_stands_in_a_reference(tmp_path: Path) -> None:
     for text in ("line\n" * MAX_LINES, "word " * 10_000):
-        skill = tidy(Skill("long", "Long", text))
+        skill = normalize_skill(Skill("long", "Long", text))
         folder = tmp_path / str(len(text))
         write_skills(folder, Snapshot.of(1, [skill]), "agentskills")
         assert (folder / "long" / ADVICE).read_text() == text and problems(folder / "long") == []
@@ -162,7 +162,7 @@ def test_a_folder_by_others_is_read_and_told_what_is_not_taken(tmp_path: Path) -
 
 
 def test_what_people_change_in_our_folders_counts(tmp_path: Path) -> None:
-    skill = tidy(Skill("a", "A", "old", extra='{"fields": {"license": "MIT", "metadata": {"n": 1.5}}}'))
+    skill = normalize_skill(Skill("a", "A", "old", extra='{"fields": {"license": "MIT", "metadata": {"n": 1.5}}}'))
     write_skills(tmp_path / "out", Snapshot.of(1, [skill]), "agentskills")
     file = tmp_path / "out" / "a" / "SKILL.md"
     text = (

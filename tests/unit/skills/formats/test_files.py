@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import tidy
+from skill_ttrl.skills.bank.changes import normalize_skill
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, read_skills, write_skills
 from skill_ttrl.skills.formats.markdown import parse_markdown
@@ -76,7 +76,7 @@ SKILLS = st.builds(
 def test_what_is_written_is_read_back(
     form: Format, skills: list[Skill], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    snapshot = Snapshot.of(3, map(tidy, [*skills, FULL]))
+    snapshot = Snapshot.of(3, map(normalize_skill, [*skills, FULL]))
     file = tmp_path_factory.getbasetemp() / f"skills-{form}"
     write_skills(file, snapshot, form)
     assert read_skills(file, form) == list(snapshot)
@@ -85,7 +85,7 @@ def test_what_is_written_is_read_back(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(SKILLS, max_size=4))
 def test_skillrl_holds_words_tiers_and_types(skills: list[Skill]) -> None:
-    snapshot = Snapshot.of(3, map(tidy, skills))
+    snapshot = Snapshot.of(3, map(normalize_skill, skills))
     bank = SkillBank()
     for skill in _read_text(dump_skills(snapshot, "skillrl"), "x.json"):
         bank.add(skill)

@@ -15,7 +15,7 @@ import pytest
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _fold
 from skill_ttrl.skills.merge.extractor import Solved, Technique, make_extractor
-from skill_ttrl.skills.querying import TEXT_CHARS, Models, OnFailure
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, OnFailure
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
 
@@ -105,7 +105,7 @@ def test_answers_that_come_late_change_nothing() -> None:
 
 def test_the_teacher_is_looked_for_at_once() -> None:
     with pytest.raises(ConfigError, match=r"endpoints\.teacher"):
-        make_extractor("openai", models=Models())
+        make_extractor("openai", models=LLMEndpoints())
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
         make_extractor("openia")
     with pytest.raises(ConfigError, match="without extract"):

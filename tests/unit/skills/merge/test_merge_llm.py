@@ -17,7 +17,7 @@ import pytest
 from skill_ttrl import SkillMerger
 from skill_ttrl.config.schema import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import Ledger, accounting
+from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge import proposals
@@ -301,7 +301,7 @@ def test_where_the_budget_is_spent_nothing_is_used(monkeypatch: pytest.MonkeyPat
     outputs = [written(new(f"{name} " + name * 299)) for name in "abc"]
     with (
         scripted(NOTHING) as server,
-        accounting(tmp_path / "usage.jsonl", EndpointsConfig(max_total_tokens=5)) as ledger,
+        track_usage(tmp_path / "usage.jsonl", EndpointsConfig(max_total_tokens=5)) as ledger,
     ):
         merger = make_merger("openai", models=models(server, "heuristic", max_concurrency=1))
         with pytest.raises(BudgetError, match="budget is spent"):
@@ -411,7 +411,7 @@ def test_trouble_is_told_in_one_sentence() -> None:
 
 
 def test_what_was_asked_is_in_the_ledger(tmp_path: Path) -> None:
-    with scripted(NOTHING) as server, accounting(tmp_path / "usage.jsonl", EndpointsConfig()) as ledger:
+    with scripted(NOTHING) as server, track_usage(tmp_path / "usage.jsonl", EndpointsConfig()) as ledger:
         with ledger.phase("rl"):
             merged(server, [written(new("Rule."))])
         assert (ledger.totals().requests, ledger.totals().tokens_in) == (1, server.delivered["prompt"])

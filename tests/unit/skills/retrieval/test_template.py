@@ -11,7 +11,7 @@ from skill_ttrl.config.schema import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.files import read_skills
-from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.retrieval.template import by_template
 from skill_ttrl.types import Skill, SkillStats
@@ -22,7 +22,7 @@ def general(name: str, uses: int = 0, successes: int = 0, source: str = "import"
 
 
 def shown(skills: Sequence[Skill], k: int = 6, kind: str = "clean") -> list[str]:
-    access = SkillAccess(Snapshot.of(1, skills), Retriever("template"))
+    access = BankView(Snapshot.of(1, skills), Retriever("template"))
     (found,) = access.for_prompts([Query("put a clean mug away", kind)], k)
     return [skill.id for skill in found]
 

@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.config.schema import DistillConfig
 from skill_ttrl.skills.teachers.actions import Forms, is_of_task
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson, make_teacher
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, make_teacher
 from skill_ttrl.types import Step, Verdict
 
 THINGS, SPOTS, GOALS = (
@@ -47,11 +47,11 @@ def kitchen(kind: str = "clean", verb: str = "wash", tool: str = "tap", won: int
     return found
 
 
-def learnt(cases: Sequence[Case], **settings: int) -> Lesson:
+def learnt(cases: Sequence[Case], **settings: int) -> TeacherResult:
     return make_teacher().distill(cases, DistillConfig.model_validate(settings))
 
 
-def of(lesson: Lesson, tier: str) -> list[Draft]:
+def of(lesson: TeacherResult, tier: str) -> list[Draft]:
     return [draft for draft in lesson.drafts if draft.tier == tier]
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_known_of_the_environment_other_words_lead_to_the_same_skills
         for place, each in enumerate(cases)
     ]
 
-    def forms(lesson: Lesson, reads: Callable[[str], str]) -> set[str]:
+    def forms(lesson: TeacherResult, reads: Callable[[str], str]) -> set[str]:
         quoted = (form for draft in lesson.drafts for form in re.findall("`(.*?)`", draft.title + draft.text))
         return {re.sub(r"\b[a-z]+\b", lambda word: reads(word[0]), form) for form in quoted}
 
@@ -173,7 +173,7 @@ def test_without_a_failure_only_what_winners_share_is_told_and_it_is_said() -> N
 def test_one_success_is_not_counted_and_nothing_at_all_gives_nothing() -> None:
     lesson = learnt(kitchen(won=1, lost=4))
     assert not of(lesson, "task") and "1 succeeded; it takes 2 to count" in lesson.notes[0]
-    assert learnt([]) == Lesson()
+    assert learnt([]) == TeacherResult()
 
 
 def test_where_losers_do_as_winners_do_no_order_is_told() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from skill_ttrl.config.schema import EvolveConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import accounting
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.skills.admit import evolved
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.teachers.teacher import Case, Lesson, make_teacher
+from skill_ttrl.skills.teachers.teacher import Case, TeacherResult, make_teacher
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
@@ -39,7 +39,7 @@ FAILURES = (failed("t1"), failed("t2"))
 
 def evolve(
     server: FaultyServer, on_failure: Any = "stop", failures: Any = FAILURES, config: Any = CONFIG, **more: Any
-) -> Lesson:
+) -> TeacherResult:
     return make_teacher("openai", models=models(server, on_failure, **more)).evolve(failures, SKILLS, config)
 
 
@@ -64,7 +64,7 @@ def test_new_skills_and_better_texts_come_of_failures() -> None:
 
 def test_the_question_shows_the_bank_s_relevant_skills_with_their_record_and_the_failures_last_steps() -> None:
     with scripted({"new_skills": [], "changed_skills": []}) as server:
-        assert evolve(server) == Lesson(requests=1), "nothing new is a normal outcome"
+        assert evolve(server) == TeacherResult(requests=1), "nothing new is a normal outcome"
         ((system, user),) = asked(server)
     assert 'id="cle_1"' in user and 'uses="8" successes="3"' in user and "When to apply: the object is dirty" in user
     assert 'id="gen_1"' in user and 'id="err_1"' in user and "hea_1" not in user, "nothing failed at heating"
@@ -146,7 +146,7 @@ def test_a_spent_budget_ends_it_whatever_failures_may_do(tmp_path: Path) -> None
     with scripted({"new_skills": []}) as server:
         told = models(server, "skip")
         endpoints = told.endpoints.model_copy(update={"max_total_tokens": 1})
-        with accounting(tmp_path / "usage.jsonl", endpoints):
+        with track_usage(tmp_path / "usage.jsonl", endpoints):
             teacher = make_teacher("openai", models=replace(told, endpoints=endpoints))
             teacher.evolve(FAILURES, SKILLS, CONFIG)
             with pytest.raises(BudgetError):

@@ -24,7 +24,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.retriever import make_retriever
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
@@ -35,8 +35,8 @@ from tests.doors import DOORS
 NUMBERED = AgentConfig(memory="window", projection="action", actions="numbered", order="words", unlisted=["look"])
 LISTING = Listing.of(NUMBERED)
 ROOM = ["look", "go to bed 1", "go to shelf 1", "go to desk 1", "take mug 1", "drop mug 1"]
-TASK = Task("room", "Room-v0", task_type="tidy")
-STEPS = Skill("s", "Shelf", "first the shelf", task_type="tidy")
+TASK = Task("room", "Room-v0", task_type="normalize_skill")
+STEPS = Skill("s", "Shelf", "first the shelf", task_type="normalize_skill")
 
 
 class Room(TextEnv):
@@ -96,10 +96,10 @@ def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(ban
         agent = ConversationAgent(formatter, "window", window=window, project=project_numbered, listing=LISTING)
     else:
         settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "max_retrievals": 0})
-        access = SkillAccess(Snapshot.of(1, bank), make_retriever(mode="embedding", embedder="hash", min_score=None))
+        access = BankView(Snapshot.of(1, bank), make_retriever(mode="embedding", embedder="hash", min_score=None))
         agent = SkillAgent(formatter, settings, "window", access, window, project_numbered, LISTING)
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
-    pool = EnvPool(lambda: Room(task="tidy up"))
+    pool = EnvPool(lambda: Room(task="normalize_skill up"))
     (group,) = wait_for(
         rollout([TASK], 1, envs=pool, agent=agent, backend=backend, sampling=Sampling(), seed=0, max_turns=6)
     )

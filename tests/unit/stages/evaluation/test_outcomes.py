@@ -8,7 +8,7 @@ import pytest
 
 from skill_ttrl.config.schema import EvalConfig
 from skill_ttrl.intervals import mean_interval, wilson_interval
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Drawn, drawn, exploits_of, judged, sample_of, scored
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, exploits_of, judged, sample_of, scored
 from skill_ttrl.runs.summary import Summary, summary_rows
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, is_correct
 from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of, running_success
@@ -105,7 +105,7 @@ def test_an_evaluation_has_score_and_success_and_both_by_type() -> None:
 
 
 def test_an_evaluation_without_scores_says_none() -> None:
-    row = Drawn("", SAMPLE, TASK, (sample_of(ended(1.0)), sample_of(ended(0.0))))
+    row = TaskSamples("", SAMPLE, TASK, (sample_of(ended(1.0)), sample_of(ended(0.0))))
     found = evaluate_samples([row], label="x", config=EvalConfig(samples=2, greedy=False))
     assert found.accuracy == 0.5 and (found.score, found.score_interval, found.greedy_score) == (None, None, None)
 

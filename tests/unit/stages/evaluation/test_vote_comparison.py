@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.intervals import wilson_interval
-from skill_ttrl.rollout.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import (
     LABELLED,
     Replayed,
@@ -29,14 +29,16 @@ from skill_ttrl.voting import STRATEGIES
 QUICK = Settings()
 
 
-def row(name: str, answers: Sequence[str | None], truth: str | None = None, kind: str = "", **known: Any) -> Drawn:
+def row(
+    name: str, answers: Sequence[str | None], truth: str | None = None, kind: str = "", **known: Any
+) -> TaskSamples:
     """A problem and the answers to it; `logprobs`, `lengths` and `views` as lists."""
     listed = {"logprob": "logprobs", "tokens": "lengths", "view": "views"}
     samples = tuple(
         Sample("", answer, **{one: known[many][place] for one, many in listed.items() if many in known})
         for place, answer in enumerate(answers)
     )
-    return Drawn("", SAMPLE, Task(name, "", {"question": name}, task_type=kind, reference=truth), samples)
+    return TaskSamples("", SAMPLE, Task(name, "", {"question": name}, task_type=kind, reference=truth), samples)
 
 
 SURE = row("sure", ["7", "7.0", "7", "7"], "7", "easy")

@@ -10,19 +10,19 @@ from xml.etree import ElementTree
 from rich.console import Console
 
 from skill_ttrl.cli.vote import lab_view, strategy_options
-from skill_ttrl.rollout.samples import SAMPLE, Drawn, Sample
+from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import Settings, replay
 from skill_ttrl.stages.reports.vote_page import said_of, vote_html
 from skill_ttrl.stages.vote import VoteLab
 from skill_ttrl.types import Task
-from skill_ttrl.voting import GivenUp
+from skill_ttrl.voting import UndecidedAnswers
 
 HOSTILE = "</title><script>alert(1)</script>[bold red]\x1b[2J"
 
 
 def lab(truth: str | None, source: str = "samples.jsonl") -> VoteLab:
     rows = [
-        Drawn(
+        TaskSamples(
             "",
             SAMPLE,
             Task(str(n), "", task_type=HOSTILE, reference=truth),
@@ -55,7 +55,7 @@ def test_the_page_without_true_answers() -> None:
 
 
 def test_answers_that_were_given_up_are_told_where_there_are_some() -> None:
-    some = replace(lab("1"), answers_given_up=GivenUp(2, 40, {"timeout": 2}))
+    some = replace(lab("1"), answers_given_up=UndecidedAnswers(2, 40, {"timeout": 2}))
     text = "2 of 40 different answers were given up (timeout 2)"
     assert text in vote_html(some) and text in shown(some)
     assert "given up" not in vote_html(lab("1")) and "given up" not in shown(lab("1"))

@@ -14,7 +14,7 @@ from skill_ttrl.config.schema import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.bank_view import SkillAccess
+from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.retriever import make_retriever
 from skill_ttrl.stages.setup.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
 from skill_ttrl.types import Skill, Step, Task, Trajectory
@@ -45,7 +45,7 @@ def window() -> Window:
 
 
 def skilled() -> SkillAgent:
-    access = SkillAccess(Snapshot.of(1, SKILLS), make_retriever(embedder="hash"))
+    access = BankView(Snapshot.of(1, SKILLS), make_retriever(embedder="hash"))
     return SkillAgent(PromptFormatter("plain"), SkillsConfig(embedder="hash"), "window", access, window())
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Drawn, Sample
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, TaskSamples
 from skill_ttrl.runs.records import trajectory_lines
-from skill_ttrl.stages.targets.stored import Stored, is_stored, read_stored
+from skill_ttrl.stages.targets.stored import SampleSet, is_stored, read_stored
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, to_json
 
 
@@ -88,7 +88,7 @@ def test_no_samples_at_all(tmp_path: Path) -> None:
 
 def test_samples_of_an_evaluation(tmp_path: Path) -> None:
     task = Task("t", "E-v0", reference="1")
-    main, greedy = (Drawn("f", draw, task, (Sample("", "1", -1.0, 2),)) for draw in (SAMPLE, GREEDY))
+    main, greedy = (TaskSamples("f", draw, task, (Sample("", "1", -1.0, 2),)) for draw in (SAMPLE, GREEDY))
     path = tmp_path / "samples.jsonl"
     path.write_text(f"{to_json(main)}\n{to_json(greedy)}\n{to_json(main)[:40]}")
     found = read_stored(path)
@@ -114,7 +114,7 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
 )
 def test_a_kept_sample_with_numbers_that_none_has(tmp_path: Path, sample: Sample, message: str) -> None:
     path = tmp_path / "samples.jsonl"
-    row = to_json(Drawn("f", SAMPLE, Task("t", "E-v0"), (Sample("", "1"), sample)))
+    row = to_json(TaskSamples("f", SAMPLE, Task("t", "E-v0"), (Sample("", "1"), sample)))
     named = {"nan": "NaN", "-inf": "-Infinity"}.get(str(sample.logprob), str(sample.logprob))
     path.write_text(
         row.replace('"logprob":null,"tokens":' + str(sample.tokens), f'"logprob":{named},"tokens":{sample.tokens}')
@@ -137,7 +137,7 @@ def test_a_run_s_steps_are_visits(tmp_path: Path) -> None:
         line for step, groups in enumerate(steps) for group in groups for line in trajectory_lines("rl", step, group)
     ]
     path.write_text("".join(f"{line}\n" for line in lines))
-    found: Stored = read_stored(path)
+    found: SampleSet = read_stored(path)
     assert [[row.task.id for row in visit] for visit in found.visits] == [["a", "b"], ["a"]]
     assert [sample.answer for sample in found.visits[1][0].samples] == ["2", "2"]
     assert found.visits[0][0].samples[0].logprob == -0.5

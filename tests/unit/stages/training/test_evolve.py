@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from skill_ttrl.config.schema import EvolveConfig, SkillsConfig, load_config
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.stages.training.evolve import Judgement, Lookout, make_evolver
+from skill_ttrl.stages.training.evolve import FailureSelection, SuccessTracker, make_evolver
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
@@ -43,12 +43,12 @@ def played(kind: str, won: int, lost: int) -> list[Group]:
     return wins + [group(episode(f"{kind}-l{number}", kind=kind)) for number in range(lost)]
 
 
-def lookout(state: object = None, **settings: object) -> Lookout:
+def lookout(state: object = None, **settings: object) -> SuccessTracker:
     config = EvolveConfig(**{"min_episodes": 4, "deep": 3, "shallow": 1, **settings})  # type: ignore[arg-type]
-    return Lookout(config, splits=["train"], seed=5, state=state)  # type: ignore[arg-type]
+    return SuccessTracker(config, splits=["train"], seed=5, state=state)  # type: ignore[arg-type]
 
 
-def kinds(judgement: Judgement) -> list[str]:
+def kinds(judgement: FailureSelection) -> list[str]:
     return [case.task_type for case in judgement.failures]
 
 
@@ -76,7 +76,7 @@ def test_a_type_with_too_few_episodes_goes_on_being_counted_until_it_has_enough(
     watch.see(played("rare", 1, 1), 1)
     judged = watch.judge()
     assert judged.success == {"rare": 0.25} and len(judged.failures) == 3
-    assert watch.judge() == Judgement(), "what was judged begins anew"
+    assert watch.judge() == FailureSelection(), "what was judged begins anew"
 
 
 def test_episodes_that_failed_in_their_environment_say_nothing() -> None:
@@ -86,7 +86,7 @@ def test_episodes_that_failed_in_their_environment_say_nothing() -> None:
 
 
 def test_types_go_by_the_name_that_the_bank_has_for_them() -> None:
-    watch = Lookout(EvolveConfig(min_episodes=1), splits=["train"], type_names={"pick_clean": "clean"})
+    watch = SuccessTracker(EvolveConfig(min_episodes=1), splits=["train"], type_names={"pick_clean": "clean"})
     watch.see([group(episode("a", kind="pick_clean"))], 0)
     assert kinds(watch.judge()) == ["clean"]
 
@@ -117,7 +117,7 @@ def test_stopped_anywhere_and_gone_on_with_the_sample_is_the_same(stops: Sequenc
 def test_the_sample_is_drawn_anew_with_another_seed() -> None:
     found = set()
     for seed in range(5):
-        watch = Lookout(EvolveConfig(min_episodes=1, deep=3), splits=["train"], seed=seed)
+        watch = SuccessTracker(EvolveConfig(min_episodes=1, deep=3), splits=["train"], seed=seed)
         watch.see(played("clean", 0, 40), 0)
         found.add(tuple(case.task_id for case in watch.judge().failures))
     assert len(found) == 5

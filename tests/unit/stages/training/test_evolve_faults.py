@@ -14,9 +14,9 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import evolved
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.bank_view import Query, SkillAccess
-from skill_ttrl.skills.teachers.teacher import Case, Draft, Lesson, make_teacher
-from skill_ttrl.stages.training.evolve import Evolver, Judgement, Lookout
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query
+from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, make_teacher
+from skill_ttrl.stages.training.evolve import Evolver, FailureSelection, SuccessTracker
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
 ROUNDS = 40
@@ -32,17 +32,17 @@ class Prolific:
 
     said = 0
 
-    def distill(self, cases: Sequence[Case], config: DistillConfig) -> Lesson:
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         raise AssertionError("nobody asks it to distill")
 
-    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         self.said += 5
         texts = [f"Put the clean mug away carefully, way {number}." for number in range(self.said, self.said + 5)]
-        return Lesson(tuple(Draft(text, text, tier="general", evidence=("t",)) for text in texts))
+        return TeacherResult(tuple(Draft(text, text, tier="general", evidence=("t",)) for text in texts))
 
 
-def judged() -> Judgement:
-    return Judgement({"clean": 0.0}, ("clean",), (Case("t", "put a clean mug away", "clean", False, ()),))
+def judged() -> FailureSelection:
+    return FailureSelection({"clean": 0.0}, ("clean",), (Case("t", "put a clean mug away", "clean", False, ()),))
 
 
 def statics() -> list[Skill]:
@@ -63,7 +63,7 @@ def statics() -> list[Skill]:
 )
 def test_evaluation_failures_never_feed_the_bank(task: Task) -> None:
     """SkillRL: failures of its validation are what its training bank evolves from."""
-    watch = Lookout(EvolveConfig(min_episodes=1), splits=["train"], tasks=["train/3"])
+    watch = SuccessTracker(EvolveConfig(min_episodes=1), splits=["train"], tasks=["train/3"])
     watch.see([failure(Task("train/3", "env"))], 0)
     before = watch.state_dict()
     with pytest.raises(ConfigError, match="training tasks only"):
@@ -79,7 +79,7 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
     all of them their place in the bank.
     """
     evolver = Evolver(
-        EvolveConfig(max_new_skills=3, max_evolved=30), Prolific(), Lookout(EvolveConfig(), splits=["train"])
+        EvolveConfig(max_new_skills=3, max_evolved=30), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"])
     )
     query = Query("Clean the mug and put it away.", "clean")
     with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:  # type: ignore[arg-type]
@@ -96,11 +96,11 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
 
 
 def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
-    return SkillAccess(bank.snapshot(), bank.retriever).for_prompts([query], 6)[0]
+    return BankView(bank.snapshot(), bank.retriever).for_prompts([query], 6)[0]
 
 
 def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> None:
-    evolver = Evolver(EvolveConfig(max_new_skills=3), Prolific(), Lookout(EvolveConfig(), splits=["train"]))
+    evolver = Evolver(EvolveConfig(max_new_skills=3), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"]))
     with SkillBank(max_skills=20, index="memory") as bank:
         bank.import_skills(statics())
         for step in range(ROUNDS):
@@ -112,12 +112,14 @@ def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
     """The heuristic has a handful of things to say; once the bank says them, rounds change nothing."""
     loop = tuple(Step("a room", "look", 0.0, False, False) for _ in range(9))
     cases = tuple(Case(f"t{number}", "find the mug", "clean", False, loop, "a room with a mug") for number in range(6))
-    evolver = Evolver(EvolveConfig(threshold=1.0), make_teacher("heuristic"), Lookout(EvolveConfig(), splits=["train"]))
+    evolver = Evolver(
+        EvolveConfig(threshold=1.0), make_teacher("heuristic"), SuccessTracker(EvolveConfig(), splits=["train"])
+    )
     sizes = []
     with SkillBank(index="memory") as bank:
         for step in range(10):
             found, _ = evolver.round(
-                Judgement({"clean": 0.0}, ("clean",), cases), bank.snapshot(), step=step, capacity=200
+                FailureSelection({"clean": 0.0}, ("clean",), cases), bank.snapshot(), step=step, capacity=200
             )
             if found.changes:
                 bank.apply(found.changes)
@@ -146,11 +148,11 @@ def test_ids_do_not_stick_and_are_never_given_twice() -> None:
 
 def test_what_is_said_to_tasks_of_one_type_may_be_said_to_another_but_not_twice() -> None:
     class Repeating(Prolific):
-        def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> Lesson:
+        def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
             kinds = (("Rinse it.", "clean"), ("rinse it", "heat"), ("Rinse it!", "clean"))
-            return Lesson(tuple(Draft("T", text, task_type=kind) for text, kind in kinds))
+            return TeacherResult(tuple(Draft("T", text, task_type=kind) for text, kind in kinds))
 
-    evolver = Evolver(EvolveConfig(), Repeating(), Lookout(EvolveConfig(), splits=["train"]))
+    evolver = Evolver(EvolveConfig(), Repeating(), SuccessTracker(EvolveConfig(), splits=["train"]))
     with SkillBank(index="memory") as bank:
         bank.apply(evolver.round(judged(), bank.snapshot(), step=0, capacity=9)[0].changes)
         assert sorted(skill.task_type for skill in bank) == ["clean", "heat"]

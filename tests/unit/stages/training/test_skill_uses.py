@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.config.schema import EvolveConfig, SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.teachers.teacher import make_teacher
-from skill_ttrl.stages.training.evolve import Evolver, Lookout
+from skill_ttrl.stages.training.evolve import Evolver, SuccessTracker
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 
@@ -42,7 +42,7 @@ def test_uses_and_successes_are_those_of_the_environment(update: Literal["merge"
     """What is bought right in part is no success, what broke counts for nothing, and one try uses a skill once."""
     with SkillBank(index="memory") as bank:
         bank.import_skills([Skill(name, name, f"advice {name}") for name in ("shown", "both", "unseen")])
-        evolver = Evolver(EvolveConfig(), make_teacher(), Lookout(EvolveConfig(), splits=["train"]))
+        evolver = Evolver(EvolveConfig(), make_teacher(), SuccessTracker(EvolveConfig(), splits=["train"]))
         run = RunBank(SkillsConfig(update=update, extract=False, embedder="hash"), bank, evolver=evolver)
         figures = run.learn([GROUP], 3)
         stats = {skill.id: (skill.stats.uses, skill.stats.successes, skill.stats.last_used_round) for skill in bank}
@@ -74,7 +74,7 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
 def test_what_is_in_use_does_not_go_stale() -> None:
     with SkillBank(index="memory", stale_after=2) as bank:
         bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
-        evolver = Evolver(EvolveConfig(), make_teacher(), Lookout(EvolveConfig(), splits=["train"]))
+        evolver = Evolver(EvolveConfig(), make_teacher(), SuccessTracker(EvolveConfig(), splits=["train"]))
         run = RunBank(SkillsConfig(update="none", stale_after=2), bank, evolver=evolver)
         for step in range(4):
             run.learn([GROUP], step)
