@@ -80,11 +80,6 @@ def test_every_module_says_what_it_is(folder: str) -> None:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
 
 
-def test_tests_have_unique_names() -> None:
-    names = [path.name for path in real_files("tests", "test_*.py")]
-    assert len(names) == len(set(names))
-
-
 def test_pins_are_within_the_ranges() -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name

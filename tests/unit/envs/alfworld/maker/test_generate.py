@@ -255,7 +255,7 @@ def test_stopped_anywhere_only_whole_games_are_left_and_the_same_call_goes_on(tm
 def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
     """Another process that fills the cache, with fewer games than usual."""
     program = (
-        "import os, signal; from skill_ttrl.envs.alfworld import generate; "
+        "import os, signal; from skill_ttrl.envs.alfworld.maker import generate; "
         "generate.COUNTS = {'train': 12, 'valid_seen': 6, 'valid_unseen': 6}; " + end
     )
     return subprocess.Popen(

@@ -348,7 +348,7 @@ def test_a_disk_that_fills_up_anywhere_is_an_error_and_never_the_end_of_the_proc
 
 SLOW = """
 import sys, time
-from skill_ttrl.envs.webshop import catalogue, store
+from skill_ttrl.envs.webshop.catalogue import catalogue, store
 write = store.write_store
 def slow(folder, products, about):
     def watched():
