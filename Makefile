@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
+# A worker a core, each with one thread; a file's tests stay together, so that what its fixtures train is trained once.
+WORKERS ?= auto
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # vLLM pins older packages, so it has an environment of its own, installed from a complete list.
 VLLM_VENV := .venv-vllm
@@ -16,12 +19,13 @@ VLLM_LOCK := skill_ttrl/locks/cpu.txt
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-skills test test-vllm format bench clean
+.PHONY: help quickstart quickstart-skills test test-all test-vllm format bench clean
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
 	@echo 'make quickstart-skills  install the extra skills too, then train one to ask a skill bank'
 	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
+	@echo 'make test-all           the same, then the tests that take minutes, need an index of packages or all official games'
 	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
@@ -39,7 +43,10 @@ test: $(VENV)/.installed-alfworld
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: test
+	$(PYTEST) -m "(slow or alfworld) and not vllm and not gpu" $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_VENV)/.installed
 	$(VLLM_VENV)/bin/python -m pytest -m vllm $(PYTEST_ARGS)

@@ -70,6 +70,7 @@ def differences(path: Path, walks: list[tuple[str, int]]) -> list[tuple[str, str
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 def test_both_engines_show_the_same_of_generated_games(games: Path, task_type: str) -> None:
     """The whole walkthrough, and the beginning of one of the other walks in turn."""

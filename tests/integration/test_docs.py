@@ -101,6 +101,7 @@ def test_example_of_ones_own_backend(tmp_path: Path) -> None:
     assert "a recipe would name it: own_backend:Timed" in told and "2 prompts, " in told and "[3, 3]" in told
 
 
+@pytest.mark.slow
 def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) -> None:
     told = run_example("own_problems.py", tmp_path, str(tmp_path))
     before, after = map(float, re.findall(r"avg@16  before (\S+)  after (\S+)", told)[0])

@@ -61,6 +61,7 @@ def answers(requirement: str, *options: str) -> bool:
     return subprocess.run(command, input=requirement, capture_output=True, text=True).returncode == 0
 
 
+@pytest.mark.slow  # asks an index of packages
 @pytest.mark.parametrize("name", SETS)
 def test_locked_set_resolves_to_itself(name: LockName) -> None:
     pytest.importorskip("uv", reason="uv comes with the extra dev")
@@ -68,6 +69,7 @@ def test_locked_set_resolves_to_itself(name: LockName) -> None:
     assert found == read_lock(name), "run: python docs/generate_locks.py cpu, then gpu, then make test-vllm"
 
 
+@pytest.mark.slow  # asks an index of packages
 def test_a_set_that_cannot_be_is_refused() -> None:
     pytest.importorskip("uv", reason="uv comes with the extra dev")
     resolves("gpu")  # skips where no index answers

@@ -74,6 +74,7 @@ def test_a_signal_while_the_loop_is_made_or_closed_leaves_nothing_open(
 def test_ctrl_c_while_the_command_line_is_loaded_leaves_quietly() -> None:
     program = """if True:
         import os, signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
         class Stop:  # Ctrl-C at the moment when the heavy part of the command line is looked for
             @staticmethod
             def find_spec(name, path=None, target=None):

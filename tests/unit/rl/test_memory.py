@@ -71,6 +71,7 @@ def estimated(config: dict[str, Any] | SkillTTRLConfig, model: dict[str, Any]) -
     return estimate_memory(config if isinstance(config, SkillTTRLConfig) else load_config(config), published(**model))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize(
     ("config", "model"),
@@ -87,6 +88,7 @@ def test_estimate_is_within_a_quarter_of_the_measured_peak(config: dict[str, Any
     assert growth == pytest.approx(max(found["sample"], found["update"]) - found["before"], rel=0.35)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_formulas_are_within_a_sixth_of_what_is_allocated() -> None:
     config = run_config(votes=16, micro_batch_size=8, kl_coef=0.001)
