@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.agents.action_order import by_words, verb_of
-from skill_ttrl.config.schema import AgentConfig
+from skill_ttrl.config import AgentConfig
 from skill_ttrl.types import Skill
 
 PLACE = re.compile(r"<[^<>]+>")

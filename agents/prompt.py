@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from skill_ttrl.config.schema import AgentConfig
+from skill_ttrl.config import AgentConfig
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
 from skill_ttrl.skills.retrieval.bank_view import TIERS, BankView, Query

@@ -10,7 +10,7 @@ from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.agent import Scene, conversation
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.types import Skill, Task

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from skill_ttrl.config.schema import load_config, settings_digest
+from skill_ttrl.config import load_config, settings_digest
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import Summary, read_summary
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 def toy_model(folder: Path) -> Path:
     """A folder with a random Qwen2 whose heads are as wide as vLLM's attention on a CPU has them."""
-    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.config import EmbeddedConfig
     from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
     from skill_ttrl.llm.models.load import save_model
 

@@ -200,7 +200,7 @@ app.command()(serve)
 @configs_app.command("list")
 def configs_list(as_json: AsJson = False) -> None:
     """The shipped recipes and on what each was verified."""
-    from skill_ttrl.config.schema import load_config, recipe_names, verified_note
+    from skill_ttrl.config import load_config, recipe_names, verified_note
 
     rows = []
     for name in recipe_names():
@@ -234,7 +234,7 @@ def configs_show(
     ] = False,
 ) -> None:
     """Print a recipe as it is written, or resolved with `--full` or `--set`."""
-    from skill_ttrl.config.schema import load_config, read_config_text
+    from skill_ttrl.config import load_config, read_config_text
 
     text, _ = read_config_text(source)
     sys.stdout.write(load_config(source, overrides or [], trust=True).to_yaml() if full or overrides else text)
@@ -246,7 +246,7 @@ def configs_copy(
     target: Annotated[Path | None, typer.Argument(help="File to write. Default: NAME.yaml here.")] = None,
 ) -> None:
     """Copy a recipe to a file of your own."""
-    from skill_ttrl.config.schema import read_config_text
+    from skill_ttrl.config import read_config_text
     from skill_ttrl.storage.files import write_new
 
     text, _ = read_config_text(name)

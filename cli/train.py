@@ -282,7 +282,7 @@ def _episodes(bank: Path | None, trajectories: Path | None) -> Path:
 
 def _quickstart_of(episodes: Path) -> str:
     """The recipe of the environment that the episodes are of."""
-    from skill_ttrl.config.schema import recipe_names
+    from skill_ttrl.config import recipe_names
     from skill_ttrl.data.episodes import read_episodes
     from skill_ttrl.envs.lookup import SHORT_NAMES
 
@@ -344,7 +344,7 @@ def _run(
     seeds: list[int] | None = None,
 ) -> None:
     from skill_ttrl.cli.display.views import RunView
-    from skill_ttrl.config.schema import InvalidConfigError, load_config, read_config_text, verified_note
+    from skill_ttrl.config import InvalidConfigError, load_config, read_config_text, verified_note
 
     try:
         config = load_config(source, overrides)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from skill_ttrl.config.schema import Section, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import Section, SkillTTRLConfig, SourceConfig
 
 TARGET = Path(__file__).with_name("settings.md")
 SOURCES = ("data.train", "data.eval", "sft.data")

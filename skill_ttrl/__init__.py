@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skill_ttrl.agents.prompt import PromptFormatter
     from skill_ttrl.answers import compute_reward, grade_answer
-    from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+    from skill_ttrl.config import SkillTTRLConfig, load_config
     from skill_ttrl.llm.rollout_engine import RolloutEngine
     from skill_ttrl.rl.advantages import compute_gae_advantage, compute_grpo_advantage, whiten_advantages
     from skill_ttrl.rl.kl import compute_kl_penalty

@@ -135,7 +135,7 @@ def tiny_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> tuple[Any, Any]:
     """(model, tokenizer): a random Qwen2 whose distributions are far from flat. Not to be trained."""
-    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.config import EmbeddedConfig
     from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["Compute 12+34.", "8;12;<answer>128</answer>"] * 20)

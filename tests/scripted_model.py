@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig
+from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.skills.querying import LLMEndpoints, OnFailure
 from tests.faulty_server import FaultyServer
 

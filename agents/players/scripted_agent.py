@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT, read_task, search
-from skill_ttrl.config.schema import AgentConfig
+from skill_ttrl.config import AgentConfig
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Skill

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.answers import correct
-from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError, did_you_mean

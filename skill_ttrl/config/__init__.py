@@ -1,7 +1,60 @@
 """The configuration of a run: one pydantic model a section, sparse YAML, defaults from the papers."""
 
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
-from skill_ttrl.config.sections import SourceConfig
-from skill_ttrl.config.skill_phases import DistillConfig
+from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
+from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
+from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
+from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
+from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
+from skill_ttrl.config.schema import (
+    Phase,
+    RunConfig,
+    RuntimeConfig,
+    SkillTTRLConfig,
+    VerifiedConfig,
+    settings_digest,
+    verified_note,
+)
+from skill_ttrl.config.section import Section
+from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
+from skill_ttrl.config.skills import SkillsConfig
+from skill_ttrl.config.training import RLConfig, SFTConfig, VoteSFTConfig
+from skill_ttrl.config.vllm import VLLMConfig
 
-__all__ = ["DistillConfig", "SkillTTRLConfig", "SourceConfig", "load_config"]
+__all__ = [
+    "EMBEDDED",
+    "AgentConfig",
+    "CollectConfig",
+    "DataConfig",
+    "DemonstrationsConfig",
+    "DistillConfig",
+    "EmbeddedConfig",
+    "EndpointConfig",
+    "EndpointsConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "EvolveConfig",
+    "InvalidConfigError",
+    "LoraConfig",
+    "ModelConfig",
+    "Phase",
+    "RLConfig",
+    "Role",
+    "RolloutConfig",
+    "RunConfig",
+    "RuntimeConfig",
+    "SFTConfig",
+    "Section",
+    "SkillTTRLConfig",
+    "SkillsConfig",
+    "SourceConfig",
+    "VLLMConfig",
+    "VerifiedConfig",
+    "VoteConfig",
+    "VoteSFTConfig",
+    "load_config",
+    "parse_override",
+    "read_config_text",
+    "recipe_names",
+    "settings_digest",
+    "verified_note",
+]

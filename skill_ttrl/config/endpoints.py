@@ -1,4 +1,4 @@
-"""The sections of a config that say where language models are: vLLM engines and servers, and addresses that speak OpenAI's protocol.
+"""Section of a config: language models behind addresses that speak OpenAI's protocol.
 
 Secrets are no part of it: a key is named by the environment variable that holds it.
 """
@@ -11,53 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from skill_ttrl.config.sections import Section
-
-
-class VLLMConfig(Section):
-    """How vLLM samples and follows the learner, for `rollout.backend: vllm`."""
-
-    mode: Literal["engine", "server"] = "engine"
-    """`engine`: inside this process, on the learner's device. `server`: running servers (`skillttrl serve`)."""
-    servers: list[str] = Field(default_factory=list)
-    """Addresses of the servers, e.g. `http://127.0.0.1:8000`; requests are spread over them."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the engine's weights; `auto` is that of the learner's forward pass (float32 on a CPU)."""
-    max_model_len: int | None = Field(default=None, ge=16)
-    """Longest prompt and completion together, in tokens; None: what the config's limits add up to."""
-    max_num_seqs: int = Field(default=256, ge=1)
-    """Most sequences decoded at once."""
-    gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
-    """Share of the GPU's memory that the engine may take; the learner needs the rest."""
-    cpu_kv_cache_gb: int = Field(default=1, ge=1)
-    """GiB for the cache of keys and values where there is no GPU."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    enforce_eager: bool = False
-    """Without compiled graphs: starts sooner, samples slower. Always so on a CPU."""
-    prefix_caching: bool = True
-    """Tokens that prompts have in common are read once; the cache is dropped whenever the weights change."""
-    updates: Literal["weights", "lora"] = "weights"
-    """What goes to the engine after a learner's step: all weights (adapters folded in), or the adapters alone."""
-    sleep: bool = False
-    """For a GPU that both share: the engine gives its memory back while the learner computes."""
-    max_gap: float | None = Field(default=None, gt=0)
-    """Largest mean difference (nats a token) between the log-probs of engine and learner on the probe after an update; a
-    larger one ends the run. None: 0.001 for float32, else 0.1."""
-    transfer_folder: str | None = None
-    """Where weights for a server are put; it must see the same folder. None: shared memory, else the temporary folder."""
-    start_timeout: float = Field(default=600, gt=0)
-    """Seconds in which a server must answer that it is ready, at the start or when it has been started again."""
-
-    @field_validator("servers")
-    @classmethod
-    def _are_addresses(cls, servers: list[str]) -> list[str]:
-        return [plain_address(address) for address in servers]
-
-    @model_validator(mode="after")
-    def _servers_are_named(self) -> VLLMConfig:
-        if self.servers and self.mode != "server":
-            raise ValueError("servers are for mode=server; set vllm.mode=server, or leave them out")
-        return self
+from skill_ttrl.config.section import Section
 
 
 class EndpointConfig(Section):

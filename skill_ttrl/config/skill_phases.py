@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from skill_ttrl.config.sections import Section
+from skill_ttrl.config.section import Section
 
 
 class CollectConfig(Section):

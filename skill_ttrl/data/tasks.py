@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
 from skill_ttrl.data.operators import Operators

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import EndpointConfig, ModelConfig, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import Registry

@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from skill_ttrl.config.schema import RuntimeConfig
+from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.errors import ModelError
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from jaxtyping import Int
 from torch import Tensor
 
-from skill_ttrl.config.schema import RLConfig
+from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 from skill_ttrl.rl.correction import Correction, corrected

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skill_ttrl.config.schema import LoraConfig, SkillTTRLConfig
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.device import resolve_device, resolve_precision
 from skill_ttrl.rl.policy import LOGIT_BUDGET

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from skill_ttrl.config.schema import SFTConfig
+from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.losses import Denominators, aggregate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate

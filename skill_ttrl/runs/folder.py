@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
 from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
 from skill_ttrl.storage.files import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from skill_ttrl.config.schema import Role, SkillTTRLConfig
+from skill_ttrl.config import Role, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 
 SCHEMA_VERSION = 1

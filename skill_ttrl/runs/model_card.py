@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.intervals import paired_difference
 
 _REWARDS = {

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary

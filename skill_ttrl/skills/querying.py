@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, Role
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.prompts.templates import Templates

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.players.scripted_agent import FIRST, Player, WalkthroughPlayer, make_player
-from skill_ttrl.config.schema import AgentConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env

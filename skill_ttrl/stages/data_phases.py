@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from skill_ttrl.config.schema import Phase, SkillTTRLConfig
+from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from skill_ttrl.answers import grade_answer
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, SkillTTRLError
 from skill_ttrl.intervals import vote_entropy
 from skill_ttrl.llm.openai.ledger import current_ledger

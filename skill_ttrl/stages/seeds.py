@@ -18,7 +18,7 @@ from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 if TYPE_CHECKING:
-    from skill_ttrl.config.schema import SkillTTRLConfig
+    from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.progress import Progress
     from skill_ttrl.stages.train import Resume
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import skill_ttrl
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_localhost
@@ -97,7 +97,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         log_dir: where the servers' logs go.
         model: in place of the recipe's own.
     """
-    from skill_ttrl.config.schema import EMBEDDED
+    from skill_ttrl.config import EMBEDDED
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.config.schema import SFTConfig, SkillTTRLConfig
+from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.answers import journal
-from skill_ttrl.config.schema import Phase, SkillTTRLConfig, load_config
+from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, annotate_budget_error, track_usage

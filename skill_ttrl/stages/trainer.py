@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary

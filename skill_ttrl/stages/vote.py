@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers import journal
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage

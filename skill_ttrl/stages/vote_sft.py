@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from skill_ttrl.answers import grade_answer
-from skill_ttrl.config.schema import SFTConfig, SkillTTRLConfig
+from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rollout.rollout import refuse_failure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config.schema import SkillsConfig, load_config
+from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.reports.bank_diff import match

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.config.schema import DistillConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import DistillConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank

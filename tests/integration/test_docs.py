@@ -15,7 +15,7 @@ import gymnasium
 import pytest
 import torch
 
-from skill_ttrl.config.schema import load_config, recipe_names
+from skill_ttrl.config import load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.voting import history

@@ -14,7 +14,7 @@ from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config.schema import EndpointsConfig, load_config
+from skill_ttrl.config import EndpointsConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config.schema import load_config, verified_note
+from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.scaffold import init_project
 from skill_ttrl.errors import ConfigError, RunFolderError, SplitError
@@ -111,7 +111,7 @@ def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -
 def test_what_is_written_trains_without_labels(tmp_path: Path) -> None:
     init_project("my_env", tmp_path)
     script = (
-        "from skill_ttrl.config.schema import load_config; from skill_ttrl.stages.train import run;"
+        "from skill_ttrl.config import load_config; from skill_ttrl.stages.train import run;"
         "s = run(load_config('my_env.yaml', ['runtime.threads=1']), 'run');"
         "print(s.reward, s.accuracy_before, s.accuracy_after, s.greedy_after)"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skill_ttrl.config.schema import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
+from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.config.schema import EndpointConfig
+from skill_ttrl.config import EndpointConfig
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import Client

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.config.schema import EmbeddedConfig, EndpointConfig, load_config
+from skill_ttrl.config import EmbeddedConfig, EndpointConfig, load_config
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config.schema import ModelConfig, load_config
+from skill_ttrl.config import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.runs.reader import read_run

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
-from skill_ttrl.config.schema import ModelConfig, load_config
+from skill_ttrl.config import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import load_model

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config.schema import EmbeddedConfig, LoraConfig, SkillTTRLConfig
+from skill_ttrl.config import EmbeddedConfig, LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from skill_ttrl.config.schema import EMBEDDED, LoraConfig, ModelConfig
+from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 

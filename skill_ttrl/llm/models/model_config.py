@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from skill_ttrl.config.schema import EMBEDDED, ModelConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 

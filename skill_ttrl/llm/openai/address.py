@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.config.endpoints import plain_address
-from skill_ttrl.config.schema import EndpointConfig, Role
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.vllm.servers.key import found_key, is_localhost

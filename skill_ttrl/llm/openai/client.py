@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, Role
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.address import connect, find_address
 from skill_ttrl.llm.openai.cache import AnswerCache

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import EndpointConfig, Role
+from skill_ttrl.config import EndpointConfig, Role
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.openai.address import Address

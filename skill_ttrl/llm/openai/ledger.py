@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig
+from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, RunFolderError
 from skill_ttrl.llm.openai.cache import PaidAnswers
 from skill_ttrl.runs.reader import read_jsonl

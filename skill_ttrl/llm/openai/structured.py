@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from skill_ttrl.config.schema import EndpointConfig
+from skill_ttrl.config import EndpointConfig
 
 T = TypeVar("T", bound=BaseModel)
 

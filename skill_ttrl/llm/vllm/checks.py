@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config.schema import EMBEDDED, SkillTTRLConfig
+from skill_ttrl.config import EMBEDDED, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:

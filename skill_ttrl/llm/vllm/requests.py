@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import EMBEDDED
+from skill_ttrl.config import EMBEDDED
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.chat import end_ids

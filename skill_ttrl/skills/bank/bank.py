@@ -38,7 +38,7 @@ from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:
-    from skill_ttrl.config.schema import SkillsConfig
+    from skill_ttrl.config import SkillsConfig
     from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
 
 SEEDED = "seeded"

@@ -11,7 +11,7 @@ from skill_ttrl.skills.bank.changes import shown
 from skill_ttrl.skills.bank.folder import BANK_FILE
 
 if TYPE_CHECKING:
-    from skill_ttrl.config.schema import SkillsConfig
+    from skill_ttrl.config import SkillsConfig
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
 SETTINGS = (
@@ -32,7 +32,7 @@ def check_settings(settings: Mapping[str, Any], path: Path) -> None:
     """Refuse what a config would refuse: `bank.json` may have been edited."""
     from pydantic import ValidationError
 
-    from skill_ttrl.config.schema import SkillsConfig
+    from skill_ttrl.config import SkillsConfig
 
     try:
         SkillsConfig.model_validate({IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True)

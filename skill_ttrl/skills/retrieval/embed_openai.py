@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import ValidationError
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.cache import AnswerCache

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.embedders import DEFAULT_MODEL, EMBED_CHARS, Embedder, make_embedder, words_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import TypeVar
 
-from skill_ttrl.config.schema import DistillConfig
+from skill_ttrl.config import DistillConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.ops import MAX_TITLE

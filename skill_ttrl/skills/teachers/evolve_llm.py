@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.skills.bank.changes import TIERS, shown

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.admit import covers
 from skill_ttrl.skills.similarity import content
 from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult

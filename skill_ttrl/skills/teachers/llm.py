@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from skill_ttrl.config.schema import DistillConfig, EvolveConfig
+from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import instruction
 from skill_ttrl.skills.bank.changes import shown

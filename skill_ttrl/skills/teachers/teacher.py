@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from skill_ttrl.config.schema import DistillConfig, EvolveConfig
+from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.bank.changes import shown

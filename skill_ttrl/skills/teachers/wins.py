@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from skill_ttrl.config.schema import DistillConfig
+from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task, placeholders
 from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
 from skill_ttrl.skills.teachers.mistakes import MISTAKES

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean

@@ -17,7 +17,7 @@ import gymnasium
 from gymnasium.utils import seeding
 
 from skill_ttrl.agents.players.scripted_agent import Player, WalkthroughPlayer, make_player, player_names
-from skill_ttrl.config.schema import EMBEDDED, SkillTTRLConfig, load_config
+from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean

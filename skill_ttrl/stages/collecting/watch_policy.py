@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from skill_ttrl.config.schema import EnvConfig
+from skill_ttrl.config import EnvConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage

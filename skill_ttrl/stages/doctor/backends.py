@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
-from skill_ttrl.config.schema import EndpointConfig, Role, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import visible
 from skill_ttrl.stages.doctor import version_sets

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
@@ -168,7 +168,7 @@ class _Sizes:
 
 def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
     """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
-    from skill_ttrl.config.schema import EMBEDDED
+    from skill_ttrl.config import EMBEDDED
     from skill_ttrl.rl.device import resolve_device
     from skill_ttrl.rl.memory import PLANNED_GPU_BYTES, device_memory, estimate_memory
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.players.scripted_agent import player_names
-from skill_ttrl.config.schema import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
+from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.models.known_models import published_config
 from skill_ttrl.llm.models.model_config import load_model_config

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.players.scripted_agent import FIRST, ConstantPlayer, FirstPlayer, Player, make_player
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.config.schema import EvalConfig, SkillTTRLConfig
+from skill_ttrl.config import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
 from skill_ttrl.rollout.samples import TaskSamples, drawn

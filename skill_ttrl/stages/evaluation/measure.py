@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from skill_ttrl.answers import canonicals, correct
-from skill_ttrl.config.schema import EvalConfig
+from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import (
     avg_at_k,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json as from_json_text
 
-from skill_ttrl.config.schema import load_config, verified_note
+from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_report
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify

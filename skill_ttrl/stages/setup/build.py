@@ -18,7 +18,7 @@ from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config.schema import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import episode_corpus
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from skill_ttrl.agents.action_parser import answer_for, project
 from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.config.schema import DemonstrationsConfig
+from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.skills.similarity import content
 from skill_ttrl.skills.teachers.actions import Forms, names_task

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from skill_ttrl.agents.players.scripted_agent import make_player, player_names
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.progress import Progress

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import make_env

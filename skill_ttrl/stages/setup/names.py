@@ -13,7 +13,7 @@ from typing import Any
 
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config.schema import InvalidConfigError, SkillTTRLConfig
+from skill_ttrl.config import InvalidConfigError, SkillTTRLConfig
 from skill_ttrl.data.tasks import find_family
 from skill_ttrl.envs.lookup import refuse_unknown, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError

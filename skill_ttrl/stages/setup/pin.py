@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from skill_ttrl.config.schema import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.records import read_records
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.skills.retrieval.embedders import hub_commit

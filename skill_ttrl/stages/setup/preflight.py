@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.agents.prompt import sample_messages
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.models.load import load_checkpoint, merge_adapters, save_model
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest

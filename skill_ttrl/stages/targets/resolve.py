@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from skill_ttrl.config.schema import SourceConfig, load_config
+from skill_ttrl.config import SourceConfig, load_config
 from skill_ttrl.data.records import Records, column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import resolve_env

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import TextEnv, make_env, resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.agents.skill_agent import SkillAgent
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import current_ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.samples import judged, scored
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting.metrics import mean

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
 from skill_ttrl.skills.admit import SOURCE, Evolved, evolved
 from skill_ttrl.skills.bank.snapshot import Snapshot

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config.schema import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
 from skill_ttrl.rollout.samples import said_won

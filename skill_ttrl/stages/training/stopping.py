@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.schema import RLConfig
+from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.runs.reader import read_jsonl, read_run
 from skill_ttrl.runs.stop_rules import RULES, stop_step

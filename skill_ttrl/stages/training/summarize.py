@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.llm.openai.ledger import current_ledger

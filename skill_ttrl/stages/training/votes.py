@@ -9,7 +9,7 @@ from typing import Any
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers.extract import last_tagged
-from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute

@@ -16,7 +16,7 @@ from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import CUT, Window
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.chat import encode_chat, encode_plain

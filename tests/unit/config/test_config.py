@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skill_ttrl.config.schema import SkillTTRLConfig, load_config, parse_override, read_config_text
+from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text
 from skill_ttrl.config.yaml_text import read_mapping, write_yaml
 from skill_ttrl.errors import ConfigError
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.operators import RULES, Mixture, Operators, bank_family
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks, tokenizer_corpus

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from skill_ttrl.config.schema import EmbeddedConfig, ModelConfig
+from skill_ttrl.config import EmbeddedConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import encode_chat, encode_chats, encode_plain
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer

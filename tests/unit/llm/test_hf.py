@@ -264,7 +264,7 @@ def test_digits_and_tags_are_one_token_each(tiny_model: tuple[Any, Any]) -> None
 
 
 def test_the_same_seed_builds_the_same_model(tiny_model: tuple[Any, Any]) -> None:
-    from skill_ttrl.config.schema import EmbeddedConfig
+    from skill_ttrl.config import EmbeddedConfig
     from skill_ttrl.llm.models.builtin import build_model
 
     _, tokenizer = tiny_model

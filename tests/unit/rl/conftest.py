@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from skill_ttrl.config.schema import RuntimeConfig
+from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.policy import Policy

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from skill_ttrl.config.schema import RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 from skill_ttrl.rl.correction import corrected
 from skill_ttrl.rl.learner import Learner

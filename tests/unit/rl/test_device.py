@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from skill_ttrl.config.schema import RuntimeConfig
+from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.device import make_accelerator, resolve_device, resolve_precision
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from skill_ttrl.config.schema import RLConfig
+from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.policy import Policy

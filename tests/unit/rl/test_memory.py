@@ -182,7 +182,7 @@ def test_engine_in_this_process_takes_its_share() -> None:
 def test_adapters_are_counted_as_peft_makes_them() -> None:
     from transformers import Qwen2ForCausalLM
 
-    from skill_ttrl.config.schema import LoraConfig
+    from skill_ttrl.config import LoraConfig
     from skill_ttrl.llm.models.load import add_lora
     from skill_ttrl.rl.memory import estimate_memory
 
@@ -233,7 +233,7 @@ def test_built_in_policy_needs_no_download() -> None:
 
 
 def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None:
-    from skill_ttrl.config.schema import ModelConfig
+    from skill_ttrl.config import ModelConfig
     from skill_ttrl.llm.models.model_config import load_model_config
 
     with pytest.raises(ModelError, match=r"needs its config\.json alone"):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from skill_ttrl.config.schema import RLConfig, RuntimeConfig, SFTConfig
+from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator

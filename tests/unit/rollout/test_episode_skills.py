@@ -12,7 +12,7 @@ from skill_ttrl.agents.agent import Scene
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for

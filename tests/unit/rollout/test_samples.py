@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from skill_ttrl.config.schema import EvalConfig
+from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.llm.backend import Sampling

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.sections import RunConfig
+from skill_ttrl.config import RunConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.runs.checkpoint import (
     list_checkpoints,

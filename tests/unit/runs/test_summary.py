@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from skill_ttrl.cli.display.views import closing_lines
-from skill_ttrl.config.schema import LoraConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config.schema import EndpointConfig, load_config
+from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.openai.address import find_address
 from skill_ttrl.llm.vllm.plugin.launch import parse, set_environment, vllm_arguments

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl import RolloutEngine, SkillTTRLConfig, SkillTTRLTrainer, load_config
-from skill_ttrl.config.sections import VoteConfig
+from skill_ttrl.config import VoteConfig
 from skill_ttrl.errors import ConfigError, DataError, ModelError
 
 

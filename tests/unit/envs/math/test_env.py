@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.config.schema import SourceConfig
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import DataError, EnvError

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.openai.address import NO_KEY, find_address
 from skill_ttrl.llm.openai.client import make_client

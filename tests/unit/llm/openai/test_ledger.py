@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config.schema import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.llm.openai.cache import AnswerCache, PaidAnswers
 from skill_ttrl.llm.openai.ledger import (

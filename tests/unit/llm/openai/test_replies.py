@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from skill_ttrl.config.schema import EndpointConfig
+from skill_ttrl.config import EndpointConfig
 from skill_ttrl.llm.openai.backend import with_stop_text
 from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import new_ids

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl import SkillMerger
-from skill_ttrl.config.schema import EndpointsConfig
+from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config.schema import SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.files import read_skills

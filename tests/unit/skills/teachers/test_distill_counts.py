@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from skill_ttrl.config.schema import DistillConfig
+from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import Forms, is_of_task
 from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, make_teacher
 from skill_ttrl.types import Step, Verdict

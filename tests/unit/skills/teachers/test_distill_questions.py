@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config.schema import DistillConfig
+from skill_ttrl.config import DistillConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import read_json, strict_schema

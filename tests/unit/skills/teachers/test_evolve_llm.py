@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.skills.admit import evolved

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.config.schema import EvolveConfig
+from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.teachers.failures import FAULTS, evolved_by_counting, verb
 from skill_ttrl.skills.teachers.teacher import Case, make_teacher
 from skill_ttrl.types import Skill, Step, Verdict

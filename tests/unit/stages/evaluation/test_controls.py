@@ -14,7 +14,7 @@ from skill_ttrl.agents.players.scripted_agent import FirstPlayer, make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config.schema import AgentConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config.schema import EvalConfig
+from skill_ttrl.config import EvalConfig
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, exploits_of, judged, sample_of, scored
 from skill_ttrl.runs.summary import Summary, summary_rows

@@ -10,7 +10,7 @@ from skill_ttrl.agents.agent import ConversationAgent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config.schema import DemonstrationsConfig, SkillsConfig
+from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.bank.snapshot import Snapshot

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config.schema import EvolveConfig, SkillsConfig, load_config
+from skill_ttrl.config import EvolveConfig, SkillsConfig, load_config
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.training.evolve import FailureSelection, SuccessTracker, make_evolver

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from skill_ttrl.config.schema import DistillConfig, EvolveConfig
+from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import evolved
 from skill_ttrl.skills.bank.bank import SkillBank

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from skill_ttrl.config.schema import EvolveConfig, SkillsConfig
+from skill_ttrl.config import EvolveConfig, SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.teachers.teacher import make_teacher
 from skill_ttrl.stages.training.evolve import Evolver, SuccessTracker

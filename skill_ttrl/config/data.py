@@ -1,0 +1,61 @@
+"""Sections of a config: the environment, its tasks, and where tasks and demonstrations come from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from skill_ttrl.config.section import Section
+
+
+class SourceConfig(Section):
+    """Where tasks or demonstrations come from."""
+
+    path: str
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems)."""
+    split: str | None = None
+    """Part of a data set or family to take; files have none."""
+    revision: str | None = None
+    """Commit of a Hugging Face data set; recorded when it is resolved."""
+    prompt_field: str = "prompt"
+    """Column with the problem (falls back to `question` and `problem` only where this one is left at its default)."""
+    answer_field: str = "answer"
+    """Column with the true answer; may be absent, then nothing is measured against labels."""
+    limit: int | None = Field(default=None, ge=1)
+    """Take this many, the first in file order or in a family's fixed order."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of a family, e.g. `noise`."""
+
+
+class EnvConfig(Section):
+    """The environment that plays the tasks."""
+
+    id: str = "math"
+    """Short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`) or `module:EnvId-v0` of your own."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Handed to `gymnasium.make`."""
+    train_split: str = "train"
+    """Split of the environment's own tasks that is trained on, where there is no `data.train`."""
+    eval_split: str = "test"
+    """Split of the environment's own tasks that is measured on, where there is neither `data.eval` nor `data.train`. ALFWorld:
+    `valid_seen` or `valid_unseen`."""
+    train_tasks: int | None = Field(default=None, ge=1)
+    """So many of the environment's own training tasks, spread evenly over their order, so that every type is among them; None:
+    all."""
+    eval_tasks: int | None = Field(default=None, ge=1)
+    """So many of those that are measured on, spread in the same way; None: all."""
+
+
+class DataConfig(Section):
+    """Tasks to train on and to measure on. An environment that brings its own tasks needs neither."""
+
+    train: SourceConfig | None = None
+    eval: SourceConfig | None = None
+    """Held-out tasks; without them evaluation runs on the training tasks and the report says `transductive`."""
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
+    overlong: Literal["filter", "truncate", "refuse"] = "filter"
+    """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
+    leak: Literal["refuse", "report"] = "refuse"
+    """Action if held-out tasks would be learned from: the command stops, or continues and reports it in its summary."""

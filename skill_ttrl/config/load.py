@@ -1,0 +1,233 @@
+"""Read a config from YAML, JSON, a shipped recipe or a mapping, apply overrides, and list every mistake in it at once.
+
+A file states only what differs from the defaults. `--set rl.learning_rate=1e-6` overrides single keys. An unknown key is an
+error that names the closest known one. The resolved config is saved with the run. Secrets stay in the environment.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.resources
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
+from skill_ttrl.config.yaml_text import read_mapping, read_value
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.trust import check_trusted
+
+REMOVED = {
+    "eval.bootstrap_samples": "All intervals are score intervals now (docs/evaluate.md). Delete the line.",
+    "endpoints.optimizer": "No part of a run ever asked this endpoint. Delete the section.",
+}
+"""Keys of earlier versions, and what to do with them: run folders made before state them."""
+MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
+"""Fields whose value no message shows: a key may have been put there by mistake."""
+MAX_SHOWN = 200
+"""Characters of a wrong value that a message shows."""
+
+
+class InvalidConfigError(ConfigError):
+    """Settings that no config can have.
+
+    Args:
+        where: names the config.
+        problems: a line for each.
+        rest: the config without them; None where there is none, or its names are not to be looked up.
+        removed: names of the keys that `rest` does without.
+    """
+
+    def __init__(
+        self, where: str, problems: Sequence[str], rest: SkillTTRLConfig | None = None, removed: Sequence[str] = ()
+    ) -> None:
+        super().__init__("\n".join([f"{where} has {len(problems)} problem{'s' * (len(problems) > 1)}:", *problems]))
+        self.where, self.problems, self.rest, self.removed = where, tuple(problems), rest, tuple(removed)
+
+    def also(self, problems: Sequence[str]) -> InvalidConfigError:
+        """The same with further problems."""
+        return InvalidConfigError(self.where, [*self.problems, *(f"  {each}" for each in problems)])
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, trust: bool = False
+) -> SkillTTRLConfig:
+    """Read a config from a file (YAML or JSON), a shipped recipe's name, or a mapping, then apply `key=value` overrides.
+
+    Args:
+        source: where the config is; a run folder stands for its `config.yaml`.
+        overrides: changes, as for `--set`.
+        trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; see `trust.trusting`.
+
+    Raises:
+        ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range (`InvalidConfigError`).
+        TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
+    """
+    text = ""
+    if isinstance(source, Mapping):
+        data, where = copy.deepcopy(dict(source)), "the given mapping" if source or not overrides else "what --set says"
+    else:
+        text, where = read_config_text(source)
+        data = read_mapping(text, where)
+        if not data:
+            raise ConfigError(
+                f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
+            )
+    for override in overrides:
+        _apply_override(data, override)
+    try:
+        config = SkillTTRLConfig.model_validate(data)
+    except ValidationError as error:
+        # Names of a run that another user made are not looked up: that may import code.
+        raise _explain(
+            error, where, data, looked_up=isinstance(source, Mapping) or not _is_of_run(source, where)
+        ) from None
+    if not trust and not isinstance(source, Mapping) and _is_of_run(source, where):
+        check_trusted(Path(where), text, config.stated(), (".".join(parse_override(each)[0]) for each in overrides))
+    return config
+
+
+def recipe_names() -> list[str]:
+    """Names of the shipped recipes, sorted."""
+    folder = importlib.resources.files("skill_ttrl.configs")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_config_text(source: str | Path) -> tuple[str, str]:
+    """Text of a config file or shipped recipe, and what to call it in messages.
+
+    A path is meant where the source has a separator or a `.yaml`, `.yml` or `.json` ending; a bare name is a recipe's.
+    """
+    name = str(source)
+    if Path(name).suffix in {".yaml", ".yml", ".json"} or "/" in name or isinstance(source, Path):
+        path = Path(name)
+        if path.is_dir() and (path / "config.yaml").is_file():
+            path = path / "config.yaml"
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except FileNotFoundError:
+            raise ConfigError(f"No config file at {path}.{_recipe_hint(path.stem)}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Cannot read the config {path}: {error}.") from None
+    if name not in recipe_names():
+        raise ConfigError(f"Unknown recipe {name!r}.{_recipe_hint(name)} A file of your own is given by its path.")
+    resource = importlib.resources.files("skill_ttrl.configs").joinpath(f"{name}.yaml")
+    return resource.read_text(encoding="utf-8"), f"recipe {name!r}"
+
+
+def _is_of_run(source: str | Path, where: str) -> bool:
+    """True if the config's file lies in a run folder or was named by its folder."""
+    file = Path(where)
+    return file.is_file() and (Path(source).is_dir() or (file.parent / "run.json").exists())
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """`a.b=c` as (["a", "b"], value): `1e-6` is a number, `null` None, `[a, b]` a list; what the field keeps as text is text.
+
+    Raises:
+        ConfigError: there is no `=`, or a key is empty.
+    """
+    path, equals, value = text.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise ConfigError(f"Cannot read the override {text!r}. It is written key=value, e.g. rl.learning_rate=1e-6.")
+    value = value.strip()
+    parsed = read_value(value)
+    if isinstance(parsed, bool | int | float) and _takes_text(keys):
+        return keys, value
+    return keys, parsed
+
+
+def _takes_text(keys: Sequence[str]) -> bool:
+    """Whether the field at `keys` holds text: then `name=1e3` is a name."""
+    section = _section_at(keys[:-1])
+    field = section.model_fields.get(keys[-1]) if section else None
+    if field is None:
+        return False
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    return any(kind is str or get_origin(kind) is Literal for kind in kinds)
+
+
+def _apply_override(data: dict[str, Any], text: str) -> None:
+    keys, value = parse_override(text)
+    node = data
+    for key in keys[:-1]:
+        child = node.get(key)
+        if not isinstance(child, dict):
+            child = node[key] = {}
+        node = child
+    node[keys[-1]] = value
+
+
+def _recipe_hint(name: str) -> str:
+    return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs list."
+
+
+def _explain(error: ValidationError, where: str, data: Mapping[str, Any], *, looked_up: bool) -> InvalidConfigError:
+    problems = [*_problems(error)]
+    # A wrong value hides what contradicts another section: pydantic looks at the whole only once every part is right.
+    bare, changed = copy.deepcopy(dict(data)), []
+    for place in [problem["loc"] for problem in error.errors()]:
+        changed += [str(place[-1])] if _without(bare, place) else []
+    try:
+        SkillTTRLConfig.model_validate(bare)
+    except ValidationError as further:
+        hidden = [rf"\b{re.escape(name)}\b" for name in changed]
+        rest = [each for each in _problems(further) if not any(re.search(name, each) for name in hidden)]
+        problems += [each for each in rest if each not in problems]
+    try:
+        alone = SkillTTRLConfig.model_validate(bare, context=SECTIONS_ALONE) if looked_up else None
+    except ValidationError:  # a section as a whole is wrong: what else it says cannot be read
+        alone = None
+    return InvalidConfigError(where, problems, alone, changed)
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """One line for each mistake that pydantic has found."""
+    for problem in error.errors():
+        path = ".".join(str(part)[:80] for part in problem["loc"])
+        if path in REMOVED:
+            yield f"  {path}: this key was removed. {REMOVED[path]}"
+            continue
+        if problem["type"] == "extra_forbidden":
+            section = _section_at(problem["loc"][:-1])
+            known = section.model_fields if section else ()
+            yield f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1])[:80], known)}"
+            continue
+        hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
+        found = "" if hidden else f" (found {_shortened(problem['input'])})"
+        for message in problem["msg"].removeprefix("Value error, ").split("\n"):
+            yield f"  {path or 'config'}: {message}{found}."
+
+
+def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:
+    """Take the value at `place` out; False where a whole section is wrong, or the way there leads through no sections."""
+    node: Any = data
+    for key in place[:-1]:
+        node = node.get(key) if isinstance(node, dict) else None
+    if not place or not isinstance(node, dict) or isinstance(node.get(place[-1]), dict) or place[-1] not in node:
+        return False
+    del node[place[-1]]
+    return True
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
+    """The section that the keys lead to; None where they lead elsewhere."""
+    section: type[BaseModel] = SkillTTRLConfig
+    for part in location:
+        field = section.model_fields.get(str(part))
+        candidates = (field.annotation, *get_args(field.annotation)) if field else ()
+        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return None
+        section = inner[0]
+    return section

@@ -1,0 +1,60 @@
+"""Sections of a config: the policy's weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from skill_ttrl.config.section import Section
+
+EMBEDDED = "embedded"
+"""Value of `model.path` for the built-in small policy."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters through peft."""
+
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class EmbeddedConfig(Section):
+    """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
+
+    hidden_size: int = Field(default=96, ge=8, le=4096)
+    layers: int = Field(default=2, ge=1, le=64)
+    heads: int = Field(default=4, ge=1)
+    max_positions: int = Field(default=512, ge=16)
+    merges: int = Field(default=96, ge=0, le=20_000)
+    """Words that the tokenizer learns from the demonstrations, at most."""
+    numbers: int = Field(default=0, ge=0, le=999)
+    """So many numbers in brackets, `[1]` and so on, are one token each: the answers of `agent.actions: numbered`."""
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> EmbeddedConfig:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
+                "even width"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str = "Qwen/Qwen2.5-Math-7B"
+    """Hugging Face id, a folder, or `embedded` for the built-in small policy."""
+    revision: str | None = None
+    """Commit of a hub model; recorded when it is resolved."""
+    trust_remote_code: bool = False
+    embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
+    lora: LoraConfig | None = None
+    """Set to train adapters instead of all weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: about a third slower, far less memory."""
+    attn_implementation: str | None = None
+    """`sdpa`, `eager`, `flash_attention_2`; None lets transformers choose."""

@@ -1,0 +1,115 @@
+"""Sections of a config: prompts and actions of the agent, sampling, voting, and how accuracy is measured."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from skill_ttrl.config.section import Section
+
+
+class AgentConfig(Section):
+    """How a task becomes a prompt."""
+
+    template: str = "boxed"
+    """A Markdown file of `skill_ttrl/prompts` by name, or a path to one of your own; `$question` marks the place."""
+    system: str | None = None
+    """System message; None leaves it out."""
+    max_turns: int = Field(default=1, ge=1)
+    """Longest episode in turns."""
+    memory: Literal["conversation", "none", "window"] = "conversation"
+    """What a later turn sees of earlier ones. `conversation`: all of them, as they were said. `none`: nothing, each turn is a
+    fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
+    the actions that are possible, and the skills."""
+    history: int | None = Field(default=2, ge=0)
+    """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""
+    observation_tokens: int | None = Field(default=None, ge=1)
+    """Longest observation in a prompt of `memory: window`; its end is cut off, and the step says so. None: only
+    `data.max_prompt_tokens` bounds it."""
+    actions: Literal["text", "numbered"] = "text"
+    """How the possible actions are listed in a prompt of `memory: window`. `numbered`: each with a number behind it, and the number is
+    what the model answers. One with a place for words of its own, `search[<your query>]`, is listed with the task's words in it; other
+    words are written out."""
+    order: Literal["listed", "words"] = "listed"
+    """In which order a prompt of `memory: window` lists them. `listed`: as the environment does. `words`: those whose thing the task names
+    first, then those that the skills name, what was done already last; of a list that is too long the end is cut."""
+    unlisted: list[str] = Field(default_factory=list)
+    """Verbs whose actions such a prompt does not list (SkillRL: `help` in ALFWorld). Written all the same, they count as invalid and
+    are played."""
+    projection: Literal["none", "action", "skillrl"] = "none"
+    """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
+    is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""
+    prompts: str | None = None
+    """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
+    constrain_actions: bool = False
+    """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can
+    (`vllm`, and `openai` where the server knows `structured_outputs`), and for measuring only: constrained log-probs are
+    not the policy's."""
+
+
+class RolloutConfig(Section):
+    """Sampling."""
+
+    backend: str = "hf"
+    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints.policy`; its weights stay as they are), or `module:attribute`
+    of your own (see `skill_ttrl.llm.backend`)."""
+    n_votes_per_prompt: int = Field(default=64, ge=1)
+    """Samples that vote (TTRL: 64)."""
+    n_samples_per_prompt: int = Field(default=32, ge=1)
+    """Samples of those that are trained on, chosen with a seed (TTRL: 32)."""
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 keeps the whole vocabulary."""
+    max_new_tokens: int = Field(default=3072, ge=1)
+    """Longest completion in tokens (TTRL: 3072)."""
+    max_batch_size: int = Field(default=1024, ge=1)
+    """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
+    schedule: Literal["auto", "lockstep", "free"] = "auto"
+    """How episodes of several turns advance. `lockstep`: all together, turn by turn, which gives the same samples from the same
+    seed. `free`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in; environments
+    are then called in threads. `auto`: `lockstep` for `hf` and for episodes of one turn, `free` for the others. See docs/episodes.md."""
+    episode_seconds: float | None = Field(default=None, gt=0)
+    """An episode that has waited so long, for its environment and the sampler, ends there (`stop_reason` "timeout") and has failed; None:
+    it may take any time."""
+
+    @model_validator(mode="after")
+    def _votes_cover_samples(self) -> RolloutConfig:
+        if self.n_votes_per_prompt < self.n_samples_per_prompt:
+            raise ValueError(
+                f"n_votes_per_prompt ({self.n_votes_per_prompt}) must be at least n_samples_per_prompt "
+                f"({self.n_samples_per_prompt}): the trained samples are a subset of those that vote"
+            )
+        return self
+
+
+class VoteConfig(Section):
+    """Who wins a vote, and what that does to training where votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
+
+    strategy: str = "majority"
+    """`majority`, `confidence`, `soft`, `harmonic`, `restrain`, `guard`, `gated`, or `module:function` of your own."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the strategy, e.g. `threshold`."""
+    paraphrase: str = "policy"
+    """Who says a question in other words where a strategy asks for it (`harmonic`): `policy`, greedily, with the template
+    `paraphrase`, or `module:function` of your own, from a text to a text."""
+
+
+class EvalConfig(Section):
+    """How accuracy is measured (avg@k, pass@k, maj@k, greedy)."""
+
+    samples: int = Field(default=16, ge=1)
+    """Samples a problem (TTRL: 16)."""
+    temperature: float = Field(default=0.6, gt=0)
+    """TTRL: 0.6."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """TTRL: 0.95."""
+    extra_temperatures: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
+    """Further temperatures at which avg@k is measured."""
+    greedy: bool = True
+    controls: list[str] = Field(default_factory=lambda: ["random", "first"])
+    """Scripted agents that play the same tasks for comparison, in environments that judge and list actions: `random`, `first` (the
+    first action that a prompt lists), `constant:TEXT`, or another player. `[]`: none."""
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    """Level of the intervals."""

@@ -1,0 +1,89 @@
+"""Section of a config: the skill bank."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from skill_ttrl.config.section import Section
+
+
+class SkillsConfig(Section):
+    """The skill bank and how the agent uses it. Without this section a run has no skills."""
+
+    bank: str | None = None
+    """What to begin with: a bank's folder, an exported JSON or JSONL file, or `family:operators`; None: an empty bank.
+    The run keeps a copy of its own, in its folder."""
+    use: bool = True
+    """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""
+    type_names: dict[str, str] = Field(default_factory=dict)
+    """What the bank calls a type of task, where it is not what the environment calls it: `pick_heat_then_place_in_recep: heat` for
+    SkillRL's banks. Skills are looked up under that name, and new ones go by it."""
+    max_skills: int = Field(default=200, ge=1)
+    """Capacity; the least useful skills go first."""
+    stale_after: int | None = Field(default=None, ge=1)
+    """A skill that was not used for so many steps is retired, unless its source is `seeded`; None: never."""
+    max_skills_per_problem: int | None = Field(default=3, ge=1)
+    """New skills that one step adds for a problem, the best supported first (Skill-TTRL: 3); None: no limit."""
+    retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"
+    """Cosine of the embedder's vectors, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
+    the task's type, `in_prompt` general ones and the first five mistakes, as far as `prompt_tokens` reach; questions are answered
+    by BM25."""
+    embedder: str = "sentence-transformers"
+    """`sentence-transformers`, `hash` (words and their spelling, not their meaning; nothing to download), `openai` (`endpoints.embeddings`), or
+    `module:attribute` of your own."""
+    embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """Hugging Face id or folder, for `sentence-transformers`."""
+    embedder_revision: str | None = None
+    """Commit of a hub model."""
+    index: Literal["chroma", "memory"] = "chroma"
+    """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
+    chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
+    """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
+    top_k: int = Field(default=6, ge=1)
+    """Skills that `SkillBank.retrieve` and `skillttrl inspect --search` find where they are given no number (SkillRL: 6). A
+    run takes `in_prompt` and `retrieve_k`."""
+    min_score: float | None = 0.0
+    """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` that score less are not found.
+    General skills and mistakes are not found below 0, or below `min_score` where that is negative. None: no threshold."""
+    in_prompt: int = Field(default=6, ge=0)
+    """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
+    prompt_tokens: int = Field(default=512, ge=1)
+    """Token budget of the skills in the prompt, beside `data.max_prompt_tokens`; what does not fit is left out."""
+    max_retrievals: int = Field(default=1, ge=0)
+    """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`, `<retrieve query="..."/>` at its
+    end. 0: never."""
+    retrieve_k: int = Field(default=3, ge=1)
+    """Skills inserted for one question."""
+    retrieve_tokens: int = Field(default=256, ge=1)
+    """Token budget of one insertion."""
+    own_notes: bool = False
+    """Skills that a try generates can be found by the same try in its later turns, before any merge. For
+    `retrieval: embedding`."""
+    update: Literal["merge", "none"] = "merge"
+    """`merge`: after each step the winners' operations change the bank."""
+    merger: str = "heuristic"
+    """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
+    extractor: str = "heuristic"
+    """Who writes the skill where no winner of a group did: `heuristic`, `openai` (`endpoints.teacher`), or `module:attribute`
+    of your own."""
+    on_failure: Literal["stop", "skip", "heuristic"] = "stop"
+    """When a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
+    out, or the heuristic does it. The two latter are said and counted."""
+    fuse_above: float | None = Field(default=0.95, gt=0, le=1)
+    """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
+    negation never do. None: only texts of the same words."""
+    extract: bool = True
+    """Where no winner of a group wrote a skill, take one from what their solutions have in common."""
+
+    @property
+    def embeds(self) -> bool:
+        """Whether skills are found by vectors, so that an embedder is needed."""
+        return self.retrieval in ("embedding", "hybrid")
+
+    @model_validator(mode="after")
+    def _notes_need_vectors(self) -> SkillsConfig:
+        if self.own_notes and self.retrieval != "embedding":
+            raise ValueError("own_notes needs retrieval=embedding: only cosines compare a note with the bank's skills")
+        return self
