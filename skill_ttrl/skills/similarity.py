@@ -3,7 +3,7 @@
 Two texts are the same when their words are the same in the same order, apart from case, punctuation and words such as
 "the" or "simply". That is an equivalence, so the outcome depends on no order, and it never takes one rule for another.
 Similarity of characters would: "The rule for the operator fab is to add the two numbers and then plus 9" and the same
-sentence about "fob" share 91 % of their character trigrams. So similarities (embeddings, or `ngram_similarity`) are used
+sentence about "fob" share 91 % of their character trigrams. So similarities (`embedding_similarity`) are used
 only where they are handed in, and not across texts that differ in a number, a sign, a single letter or a word such as
 "not" or "minus". Made-up names that are spelled alike still fool them.
 """
@@ -31,7 +31,6 @@ MAX_COMPARED = 200
 """Most texts that are compared by similarity, the most frequent first: the work grows with the square."""
 VECTORS_KEPT = 20_000
 """Most vectors that `embedding_similarity` keeps."""
-NGRAM = 3
 
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+|[^\w\s]|_")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -179,12 +178,6 @@ def _longest(texts: Sequence[str], base: str | None) -> Cluster:
     return Cluster(text, tuple(place for place, other in enumerate(texts) if content(other) == content(text)))
 
 
-def ngram_similarity(a: Sequence[str], b: Sequence[str]) -> list[list[float]]:
-    """Jaccard index of the sets of character trigrams, in [0, 1]; 0.85 is a sensible threshold. See the warning above."""
-    left, right = [_ngrams(text) for text in a], [_ngrams(text) for text in b]
-    return [[len(x & y) / len(x | y) for y in right] for x in left]
-
-
 def embedding_similarity(embedder: Embedder) -> Similarity:
     """The cosine of two texts' vectors, in [-1, 1]. It keeps the vectors: from step to step most texts of a bank stay."""
     held: dict[str, NDArray[np.float32]] = {}
@@ -203,11 +196,6 @@ def embedding_similarity(embedder: Embedder) -> Similarity:
         return scores
 
     return cosine
-
-
-def _ngrams(text: str) -> frozenset[str]:
-    plain = f" {' '.join(content(text))} "
-    return frozenset(plain[start : start + NGRAM] for start in range(max(1, len(plain) - NGRAM + 1)))
 
 
 def _wording(texts: Sequence[str]) -> str:

@@ -443,7 +443,7 @@ class SkillBank:
 
     def load(self, path: str | Path, *, reason: str | None = None) -> BankUpdate:
         """Put the skills of a file in the place of all that are here, in one update. The file may be of any format that
-        `formats.read_skills` knows.
+        `formats.read_file` knows.
         """
         from skill_ttrl.skills.formats.files import read_file
 

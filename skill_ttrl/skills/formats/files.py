@@ -51,11 +51,6 @@ def known_format(name: str | None) -> Format | None:
     return None
 
 
-def read_skills(path: str | Path, format: Format | None = None) -> list[Skill]:
-    """The skills of a file or folder, in its order; see `read_file`."""
-    return read_file(path, format).skills
-
-
 def read_file(path: str | Path, format: Format | None = None) -> SkillFile:
     """The skills of a file or folder, what it holds besides, and what was not taken.
 

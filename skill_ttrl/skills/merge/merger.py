@@ -90,7 +90,7 @@ class SkillMerger:
         base_url: address of a server that speaks OpenAI's protocol; None: `OPENAI_BASE_URL`, else OpenAI's own.
         on_failure: what becomes of proposals for which the model gives no usable answer: "stop" (an error), "skip" (they are
             left out) or "heuristic"; the two latter are counted in `Merged.asked`.
-        similarity: how alike texts are, to fuse those whose words differ too (`embedding_similarity`, `ngram_similarity`);
+        similarity: how alike texts are, to fuse those whose words differ too (`embedding_similarity`);
             None: only those that differ in nothing but case, punctuation and fillers.
         threshold: least similarity of texts that are fused.
 

@@ -16,7 +16,7 @@ from skill_ttrl.skills.bank.changes import normalize_skill
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.agentskills import ADVICE, MAX_LINES, describe, dump_folders, names_of, skill_files
 from skill_ttrl.skills.formats.agentskills_read import parts_of, problems, read_agentskills
-from skill_ttrl.skills.formats.files import read_file, read_skills, write_skills
+from skill_ttrl.skills.formats.files import read_file, write_skills
 from skill_ttrl.types import Skill, SkillStats
 
 HOSTILE = st.one_of(
@@ -153,12 +153,12 @@ def test_a_folder_by_others_is_read_and_told_what_is_not_taken(tmp_path: Path) -
     ]  # fmt: skip
     assert "unknown keys 'stars'" in found.notices[1] and "'scripts/'" in found.notices[2]
     for path in (folder, folder / "SKILL.md"):
-        assert read_skills(path) == [skill]
+        assert read_file(path).skills == [skill]
     write_skills(tmp_path / "again", Snapshot.of(1, [skill]), "agentskills")
     again = parts_of((tmp_path / "again" / "pdf-processing" / "SKILL.md").read_text(), "x").front
     assert again["description"] == skill.when_to_apply and again["license"] == "Apache-2.0"
     assert again["allowed-tools"] == ["Read", "Bash(git:*)"] and again["metadata"]["version"] == "1.10"
-    assert read_skills(tmp_path / "again") == [skill]
+    assert read_file(tmp_path / "again").skills == [skill]
 
 
 def test_what_people_change_in_our_folders_counts(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_people_change_in_our_folders_counts(tmp_path: Path) -> None:
         .replace("metadata:", "metadata:\n  by: me")
     )
     file.write_bytes(text.replace("\n", "\r\n").encode())
-    found = read_skills(tmp_path / "out")[0]
+    found = read_file(tmp_path / "out").skills[0]
     assert found.text == "new"
     assert json.loads(found.extra)["fields"] == {"license": "GPL", "metadata": {"by": "me", "n": "1.5"}}
 
@@ -220,7 +220,7 @@ def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> Non
     with pytest.raises(SkillBankError, match="reached by a link"):
         read_agentskills(long)
     (tmp_path / "link").symlink_to(tmp_path / "x")  # what its user names is followed
-    assert read_skills(tmp_path / "link") == found.skills
+    assert read_file(tmp_path / "link").skills == found.skills
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import normalize_skill
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, read_skills, write_skills
+from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.markdown import parse_markdown
 from skill_ttrl.types import Skill, SkillStats, Tier
 
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_back(
     snapshot = Snapshot.of(3, map(normalize_skill, [*skills, FULL]))
     file = tmp_path_factory.getbasetemp() / f"skills-{form}"
     write_skills(file, snapshot, form)
-    assert read_skills(file, form) == list(snapshot)
+    assert read_file(file, form).skills == list(snapshot)
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,12 +102,12 @@ def _read_text(text: str, name: str) -> list[Skill]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / name
         file.write_bytes(text.encode())
-        return read_skills(file)
+        return read_file(file).skills
 
 
 def test_skillrl_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "bank.json").write_text(json.dumps(SKILLRL))
-    general, clean, heat, mistake = read_skills(tmp_path / "bank.json")
+    general, clean, heat, mistake = read_file(tmp_path / "bank.json").skills
     assert general == Skill("gen_001", "Explore", "Look once.", "At first.", "general", source="skillrl")
     assert (clean.tier, clean.task_type, clean.text) == ("task", "clean", "Use the sink.")
     assert (heat.task_type, heat.when_to_apply) == ("heat", "")
@@ -170,15 +170,15 @@ def test_markdown_by_hand() -> None:
 def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(SkillBankError, match=message):
-        read_skills(tmp_path / name)
+        read_file(tmp_path / name)
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(SkillBankError, match=r"Cannot read .*none\.json: No such file"):
-        read_skills(tmp_path / "none.json")
+        read_file(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"x": "\xe9"}')
     with pytest.raises(SkillBankError, match="is not UTF-8 text"):
-        read_skills(tmp_path / "latin.json")
+        read_file(tmp_path / "latin.json")
     with pytest.raises(SkillBankError, match=r"Cannot write .*none/x\.json"):
         write_skills(tmp_path / "none" / "x.json", Snapshot())
     with pytest.raises(SkillBankError, match=r"Unknown format 'yaml'"):
@@ -227,7 +227,7 @@ def test_counts_beside_a_record_follow_the_skill_into_the_file(tmp_path: Path) -
 def test_records_without_ids_get_some(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [{"text": "a"}, {"id": 7, "content": "b"}, {"text": "c"}]
     (tmp_path / "x.json").write_text(json.dumps(records))
-    found = read_skills(tmp_path / "x.json")
+    found = read_file(tmp_path / "x.json").skills
     assert [(skill.id, skill.text, skill.source) for skill in found] == [
         ("sk_001", "a", "import"),
         ("7", "b", "import"),
@@ -239,4 +239,4 @@ def test_tiers_are_the_known_ones(tmp_path: Path) -> None:
     tiers: tuple[Tier, ...] = ("general", "task", "mistake")
     file = tmp_path / "x.jsonl"
     file.write_text("".join(json.dumps({"id": tier, "text": "t", "tier": tier}) + "\n" for tier in tiers))
-    assert [skill.tier for skill in read_skills(file)] == list(tiers)
+    assert [skill.tier for skill in read_file(file).skills] == list(tiers)

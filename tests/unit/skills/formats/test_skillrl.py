@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, read_skills, write_skills
+from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.types import Change, Skill, from_json, to_json
 
@@ -101,7 +101,7 @@ def test_any_file_is_written_back_byte_for_byte(
     text = json.dumps(content, indent=indent, ensure_ascii=ascii_only)
     try:
         path.write_bytes(text.encode())
-        ids = [skill.id for skill in read_skills(path, "skillrl")]
+        ids = [skill.id for skill in read_file(path, "skillrl").skills]
     except (UnicodeEncodeError, SkillBankError):
         assume(False)
     assume(len(set(ids)) == len(ids))
@@ -112,7 +112,7 @@ def test_any_file_is_written_back_byte_for_byte(
 def test_published_banks_are_written_back_byte_for_byte(skillrl_banks: Path, name: str, tmp_path: Path) -> None:
     path = skillrl_banks / f"{name}_skills.json"
     assert kept(path, tmp_path / "bank") == path.read_text(encoding="utf-8")
-    counts = [sum(skill.tier == tier for skill in read_skills(path)) for tier in ("general", "task", "mistake")]
+    counts = [sum(skill.tier == tier for skill in read_file(path).skills) for tier in ("general", "task", "mistake")]
     assert counts == {"alfworld": [12, 32, 11], "webshop": [15, 39, 12]}[name]
 
 
@@ -242,7 +242,7 @@ def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"schema": 1, "skills": [], "origin": {"format": "skillrl"}}')
     with pytest.raises(SkillBankError, match="'origin' is damaged"):
-        read_skills(path)
+        read_file(path)
     path.write_text(
         '{"schema": 1, "skills": [], "origin": {"format": "skillrl", "content": {"general_skills": 5}, "layout": {}}}'
     )
@@ -273,7 +273,7 @@ def test_an_origin_of_another_kind_is_named_and_the_other_formats_are_written(
 
 def test_a_bank_from_before_these_fields_opens(tmp_path: Path) -> None:
     with SkillBank(tmp_path / "bank") as bank:
-        bank.import_skills(read_skills(published(tmp_path)))
+        bank.import_skills(read_file(published(tmp_path)).skills)
         bank.record_usages([("err", True)])
         now = bank.snapshot()
     log = tmp_path / "bank" / "log.jsonl"

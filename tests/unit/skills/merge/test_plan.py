@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError, SkillBankError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.extract import technique
-from skill_ttrl.skills.merge.merged import merged_samples
 from skill_ttrl.skills.merge.plan import (
     MERGERS,
     Draft,
@@ -27,17 +25,9 @@ from skill_ttrl.skills.merge.plan import (
     note,
 )
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
-from skill_ttrl.skills.similarity import (
-    Cluster,
-    clusters,
-    content_id,
-    embedding_similarity,
-    like,
-    ngram_similarity,
-    voted,
-)
-from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillStats, Step, Task, Trajectory
+from skill_ttrl.skills.similarity import content_id
+from skill_ttrl.types import Change, Group, Skill, SkillStats, Step, Task, Trajectory
+from tests.trigrams import ngram_similarity
 
 parse = OutputParser().parse
 
@@ -124,85 +114,7 @@ def test_mergers_are_found_by_name() -> None:
         make_merger("builtins:dict")
 
 
-# --- what says the same ---
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("Check the parity first.", "check PARITY first"),
-        ("Simply divide by 3,5!", "  Divide by\n3,5"),
-        ("Ｆｅｒｍａｔ’s theorem", "Fermat's theorem."),
-    ],
-)
-def test_texts_that_say_the_same(a: str, b: str) -> None:
-    assert len(clusters([a, b])) == 1
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("fab: plus 9", "fab: plus 8"),
-        ("fab: plus 9", "fab: minus 9"),
-        ("Subtract x from y.", "Subtract y from x."),
-        ("a + b", "a - b"),
-        ("1.5", "15"),
-        ("Do it.", "Do not do it."),
-        (".", "!"),
-    ],
-)
-def test_texts_that_do_not(a: str, b: str) -> None:
-    everything_is_alike = [[1.0, 1.0], [1.0, 1.0]]
-    assert len(clusters([a, b])) == 2
-    if (a, b) != (".", "!"):
-        assert len(clusters([a, b], lambda _, __: everything_is_alike)) == 2
-
-
-def test_similarity_fuses_other_wordings_where_it_is_handed_in() -> None:
-    texts = ["Check modular patterns in the powers.", "Check for modular patterns in powers.", "Draw the triangle."]
-    assert len(clusters(texts)) == 3
-    (fused, alone) = clusters(texts, ngram_similarity, 0.8)
-    assert fused.members == (0, 1) and fused.text == texts[1] and alone.text == texts[2]
-
-
-def test_names_spelled_alike_are_why_similarity_is_no_default() -> None:
-    rule = "The rule for the operator {} is to add the two numbers and then plus 9"
-    fab, fob = rule.format("fab"), rule.format("fob")
-    assert ngram_similarity([fab], [fob])[0][0] > 0.9
-    assert len(clusters([fab, fob])) == 2
-
-
-def test_the_wording_is_the_most_frequent_then_the_shortest_then_the_first() -> None:
-    assert clusters(["Go on!", "go on", "Go on!"])[0].text == "Go on!"
-    assert clusters(["Go on!!", "go on"])[0].text == "go on"
-    assert clusters(["go on", "Go on"])[0].text == "Go on"
-
-
 # --- competing evolutions ---
-
-
-def test_the_rewrite_of_a_majority_wins_and_a_rule_of_the_minority_is_not_mixed_in() -> None:
-    assert voted(["plus 9", "plus 8", "Plus 8."]) == Cluster("plus 8", (1, 2))
-    assert (
-        voted(["Check the signs. Then add.", "plus 8", "Plus 8."], base="A longer text than all of these.").text
-        == "plus 8"
-    )
-
-
-def test_without_a_majority_the_longest_stays_and_only_its_writers_support_it() -> None:
-    assert voted(["Add Euler.", "Add Euler and handle composites."]) == Cluster(
-        "Add Euler and handle composites.", (1,)
-    )
-    assert voted(["Reduce.", "Look at both signs.", "look at both SIGNS", "Go.", "Stop!"]).members == (1, 2)
-    padded = voted(["Reduce it!!!!!!!!!!!!!!!!!!!!!!!", "Reduce both sides."])
-    assert padded.text == "Reduce both sides."  # words count, not characters
-
-
-def test_a_sentence_that_most_wrote_is_taken_over() -> None:
-    texts = ["Reduce first. Then add up.", "Reduce first. Check it.", "Check it. Stop."]
-    assert voted(texts) == Cluster("Reduce first. Then add up. Check it.", (0, 1, 2))
-    base = "Write every term on a line of its own before you begin."
-    assert voted(texts, base=base) == Cluster(f"{base} Check it. Reduce first.", (0, 1, 2))
 
 
 def test_rewrites_that_all_differ_do_not_shorten_a_skill() -> None:
@@ -418,45 +330,13 @@ def test_a_merger_of_one_s_own_need_not_be_right() -> None:
 
 # --- techniques that winners share ---
 
+
 WON = [
     "We have 3 apples. Split the sum into tens and units, then carry. 3+4=7.",
     "Compute. Split the sum into tens and units, then carry. So 7.",
     "First read it. Split the sum into tens and units, then carry.",
 ]
 LOST = ["I guess 9.", "Count on fingers. 8"]
-
-
-def test_a_sentence_that_winners_share_and_losers_lack_is_found() -> None:
-    assert technique("What is 3+4?", WON, LOST) == "Split the sum into tens and units, then carry."
-
-
-def test_numbers_of_the_problem_are_written_as_n() -> None:
-    won = [f"Multiply by {number} then reduce every remainder." for number in (3, 17, 250)]
-    assert technique("Q", won, []) == "Multiply by n then reduce every remainder."
-
-
-def test_a_run_of_words_is_found_where_no_sentence_is_shared() -> None:
-    won = [
-        f"{start} use the pigeonhole principle on residues {end}" for start, end in (("Here", "now"), ("We", "mod 7"))
-    ]
-    assert technique("Q", won, ["Try all cases."]) == "use the pigeonhole principle on residues"
-
-
-@pytest.mark.parametrize(
-    ("problem", "won", "lost"),
-    [
-        ("Q", WON[:1], LOST),
-        ("Q", WON, WON),
-        ("Q", ["Do this thing here.", "Other words stand there.", "Nothing is shared at all."], []),
-        ("Q", ["Let's think step by step about it."] * 3, []),
-        ("Q", ["<answer>the same long answer here</answer>"] * 3, []),
-        ("A farmer sells red apples daily", ["A farmer sells red apples."] * 3, []),
-        ("Q", ["3 + 4 = 7."] * 3, []),
-        ("Q", ["", "", ""], [""]),
-    ],
-)
-def test_nothing_is_found_where_there_is_nothing(problem: str, won: list[str], lost: list[str]) -> None:
-    assert technique(problem, won, lost) is None
 
 
 def test_extraction_is_for_groups_whose_winners_wrote_nothing() -> None:
@@ -478,30 +358,3 @@ def test_what_was_written_and_what_was_found_can_be_one_skill() -> None:
     changes, report = merge_groups([group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), extract=True)
     (skill,) = afters(changes, "add")
     assert skill.source == "merge" and skill.evidence == ("t1", "t2") and report.fused == 1
-
-
-def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedded: list[str] = []
-
-    class Watched(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            embedded.extend(texts)
-            return super().embed(texts)
-
-    alike, plain = embedding_similarity(Watched()), HashEmbedder()
-    bank = ["Reduce the base first", "Boil the potatoes", "Draw a picture"]
-    for drafts in (["Reduce the base at first"], ["Draw the picture", "Boil the potatoes"]):
-        assert alike(drafts, drafts)[0][0] == pytest.approx(1)
-        assert alike(drafts, bank) == (plain.embed(drafts) @ plain.embed(bank).T).tolist()
-    assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "Draw the picture"])
-    assert like(["Reduce the base at first"], bank, alike, 0.8) == [0]
-    assert like(["Reduce the base at first"], bank, None, 0.8) == [None]
-    monkeypatch.setattr("skill_ttrl.skills.similarity.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
-    assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()
-
-
-@pytest.mark.parametrize("back_to", [2, 3, -1])
-def test_a_log_whose_rollback_leads_nowhere_is_damaged(back_to: int) -> None:
-    updates = [BankUpdate(1, (), "merge", samples=("a",)), BankUpdate(2, (), "rollback", back_to=back_to)]
-    with pytest.raises(SkillBankError, match=f"version 2 brings back version {back_to}, which is not before it"):
-        merged_samples(updates)

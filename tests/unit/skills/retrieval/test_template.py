@@ -10,7 +10,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.files import read_skills
+from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.retrieval.template import by_template
@@ -44,7 +44,7 @@ def test_all_of_the_type_some_general_ones_and_five_mistakes_in_the_order_of_the
 
 
 def test_a_published_bank_s_prompt_is_what_skillrl_s_is(skillrl_banks: Path) -> None:
-    skills = read_skills(skillrl_banks / "alfworld_skills.json")
+    skills = read_file(skillrl_banks / "alfworld_skills.json").skills
     columns = by_template(Snapshot.of(1, skills), "clean", 6)
     assert [len(column) for column in columns] == [6, 6, 5]
     assert all(skill.task_type == "clean" for skill in columns[1])
