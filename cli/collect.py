@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.collection import Collected
@@ -219,10 +219,10 @@ def show_collected(console: Console, found: Collected) -> None:
         )
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
-    console.print(Text(visible(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)
+    console.print(Text(escape_terminal(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)
     console.print(success_table({**found.by_type, "all": overall}))
     for line in lines:
-        console.print(Text(visible(line)), soft_wrap=True)
+        console.print(Text(escape_terminal(line)), soft_wrap=True)
 
 
 def _episodes(count: int) -> str:
@@ -247,5 +247,5 @@ def success_table(rows: Mapping[str, SuccessStats]) -> Table:
         score = (number(each.score), _bounds(each.score_interval)) if scored else ()
         success = (number(each.success), _bounds(each.interval))
         cells = (name or "other", f"{each.episodes:,}", *score, *success, steps, f"{each.failed:,}")
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        table.add_row(*(Text(escape_terminal(cell)) for cell in cells))
     return table

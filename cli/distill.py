@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.distill import Distilled
@@ -71,7 +71,7 @@ def distill(
     screen = Console()
     screen.print(distilled_view(found))
     for line in closing_lines(found):
-        screen.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+        screen.print(escape_terminal(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def distilled_view(found: Distilled) -> RenderableType:
@@ -126,5 +126,5 @@ def closing_lines(found: Distilled) -> list[str]:
 
 
 def _cell(text: str, most: int = MAX_CELL) -> str:
-    line = " ".join(visible(text[: 4 * most]).split())
+    line = " ".join(escape_terminal(text[: 4 * most]).split())
     return line if len(line) <= most else line[: most - 1] + "…"

@@ -26,7 +26,7 @@ from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.trust import trusting
 
@@ -313,7 +313,7 @@ def main() -> None:
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)
-        message = visible(f"Error: {error}")
+        message = escape_terminal(f"Error: {error}")
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 

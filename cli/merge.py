@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.merge import MergeResult
@@ -64,7 +64,7 @@ def merge(
         screen = Console()
         screen.print(merge_view(found))
         for line in closing_lines(found):
-            screen.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+            screen.print(escape_terminal(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def merge_view(found: MergeResult) -> RenderableType:
@@ -103,5 +103,5 @@ def closing_lines(found: MergeResult) -> list[str]:
 
 
 def _cell(text: str, most: int = MAX_CELL) -> str:
-    line = " ".join(visible(text[: 4 * most]).split())
+    line = " ".join(escape_terminal(text[: 4 * most]).split())
     return line if len(line) <= most else line[: most - 1] + "…"

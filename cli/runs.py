@@ -11,7 +11,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
@@ -51,7 +51,7 @@ def runs_list(
     screen.print(rows_table(f"Runs in {folder}", ("run", "seed", "phases", "ended", "avg@k", "change"), rows))
     for each in found:
         if each.fault:
-            screen.print(visible(f"{each.path}: {each.fault}"), markup=False, highlight=False, soft_wrap=True)
+            screen.print(escape_terminal(f"{each.path}: {each.fault}"), markup=False, highlight=False, soft_wrap=True)
 
 
 def compare(
@@ -96,7 +96,7 @@ def compare(
             )
         )
         for note in each.notes:
-            screen.print(visible(note), markup=False, highlight=False)
+            screen.print(escape_terminal(note), markup=False, highlight=False)
 
 
 def seeds_of(text: str) -> list[int]:

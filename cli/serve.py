@@ -19,7 +19,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.vllm.servers.supervise import Watched
@@ -157,7 +157,7 @@ class ServeView:
         self._line(text, style="yellow")
 
     def _line(self, text: str, style: str | None = None) -> None:
-        self._console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(escape_terminal(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _about_key(watched: Sequence[Watched]) -> str:
@@ -181,6 +181,6 @@ def servers_table(watched: Sequence[Watched]) -> Table:
         if each.phase == "starting":
             state = Spinner("dots", Text(f"starting, {time.monotonic() - each.since:.0f} s", style=STYLES[each.phase]))
         table.add_row(
-            each.job.address, state, str(process), each.job.gpus, str(each.restarts), visible(str(each.job.log))
+            each.job.address, state, str(process), each.job.gpus, str(each.restarts), escape_terminal(str(each.job.log))
         )
     return table

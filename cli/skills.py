@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -180,7 +180,7 @@ def export(
         return
     what = "the episodes" if found.skills is None else f"{found.skills} skill{'s' * (found.skills != 1)}"
     at = "" if found.version is None else f" (version {found.version})"
-    print(visible(f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."))
+    print(escape_terminal(f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."))
     _note(found.notes)
 
 
@@ -252,7 +252,7 @@ def comparison_view(found: BankComparison) -> RenderableType:
 
     counts = {kind: sum(skill.kind == kind for skill in found.skills) for kind in ("added", "removed", "changed")}
     told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    parts: list[RenderableType] = [Text(visible(f"{side('A', found.a)}\n{side('B', found.b)}"))]
+    parts: list[RenderableType] = [Text(escape_terminal(f"{side('A', found.a)}\n{side('B', found.b)}"))]
     parts.append(Text(f"{told}, {found.same} the same", "bold"))
     for skill in found.skills:
         was = f" (in A: {skill.was}, same {skill.matched_by})" if skill.was else ""
@@ -261,7 +261,7 @@ def comparison_view(found: BankComparison) -> RenderableType:
     if found.records:
         rows = [(each.id, each.field, _cell(each.a), _cell(each.b)) for each in found.records]
         parts += [Text(), rows_table("Kept about skills that both have", ("id", "field", "A", "B"), rows)]
-    parts += [Text(visible(f"Note: {note}"), "yellow") for note in found.notes]
+    parts += [Text(escape_terminal(f"Note: {note}"), "yellow") for note in found.notes]
     return Group(*parts)
 
 
@@ -272,7 +272,7 @@ def _cell(value: object) -> str:
 def _note(notices: Iterable[str]) -> None:
     """What was not taken, beside the result."""
     for notice in notices:
-        print(visible(f"Note: {notice}."), file=sys.stderr)
+        print(escape_terminal(f"Note: {notice}."), file=sys.stderr)
 
 
 def _text(given: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.cli.envs import ENV_RULE
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.runs.summary import Summary
@@ -224,7 +224,7 @@ def _bank_that_comes_with(model: Path, source: str, given: list[str]) -> list[st
         said = (
             f"Begins with the skill bank of the run that --model names: {bank}. Another: --bank, or --set skills.bank=."
         )
-    screen.print(visible(said), markup=False, highlight=False, soft_wrap=True)
+    screen.print(escape_terminal(said), markup=False, highlight=False, soft_wrap=True)
     return [] if config.skills is None else [_setting("skills.bank", bank)]
 
 
@@ -399,7 +399,7 @@ def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
 
     screen.print(summary_table(summary))
     for line in closing_lines(summary, baseline_lines(folder)):
-        screen.print(visible(line), markup=False, highlight=False)
+        screen.print(escape_terminal(line), markup=False, highlight=False)
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
 
 

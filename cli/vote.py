@@ -14,7 +14,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.evaluate import Chunk, Data, NoBank, Overrides, Recipe
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.evaluation.vote_comparison import Difference, Figure, Replayed
@@ -98,7 +98,7 @@ def vote(
     Console().print(lab_view(found))
     for name, file in (("Votes", output and output / "votes.jsonl"), ("Charts", plot)):
         if file:
-            Console().print(visible(f"{name}: {file}"), markup=False, highlight=False, soft_wrap=True)
+            Console().print(escape_terminal(f"{name}: {file}"), markup=False, highlight=False, soft_wrap=True)
 
 
 def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -126,16 +126,18 @@ def lab_view(lab: VoteLab) -> RenderableType:
     from skill_ttrl.stages.reports.vote_page import said_of
 
     judged = [each for each in lab.strategies if each.needs is None]
-    parts: list[RenderableType] = [Text(visible(f"{lab.source}: {said_of(lab)}"), "bold")]
+    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {said_of(lab)}"), "bold")]
     parts += [Text(), figures_table(judged), Text()]
     parts += [
-        Text(visible(f"{_name(each.strategy)} needs {each.needs}"), "yellow") for each in lab.strategies if each.needs
+        Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
+        for each in lab.strategies
+        if each.needs
     ]
     if len(judged) > 1:
         parts += [Text(), differences_table(judged, lab.settings.confidence)]
     parts += [Text(), types_table(judged)]
     if lab.answers_given_up.count:
-        parts += [Text(), Text(visible(str(lab.answers_given_up)), "yellow")]
+        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
     return Group(*parts)
 
 
@@ -197,21 +199,21 @@ def _somebody_abstains(judged: Sequence[Replayed]) -> bool:
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Text]]]) -> Table:
     """Texts only: nothing in a name is read as markup."""
     table = Table(
-        title=Text(visible(title), "table.title") if title else None,
+        title=Text(escape_terminal(title), "table.title") if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,  # seven figures stand side by side in 80 columns
         show_edge=False,
         padding=0,
     )
     for place, column in enumerate(columns):
-        head = Text(visible(column))
+        head = Text(escape_terminal(column))
         if place == 0:
             table.add_column(head, overflow="fold", min_width=NARROWEST + 1)
         else:
             width = max(NARROWEST, *(min(len(word), WIDEST) for word in head.plain.split() or [""]))
             table.add_column(head, justify="right", overflow="fold", width=width)
     for name, cells in rows:
-        table.add_row(Text(visible(name)), *cells)
+        table.add_row(Text(escape_terminal(name)), *cells)
     return table
 
 

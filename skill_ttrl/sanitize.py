@@ -100,7 +100,7 @@ def flags(text: str) -> tuple[str, ...]:
     `control-characters`, `control-tokens` (`<|im_end|>`, `[INST]`), `injection` (phrases such as "ignore previous
     instructions", made-up speakers), `invisible` (zero width, text direction), `long`, `our-tags`.
     """
-    seen = visible(text)
+    seen = escape_terminal(text)
     folded = _fold(seen)
     found = {
         "control-characters": any(_is_control(character) for character in set(text)),
@@ -123,7 +123,7 @@ def escape(text: str, *, brackets: bool = True) -> str:
 
     Without `brackets` a `[` stays: WebShop's pages are full of `[SEP]`.
     """
-    seen = visible(text)
+    seen = escape_terminal(text)
     folded = _fold(seen)
     places = {match.start() for pattern in (_OURS, _CONTROL, _UNFINISHED) for match in pattern.finditer(folded)}
     kept, end = [], 0
@@ -135,7 +135,7 @@ def escape(text: str, *, brackets: bool = True) -> str:
     return "".join([*kept, seen[end:]])
 
 
-def visible(text: str) -> str:
+def escape_terminal(text: str) -> str:
     """The text without characters that act and do not show: fit for a terminal. See `escape` for what becomes of them."""
     if text.isascii() and text.isprintable():
         return text

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 NARROWEST = 5
 """Least width of a column, in cells of the terminal: `ab…yz`."""
@@ -25,12 +25,12 @@ class FittedTable:
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self._title = title
-        self._columns = [visible(column) for column in columns]
-        self._rows = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+        self._columns = [escape_terminal(column) for column in columns]
+        self._rows = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = self._widths(options.max_width)
-        table = Table(title=Text(visible(self._title), "table.title") if self._title else None)
+        table = Table(title=Text(escape_terminal(self._title), "table.title") if self._title else None)
         for column, width in zip(self._columns, widths, strict=True):
             table.add_column(Text(_cut_words(column, width), "table.header"), width=width)
         for row in self._rows:

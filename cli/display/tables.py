@@ -13,7 +13,7 @@ from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.skill_list import skill_list
 from skill_ttrl.cli.display.views import interval, number, rows_table
 from skill_ttrl.runs.summary import CONTROL, SKILL_USE
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
@@ -85,7 +85,7 @@ def _scores(found: Evaluation) -> list[tuple[str, str]]:
 
 def reply_view(reply: Reply) -> RenderableType:
     """The answers as plain text without control characters, and the vote where there is more than one."""
-    lines: list[RenderableType] = [Text(visible(text)) for text in reply.texts]
+    lines: list[RenderableType] = [Text(escape_terminal(text)) for text in reply.texts]
     lines += [Text(warning, "yellow") for warning in reply.warnings]
     told = sorted({skill_id for found in reply.retrieved for skill_id in found})
     if told:
@@ -94,19 +94,19 @@ def reply_view(reply: Reply) -> RenderableType:
         vote = reply.vote
         counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
         said = f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})"
-        lines.append(Text(visible(said), "bold"))
+        lines.append(Text(escape_terminal(said), "bold"))
     return Group(*lines)
 
 
 def inspection_view(found: Inspection) -> RenderableType:
     """Facts, then the table, then notes."""
-    parts: list[RenderableType] = [Text(visible(f"{found.kind}: {found.path}"), "bold")]
-    parts += [Text(visible(f"  {name}: {value}")) for name, value in found.facts.items()]
+    parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
+    parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.skills:
         parts += [skill_list(found), Text()]
     elif found.rows:
         parts.append(rows_table("", found.columns, found.rows))
-    parts += [Text(visible(f"  {note}"), "yellow") for note in found.notes]
+    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     return Group(*parts)
 
 

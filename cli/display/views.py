@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.runs.summary import Summary
@@ -89,7 +89,7 @@ class RunView:
     def __rich__(self) -> Panel:
         if not self._with_loop:
             figures = [Text(line, "dim")] if (line := self._figures_line()) else []
-            return Panel(Group(self._bars, *figures), title=Text(visible(self._title)))
+            return Panel(Group(self._bars, *figures), title=Text(escape_terminal(self._title)))
         types = [Text(line, "dim")] if (line := self._types_line()) else []
         return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim"), *types), title=self._title)
 
@@ -132,7 +132,7 @@ class RunView:
 
     def notice(self, text: str, *, warning: bool = False) -> None:
         """See `Progress.notice`."""
-        said = Text(visible(("Warning: " if warning else "") + text), "yellow" if warning else "")
+        said = Text(escape_terminal(("Warning: " if warning else "") + text), "yellow" if warning else "")
         self._console.print(said, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
 
     def _loop(self) -> Text:
@@ -149,13 +149,15 @@ class RunView:
         names: Sequence[str] = SHOWN if self._with_loop else list(self._figures)
         if overall:
             names = [name for name in OVERALL if name in self._figures] or names[:1]
-        return visible("  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures))
+        return escape_terminal(
+            "  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures)
+        )
 
     def _types_line(self) -> str:
         """Success by type: a step has few tasks of each, and of some none."""
         found = sorted(self._by_type.items())
         shown = "  ".join(f"{name.removeprefix(BY_TYPE)} {value:.2f}" for name, value in found)
-        return visible(f"success by type: {shown}") if found else ""
+        return escape_terminal(f"success by type: {shown}") if found else ""
 
 
 def summary_table(summary: Summary) -> Table:

@@ -13,7 +13,7 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.watch import Scene
@@ -203,16 +203,16 @@ class Screen:
 
     def indented(self, text: str) -> list[Text]:
         """A text as lines that stand four characters in."""
-        whole = Text(visible(text))
+        whole = Text(escape_terminal(text))
         lines = whole.wrap(self._console, self.width - 4) if self._console.is_terminal else [whole]
         return [Text.assemble("    ", line) for line in lines]
 
     def _say(self, text: str, style: str = "") -> None:
         """Text of an environment or a model: nothing in it is markup, and nothing acts on the terminal."""
-        self.say(Text(visible(text), style))
+        self.say(Text(escape_terminal(text), style))
 
     def say(self, text: Text) -> None:
-        """Text in which nothing acts on the terminal any more (`visible`)."""
+        """Text in which nothing acts on the terminal any more (`escape_terminal`)."""
         wraps = self._console.is_terminal  # elsewhere a line stays one line
         self._console.print(text, soft_wrap=not wraps)
 
@@ -248,7 +248,7 @@ def completion(keyboard: Keyboard | None) -> Iterator[None]:
 def _listed(info: Mapping[str, Any]) -> dict[str, str]:
     from skill_ttrl.rollout.scripted import listed_actions
 
-    return {visible(action): action for action in listed_actions(info)}
+    return {escape_terminal(action): action for action in listed_actions(info)}
 
 
 def _label(step: int, limit: int | None) -> str:

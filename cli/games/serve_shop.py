@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import Interrupted
 
 SERVED = ("webshop",)
@@ -108,4 +108,4 @@ def _is_own(host: str) -> bool:
 
 
 def _say(text: str) -> None:
-    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
+    Console().print(escape_terminal(text), markup=False, highlight=False, soft_wrap=True)

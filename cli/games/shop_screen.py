@@ -15,7 +15,7 @@ from rich.text import Text
 
 from skill_ttrl.agents.players.webshop_reading import BUTTONS, SEARCH_SLOT
 from skill_ttrl.cli.games.screen import Keyboard, Screen
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.watch import Scene
@@ -145,7 +145,7 @@ class ShopScreen(Screen):
         bought = bool(played.steps) and played.steps[-1].terminated
         for line in score_lines(info) if bought else ["Nothing was bought: score 0."]:
             self.say(Text(line))
-        self.say(Text(visible(f"The same goal again: --split {played.task.split} --task {played.task.id}")))
+        self.say(Text(escape_terminal(f"The same goal again: --split {played.task.split} --task {played.task.id}")))
 
     def _note_choice(self, before: ShopPage | None, action: str | None) -> None:
         from skill_ttrl.envs.webshop.shop import parse_action
@@ -161,26 +161,33 @@ class ShopScreen(Screen):
             self._chosen[names[-1]] = parsed[1]  # of equal values the last is the one that is clicked
 
     def _lines(self, page: ShopPage, numbers: Mapping[str, int]) -> list[Text]:
-        lines = [Text(visible(page.heading), "bold")] if page.heading else []
+        lines = [Text(escape_terminal(page.heading), "bold")] if page.heading else []
         for asin, *about in page.products:
             lines.append(
-                Text.assemble(_number(asin, numbers), (visible(asin), "bold"), visible(f"  {' '.join(about[1:])}"))
+                Text.assemble(
+                    _number(asin, numbers), (escape_terminal(asin), "bold"), escape_terminal(f"  {' '.join(about[1:])}")
+                )
             )
             lines += [line for title in about[:1] for line in self.indented(title)]
         if page.heading.startswith(PAGE) and not page.products:
             lines.append(Text("No products here: other words, or a page before this one."))
-        lines += [Text(visible(text)) for text in page.texts]
+        lines += [Text(escape_terminal(text)) for text in page.texts]
         for name, values in page.options.items():
-            lines += [Text(""), Text(visible(f"{name}:"), "bold"), *self._values(name, values, numbers)]
+            lines += [Text(""), Text(escape_terminal(f"{name}:"), "bold"), *self._values(name, values, numbers)]
         if page.instruction:  # last, so that it is in view while one types
-            lines += [Text(""), Text.assemble((f"{INSTRUCTION} ", "bold"), visible(page.instruction))]
+            lines += [Text(""), Text.assemble((f"{INSTRUCTION} ", "bold"), escape_terminal(page.instruction))]
         buttons = [text for text in page.buttons if text.lower() in numbers]
-        return [*lines, *_rows([Text.assemble(_number(text, numbers), visible(text)) for text in buttons], self.width)]
+        return [
+            *lines,
+            *_rows([Text.assemble(_number(text, numbers), escape_terminal(text)) for text in buttons], self.width),
+        ]
 
     def _values(self, name: str, values: Sequence[str], numbers: Mapping[str, int]) -> list[Text]:
         chosen = self._chosen.get(name)
         cells = [
-            Text.assemble(_number(value, numbers), (visible(value) + " (chosen)" * is_chosen, "green" * is_chosen))
+            Text.assemble(
+                _number(value, numbers), (escape_terminal(value) + " (chosen)" * is_chosen, "green" * is_chosen)
+            )
             for value in values
             for is_chosen in (value == chosen,)
         ]
@@ -199,7 +206,7 @@ class Shopper(Keyboard):
 
         has_bar = bool(_available(info).get("has_search_bar"))
         word = line.strip()
-        if word == visible(SEARCH_SLOT):
+        if word == escape_terminal(SEARCH_SLOT):
             self.tell("Type the words that are to be searched for.")
             return None
         if parse_action(line) is not None:

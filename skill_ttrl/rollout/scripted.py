@@ -11,7 +11,7 @@ import gymnasium
 from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_action_override
 from skill_ttrl.errors import EnvError
 from skill_ttrl.signals import FAILURES, pass_signals
-from skill_ttrl.skills.bank.changes import storable
+from skill_ttrl.skills.bank.changes import replace_surrogates
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 from skill_ttrl.voting.rewards import as_reward
 
@@ -105,7 +105,7 @@ def failure(raised: BaseException) -> str:
         KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.
     """
     pass_signals(raised)
-    return storable(f"{type(raised).__name__}: {raised}")
+    return replace_surrogates(f"{type(raised).__name__}: {raised}")
 
 
 def observed(value: Any) -> str:
@@ -120,7 +120,7 @@ def observed(value: Any) -> str:
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise EnvError(f"{what} must be a str, found {type(value).__name__}: {value!r:.80}.")
-    return storable(value)
+    return replace_surrogates(value)
 
 
 def finite(reward: Any) -> float:
@@ -145,7 +145,10 @@ def plain(info: Mapping[str, Any], begun: Mapping[str, Any] | None = None) -> di
             what votes, and stays whatever stood at the start.
     """
     known = {key: value for key, value in (begun or {}).items() if key != "answer"}
-    found = {storable(str(key)): storable(value) if isinstance(value, str) else value for key, value in info.items()}
+    found = {
+        replace_surrogates(str(key)): replace_surrogates(value) if isinstance(value, str) else value
+        for key, value in info.items()
+    }
     return {
         key: value
         for key, value in found.items()
@@ -170,4 +173,4 @@ def goal_of(info: Mapping[str, Any]) -> str:
 def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
     """The actions that an `info` lists (`admissible_commands`)."""
     listed = info.get("admissible_commands")
-    return tuple(storable(str(action)) for action in listed) if isinstance(listed, list | tuple) else ()
+    return tuple(replace_surrogates(str(action)) for action in listed) if isinstance(listed, list | tuple) else ()

@@ -16,7 +16,7 @@ from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
 from skill_ttrl.rollout.episode import ActiveRollout, operations
-from skill_ttrl.skills.bank.changes import storable
+from skill_ttrl.skills.bank.changes import replace_surrogates
 from skill_ttrl.skills.merge.plan import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory
@@ -103,7 +103,10 @@ def checked(completion: Completion) -> Completion:
             f"The backend gave token {place} the log-prob {logprobs[place]:g}: a log-prob is finite and at most 0."
         )
         return replace(completion, finish_reason="error", error=problem)
-    text, error = storable(completion.text), None if completion.error is None else storable(completion.error)
+    text, error = (
+        replace_surrogates(completion.text),
+        None if completion.error is None else replace_surrogates(completion.error),
+    )
     same = text == completion.text and error == completion.error
     return completion if same else replace(completion, text=text, error=error)
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.intervals import wilson_interval
-from skill_ttrl.skills.bank.changes import flagged, last_active, normalize_skill, shown, succeeding
+from skill_ttrl.skills.bank.changes import as_successor, flagged, last_active, normalize_skill, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.plan import MAX_TEXT_CHARS
-from skill_ttrl.skills.similarity import Similarity, content, content_id, like
+from skill_ttrl.skills.similarity import Similarity, content_id, match_existing, normalized_tokens
 from skill_ttrl.skills.teachers.teacher import Draft, skill_of
 from skill_ttrl.types import Change, Skill
 
@@ -64,11 +64,11 @@ def evolved(
     notes: list[str] = []
     replaced: dict[str, Change] = {}
     added: dict[str, Change] = {}
-    said = [(content(skill.text), skill) for skill in snapshot]
+    said = [(normalized_tokens(skill.text), skill) for skill in snapshot]
     near = said_already(drafts, list(snapshot), similarity, threshold)
     for draft, match in zip(drafts, near, strict=True):
         base = snapshot.get(draft.base) if draft.base else None
-        words = content(draft.text)
+        words = normalized_tokens(draft.text)
         same = (skill.id for text, skill in said if text == words and covers(skill, draft.task_type))
         problem = _refusal(draft, base, next(same, match))
         if problem is None and draft.base in replaced:
@@ -81,7 +81,7 @@ def evolved(
             problem = f"there are {most} in this round already (evolve.max_new_skills)"
         if problem is not None:
             notes.append(
-                f"{f'text for {shown(draft.base)}' if draft.base else f'skill {shown(draft.text)}'}: {problem}"
+                f"{f'text for {quote(draft.base)}' if draft.base else f'skill {quote(draft.text)}'}: {problem}"
             )
             continue
         if base is not None:
@@ -147,7 +147,9 @@ def said_already(
         places = [place for place, draft in enumerate(drafts) if draft.task_type == kind and not draft.base]
         known = [skill for skill in skills if covers(skill, kind)]
         texts = [drafts[place].text for place in places]
-        for place, match in zip(places, like(texts, [each.text for each in known], similarity, threshold), strict=True):
+        for place, match in zip(
+            places, match_existing(texts, [each.text for each in known], similarity, threshold), strict=True
+        ):
             found[place] = None if match is None else known[match].id
     return found
 
@@ -159,7 +161,7 @@ def _refusal(draft: Draft, base: Skill | None, owner: str | None) -> str | None:
         return "the text is empty"
     if len(draft.text) > MAX_TEXT_CHARS:
         return f"a text of {len(draft.text)} characters, the most is {MAX_TEXT_CHARS}"
-    return None if owner is None else f"{shown(owner)} says that already"
+    return None if owner is None else f"{quote(owner)} says that already"
 
 
 def _better(base: Skill, draft: Draft) -> Skill:
@@ -172,7 +174,7 @@ def _better(base: Skill, draft: Draft) -> Skill:
         when_to_apply=draft.when_to_apply or base.when_to_apply,
         evidence=evidence,
     )
-    return flagged(normalize_skill(succeeding(base, new)))
+    return flagged(normalize_skill(as_successor(base, new)))
 
 
 def _new_evidence(change: Change) -> tuple[str, ...]:

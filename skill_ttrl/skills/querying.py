@@ -18,7 +18,7 @@ from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.sanitize import escape, visible
+from skill_ttrl.sanitize import escape, escape_terminal
 from skill_ttrl.types import Message
 
 if TYPE_CHECKING:
@@ -155,6 +155,6 @@ def attribute(value: object) -> str:
 
 def shortened(text: str, most: int) -> str:
     """The text escaped, and cut where it is longer than `most` characters."""
-    text = visible(text)
+    text = escape_terminal(text)
     rest = len(text) - most
     return escape(text) if rest <= 0 else f"{escape(text[:most])}\n[… {rest} more characters are left out]"

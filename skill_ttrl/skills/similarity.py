@@ -67,7 +67,7 @@ def clusters(texts: Sequence[str], similarity: Similarity | None = None, thresho
     """
     same: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
-        same[content(text)].append(place)
+        same[normalized_tokens(text)].append(place)
     found = sorted(
         (Cluster(_wording([texts[place] for place in places]), tuple(places)) for places in same.values()), key=_rank
     )
@@ -78,7 +78,9 @@ def clusters(texts: Sequence[str], similarity: Similarity | None = None, thresho
     led: dict[int, list[int]] = {}
     for place, each in enumerate(head):  # each joins the best supported one that is like it
         near = (
-            one for one in led if scores[one][place] >= threshold and decisive(head[one].text) == decisive(each.text)
+            one
+            for one in led
+            if scores[one][place] >= threshold and critical_tokens(head[one].text) == critical_tokens(each.text)
         )
         led.setdefault(next(near, place), []).append(place)
     joined = [
@@ -88,45 +90,47 @@ def clusters(texts: Sequence[str], similarity: Similarity | None = None, thresho
     return sorted([*joined, *rest], key=_rank)
 
 
-def like(
+def match_existing(
     texts: Sequence[str], known: Sequence[str], similarity: Similarity | None = None, threshold: float = 0.95
 ) -> list[int | None]:
     """For each text the position of the first of `known` that says the same, else of the one most like it, or None."""
     by_content: dict[tuple[str, ...], int] = {}
     for place, text in enumerate(known):
-        by_content.setdefault(content(text), place)
-    found = [by_content.get(content(text)) for text in texts]
+        by_content.setdefault(normalized_tokens(text), place)
+    found = [by_content.get(normalized_tokens(text)) for text in texts]
     open_places = [place for place, match in enumerate(found) if match is None][:MAX_COMPARED]
     if similarity is None or not known or not open_places:
         return found
     scores = similarity([texts[place] for place in open_places], known)
     for row, place in zip(scores, open_places, strict=True):
         near = [(-row[other], other) for other in range(len(known)) if row[other] >= threshold]
-        wanted = decisive(texts[place])
-        found[place] = next((other for _, other in sorted(near) if decisive(known[other]) == wanted), None)
+        wanted = critical_tokens(texts[place])
+        found[place] = next((other for _, other in sorted(near) if critical_tokens(known[other]) == wanted), None)
     return found
 
 
-def normal(text: str) -> str:
+def normalize(text: str) -> str:
     """The text without what does not tell texts apart: Unicode form, case, white space, punctuation at its ends."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(plain.split()).strip("".join(_PUNCTUATION) + " ") or " ".join(plain.split())
 
 
-def content(text: str) -> tuple[str, ...]:
+def normalized_tokens(text: str) -> tuple[str, ...]:
     """Words, numbers and signs in order, without punctuation and fillers; never empty for a text that is not."""
-    tokens = _TOKEN.findall(normal(text))
+    tokens = _TOKEN.findall(normalize(text))
     return tuple(token for token in tokens if token not in _PUNCTUATION and token not in _FILLERS) or tuple(tokens)
 
 
-def decisive(text: str) -> tuple[str, ...]:
-    """Of `content`, in order, what must not differ between texts that are only similar."""
-    return tuple(token for token in content(text) if not token.isalpha() or len(token) == 1 or token in _DECISIVE)
+def critical_tokens(text: str) -> tuple[str, ...]:
+    """Of `normalized_tokens`, in order, what must not differ between texts that are only similar."""
+    return tuple(
+        token for token in normalized_tokens(text) if not token.isalpha() or len(token) == 1 or token in _DECISIVE
+    )
 
 
 def content_id(text: str) -> str:
-    """The id of a new skill: `sk-` and 10 hexadecimal digits made from its `normal` text."""
-    return "sk-" + hashlib.blake2b(normal(text).encode("utf-8", "replace"), digest_size=5).hexdigest()
+    """The id of a new skill: `sk-` and 10 hexadecimal digits made from its `normalize` text."""
+    return "sk-" + hashlib.blake2b(normalize(text).encode("utf-8", "replace"), digest_size=5).hexdigest()
 
 
 def sentences(text: str) -> list[str]:
@@ -134,7 +138,7 @@ def sentences(text: str) -> list[str]:
     return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]
 
 
-def voted(
+def consensus_text(
     texts: Sequence[str], similarity: Similarity | None = None, threshold: float = 0.95, *, base: str | None = None
 ) -> Cluster:
     """One text for competing rewrites: that of a strict majority; without one the longest, `base` included.
@@ -157,8 +161,8 @@ def voted(
     voters: dict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
     for place, text in enumerate(texts):
         for sentence in sentences(text):
-            voters[content(sentence)][place] = sentence
-    has = {content(sentence) for sentence in sentences(best.text)} | {content(best.text)}
+            voters[normalized_tokens(sentence)][place] = sentence
+    has = {normalized_tokens(sentence) for sentence in sentences(best.text)} | {normalized_tokens(best.text)}
     more = {key: said for key, said in voters.items() if 2 * len(said) > len(texts) and key not in has}
     added = sorted((-len(said), len(text), text) for said in more.values() for text in [_wording([*said.values()])])
     members = {*best.members, *(place for said in more.values() for place in said)}
@@ -169,13 +173,15 @@ def _longest(texts: Sequence[str], base: str | None) -> Cluster:
     """The text of most words, with those who wrote the same; `base` without members where none has more words."""
 
     def length(text: str) -> tuple[int, int]:
-        return len(content(text)), len(text)
+        return len(normalized_tokens(text)), len(text)
 
     most = max(map(length, texts))
-    if base is not None and len(content(base)) >= most[0]:
+    if base is not None and len(normalized_tokens(base)) >= most[0]:
         return Cluster(base, ())
     text = min(text for text in texts if length(text) == most)
-    return Cluster(text, tuple(place for place, other in enumerate(texts) if content(other) == content(text)))
+    return Cluster(
+        text, tuple(place for place, other in enumerate(texts) if normalized_tokens(other) == normalized_tokens(text))
+    )
 
 
 def embedding_similarity(embedder: Embedder) -> Similarity:

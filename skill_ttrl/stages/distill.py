@@ -23,7 +23,7 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.admit import said_already
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.settings import bank_settings
 from skill_ttrl.skills.merge.llm import text_problem
@@ -209,11 +209,11 @@ def _new_skills(
         if problem is None and draft.base:
             problem = "it is to take the place of another skill, and distilling changes none"
         if problem is not None:
-            notes.append(f"{shown(draft.title)}: {problem}.")
+            notes.append(f"{quote(draft.title)}: {problem}.")
         elif owner is not None:
-            notes.append(f"{shown(draft.title)}: {owner} in the bank says that already.")
+            notes.append(f"{quote(draft.title)}: {owner} in the bank says that already.")
         elif len(new) == bank.max_skills:
-            notes.append(f"{shown(draft.title)}: there is no room for it (skills.max_skills={bank.max_skills}).")
+            notes.append(f"{quote(draft.title)}: there is no room for it (skills.max_skills={bank.max_skills}).")
         else:
             new.append(skill_of(draft, source=SOURCE, taken=taken, round=round))
             taken.add(new[-1].id)

@@ -65,7 +65,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "webshop reward": (plain_words, ()),
     "actions": (actions.words, ("a-", "a'")),
     "brackets": (actions.bracketed, ("a[", "[")),
-    "fuse": (lambda text: (fuse.sentences(text), fuse.content(text)), ("1.", ". ", "a.")),
+    "fuse": (lambda text: (fuse.sentences(text), fuse.normalized_tokens(text)), ("1.", ". ", "a.")),
     "techniques": (techniques.without_answers, ("<answer>", "\\boxed{", "<a", "let's ")),
     "evolve": (lambda text: evolve._asks_for(Skill("s", "t", text), "open"), ("open", "a b ")),
     "hostile": (

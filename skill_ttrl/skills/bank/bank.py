@@ -19,17 +19,17 @@ from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.skills.bank.changes import (
     EDITABLE,
     OnDuplicate,
+    as_successor,
     difference,
     evictions,
     imported,
     last_active,
-    missing,
+    missing_error,
     new_ids,
     normalize_skill,
-    storable,
-    succeeding,
-    used,
+    replace_surrogates,
     validate_changes,
+    with_usage,
 )
 from skill_ttrl.skills.bank.folder import check_settings_trusted, read_settings
 from skill_ttrl.skills.bank.log import FileLog, Log, MemoryLog, replay
@@ -321,11 +321,11 @@ class SkillBank:
         return self.snapshot().skills[skill_id]
 
     def replace(self, old_id: str, new_skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
-        """Put a better skill in the place of another. It keeps the old one's statistics and lineage (`changes.succeeding`);
+        """Put a better skill in the place of another. It keeps the old one's statistics and lineage (`changes.as_successor`);
         its id may be the same or a new one.
         """
         old = self._need(old_id)
-        self.apply([Change("replace", old, succeeding(old, new_skill))], **with_default_reason("replace", why))
+        self.apply([Change("replace", old, as_successor(old, new_skill))], **with_default_reason("replace", why))
         return self.snapshot().skills[new_skill.id]
 
     def remove(self, skill_id: str, **why: Unpack[UpdateMetadata]) -> Skill:
@@ -353,7 +353,9 @@ class SkillBank:
             total, good = counts.get(skill_id, (0, 0))
             counts[skill_id] = total + 1, good + bool(success)
         skills = {skill_id: self._need(skill_id) for skill_id in counts}
-        changes = [Change("use", skill, used(skill, *counts[skill_id], round)) for skill_id, skill in skills.items()]
+        changes = [
+            Change("use", skill, with_usage(skill, *counts[skill_id], round)) for skill_id, skill in skills.items()
+        ]
         return self.apply(changes, reason=reason, evidence=evidence, round=round)
 
     def evict_stale(self, current_round: int) -> list[str]:
@@ -472,8 +474,8 @@ class SkillBank:
 
     def _write(self, update: BankUpdate) -> BankUpdate:
         now = self.snapshot()
-        evidence = tuple(map(storable, update.evidence))
-        update = replace(update, reason=storable(update.reason), evidence=evidence, writer=self.writer)
+        evidence = tuple(map(replace_surrogates, update.evidence))
+        update = replace(update, reason=replace_surrogates(update.reason), evidence=evidence, writer=self.writer)
         if update.origin == now.origin:  # the log says what changes
             update = replace(update, origin=None)
         self._log.append(update, now.changed(update.version, update.changes, update.origin))
@@ -483,5 +485,5 @@ class SkillBank:
         """The skill, or an error that says what became of it."""
         found = self.get(skill_id)
         if found is None:
-            raise missing(skill_id, self.snapshot(), self._log.updates())
+            raise missing_error(skill_id, self.snapshot(), self._log.updates())
         return found

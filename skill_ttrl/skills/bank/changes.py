@@ -58,7 +58,7 @@ def normalize_skill(skill: Skill) -> Skill:
     Raises:
         SkillBankError: the id is no plain word, the tier is unknown, the text is empty or a field has another type.
     """
-    where = f"Skill {shown(skill.id)}"
+    where = f"Skill {quote(skill.id)}"
     check_id(skill.id)
     texts = {name: _text(getattr(skill, name), f"{where}: {name}") for name in _TEXTS}
     lists = {name: _texts(getattr(skill, name), f"{where}: {name}") for name in _LISTS}
@@ -81,7 +81,7 @@ def check_id(skill_id: str) -> None:
         isinstance(skill_id, str) and _ID.fullmatch(skill_id) and skill_id.isprintable() and len(skill_id) <= MAX_ID
     ):
         raise SkillBankError(
-            f"{shown(skill_id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
+            f"{quote(skill_id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
             "without quotes, '<', '>', '&' and '#', e.g. sk_001."
         )
 
@@ -109,7 +109,7 @@ def validate_changes(snapshot: Snapshot, changes: Iterable[Change]) -> tuple[Cha
             del skills[before.id]
         if after is not None:
             if after.id in skills:
-                raise duplicate(after.id, snapshot.version)
+                raise duplicate_error(after.id, snapshot.version)
             skills[after.id] = after
         done.append(replace(change, before=before, after=after))
     return tuple(done)
@@ -141,7 +141,7 @@ def last_active(skill: Skill) -> int:
     return created if used is None else max(used, created)
 
 
-def succeeding(old: Skill, new: Skill) -> Skill:
+def as_successor(old: Skill, new: Skill) -> Skill:
     """`new` in the place of `old`: one version on, with its statistics, and `old` among its ancestors.
 
     Where the id stays the same, the version tells them apart and no parent is added.
@@ -151,7 +151,7 @@ def succeeding(old: Skill, new: Skill) -> Skill:
     return replace(new, version=old.version + 1, parents=parents, stats=old.stats)
 
 
-def used(skill: Skill, uses: int, successes: int, round: int | None) -> Skill:
+def with_usage(skill: Skill, uses: int, successes: int, round: int | None) -> Skill:
     """The skill after so many more uses and successes; `round` is when."""
     stats = skill.stats
     last = stats.last_used_round if round is None else max(round, stats.last_used_round or 0)
@@ -191,31 +191,31 @@ def imported(snapshot: Snapshot, skills: Iterable[Skill], on_duplicate: OnDuplic
     for skill in skills:
         old, new = held.get(skill.id), skill
         if old is not None and on_duplicate == "refuse":
-            raise duplicate(skill.id, snapshot.version if skill.id in snapshot else None)
+            raise duplicate_error(skill.id, snapshot.version if skill.id in snapshot else None)
         if old is not None and on_duplicate == "rename":
             names = (f"{skill.id[: MAX_ID - 8]}_{number}" for number in range(2, len(held) + 3))
             old, new = None, replace(skill, id=next(name for name in names if name not in held))
         if old is not None and (on_duplicate == "skip" or all(getattr(old, f) == getattr(new, f) for f in EDITABLE)):
             continue
-        new = new if old is None else succeeding(old, new)
+        new = new if old is None else as_successor(old, new)
         found.append(Change("add" if old is None else "replace", old, new))
         held[new.id] = new
     return tuple(found)
 
 
-def duplicate(skill_id: str, version: int | None) -> SkillBankError:
+def duplicate_error(skill_id: str, version: int | None) -> SkillBankError:
     """The error for an id that is taken: in the bank at this version, or (None) twice among what is imported."""
     if version is None:
         return SkillBankError(
-            f"The id {shown(skill_id)} is given twice. Ids are unique in a bank: change one of the two."
+            f"The id {quote(skill_id)} is given twice. Ids are unique in a bank: change one of the two."
         )
     return SkillBankError(
-        f"There is a skill {shown(skill_id)} in the bank already (version {version}). Choose another id, or replace or "
+        f"There is a skill {quote(skill_id)} in the bank already (version {version}). Choose another id, or replace or "
         "edit that skill."
     )
 
 
-def missing(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdate]) -> SkillBankError:
+def missing_error(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdate]) -> SkillBankError:
     """The error for an id that is not there: what became of it, and which ids are like it."""
     fate = ""
     for update in updates:
@@ -223,10 +223,10 @@ def missing(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdate]) ->
             before, after = change.before, change.after
             if before is not None and before.id == skill_id and (after is None or after.id != skill_id):
                 how = {"evict": "evicted", "remove": "removed"}.get(change.kind, "replaced")
-                successor = f" by {shown(after.id)}" if after is not None else ""
-                fate = f"; it was {how}{successor} in version {update.version} ({shown(update.reason)})"
+                successor = f" by {quote(after.id)}" if after is not None else ""
+                fate = f"; it was {how}{successor} in version {update.version} ({quote(update.reason)})"
     return SkillBankError(
-        f"There is no skill {shown(skill_id)} in the bank (version {snapshot.version}){fate}."
+        f"There is no skill {quote(skill_id)} in the bank (version {snapshot.version}){fate}."
         f"{closest(skill_id, snapshot)} List them with: skillttrl inspect BANK"
     )
 
@@ -237,7 +237,7 @@ def closest(asked: str, snapshot: Snapshot) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def shown(text: object) -> str:
+def quote(text: object) -> str:
     """An untrusted id for a message: quoted, control characters written out, not longer than a line."""
     quoted = repr(text)
     return quoted if len(quoted) <= 80 else quoted[:79] + "…"
@@ -249,13 +249,13 @@ def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
     current = skills.get(change.before.id)
     if current is None:
         raise SkillBankError(
-            f"Cannot {change.kind} the skill {shown(change.before.id)}: it is not in the bank (any more). "
+            f"Cannot {change.kind} the skill {quote(change.before.id)}: it is not in the bank (any more). "
             "Make the change from the bank's present version."
         )
     # What looks hostile is found anew by each version of the library: it says nothing about who changed the skill.
     if replace(normalize_skill(change.before), flags=()) != replace(current, flags=()):
         raise SkillBankError(
-            f"Cannot {change.kind} the skill {shown(current.id)}: it has changed since the change was made. "
+            f"Cannot {change.kind} the skill {quote(current.id)}: it has changed since the change was made. "
             "Make it again from the bank's present version."
         )
     return current
@@ -285,16 +285,16 @@ def _check_kind(change: Change) -> None:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise SkillBankError(f"{where} is a text, found {shown(value)}.")
-    return storable(value)
+        raise SkillBankError(f"{where} is a text, found {quote(value)}.")
+    return replace_surrogates(value)
 
 
-def storable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with half characters (lone surrogates) replaced: no file can hold them."""
     return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise SkillBankError(f"{where} is a list of texts, found {shown(value)}.")
+        raise SkillBankError(f"{where} is a list of texts, found {quote(value)}.")
     return tuple(_text(item, where) for item in value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError, SkillBankError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, write_atomic
 from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powers, sign
 
@@ -87,7 +87,7 @@ def take(path: Path) -> int:
     foreign = [entry for entry in path.iterdir() if not (entry.name.startswith(own) or _is_empty_log(entry))]
     if foreign and not is_bank(path):
         raise SkillBankError(
-            f"{path} is no skill bank and holds other things ({shown(foreign[0].name)}). Name a new or an empty folder."
+            f"{path} is no skill bank and holds other things ({quote(foreign[0].name)}). Name a new or an empty folder."
         )
     try:
         return acquire_lock(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import BANK_FILE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_settings(settings: Mapping[str, Any], path: Path) -> None:
         problem = error.errors()[0]
         name = str(problem["loc"][0])
         raise SkillBankError(
-            f"{path / BANK_FILE} is damaged: {name} is {shown(problem['input'])} ({problem['msg']}). Correct it there."
+            f"{path / BANK_FILE} is damaged: {name} is {quote(problem['input'])} ({problem['msg']}). Correct it there."
         ) from None
 
 

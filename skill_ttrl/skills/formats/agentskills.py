@@ -28,9 +28,9 @@ from dataclasses import fields
 from typing import Any
 
 from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.bank.changes import storable
+from skill_ttrl.skills.bank.changes import replace_surrogates
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.types import Skill, SkillStats
 
 NAME = "agentskills"
@@ -85,7 +85,7 @@ def skill_files(skill: Skill, name: str) -> dict[str, str]:
     """The files of one skill's folder by their paths in it."""
     long = len(skill.text.splitlines()) >= MAX_LINES or len(skill.text) > MAX_CHARS
     body = f"The advice is long: read all of [{ADVICE}]({ADVICE})." if long else skill.text
-    kept = leftover(skill.extra).fields
+    kept = parse_extra(skill.extra).fields
     front: dict[str, Any] = {"name": name, "description": describe(skill)}
     for key in ("license", "compatibility", "allowed-tools"):
         value = kept.get(key)
@@ -101,7 +101,7 @@ def skill_files(skill: Skill, name: str) -> dict[str, str]:
 def describe(skill: Skill) -> str:
     """What the skill does and when to use it, in one line of 1 to 1,024 characters that opens none of our tags."""
     when = " ".join(escape(skill.when_to_apply).split())
-    if leftover(skill.extra).fields.get(DESCRIBED) is True and when:
+    if parse_extra(skill.extra).fields.get(DESCRIBED) is True and when:
         return when[:MAX_DESCRIPTION].rstrip()
     when = when or (f"the task is of the type {skill.task_type}" if skill.task_type else "any task like it")
     use = f"Use when: {_short(' '.join(escape(when).split()), 400)}"
@@ -144,7 +144,9 @@ def _yaml(front: Mapping[str, Any]) -> list[str]:
 def _quoted(text: str) -> str:
     """A YAML text in double quotes without `---`: some readers end the front matter there, wherever it stands."""
     escapes = {'"': '\\"', "\\": "\\\\"}
-    found = "".join(escapes.get(sign) or (sign if sign.isprintable() else _escaped(sign)) for sign in storable(text))
+    found = "".join(
+        escapes.get(sign) or (sign if sign.isprintable() else _escaped(sign)) for sign in replace_surrogates(text)
+    )
     return f'"{found}"'.replace("--", "-\\x2d")
 
 
@@ -173,7 +175,7 @@ def slug(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(storable(text).encode()).hexdigest()
+    return hashlib.sha256(replace_surrogates(text).encode()).hexdigest()
 
 
 def _short(text: str, room: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import refusal
 from skill_ttrl.skills.formats.agentskills import (
     ADVICE,
@@ -34,7 +34,7 @@ from skill_ttrl.skills.formats.agentskills import (
     is_texts,
     slug,
 )
-from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
 from skill_ttrl.types import Skill
 
@@ -137,7 +137,7 @@ def parts_of(text: str, where: str) -> Parts:
         raise SkillBankError(f"{where}:{line} is no YAML: {reason}. Nothing was imported.") from None
     if not isinstance(front, dict):
         raise SkillBankError(
-            f"{where}: the front matter is a map (name: …), found {shown(front)}. Nothing was imported."
+            f"{where}: the front matter is a map (name: …), found {quote(front)}. Nothing was imported."
         )
     return Parts(front, text[end.end() :].removeprefix("\n"))
 
@@ -146,24 +146,24 @@ def _problems(parts: Parts, folder: str) -> list[str]:
     front, found = parts.front, list[str]()
     name, description = front.get("name"), front.get("description")
     if not (isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= MAX_NAME):
-        found.append(f"name is 1 to {MAX_NAME} of a-z, 0-9 and single hyphens inside, found {shown(name)}")
+        found.append(f"name is 1 to {MAX_NAME} of a-z, 0-9 and single hyphens inside, found {quote(name)}")
     elif name != folder:
         found.append(f"name is {name!r}, the folder {folder!r}")
     if not (isinstance(description, str) and description.strip() and len(description) <= MAX_DESCRIPTION):
         found.append(f"description is 1 to {MAX_DESCRIPTION} characters, found {_size(description)}")
     license, compatibility, tools = (front.get(key, "x") for key in OPTIONAL[:3])
     if not isinstance(license, str):
-        found.append(f"license is a text, found {shown(license)}")
+        found.append(f"license is a text, found {quote(license)}")
     if not (isinstance(compatibility, str) and 0 < len(compatibility) <= MAX_COMPATIBILITY):
         found.append(f"compatibility is 1 to {MAX_COMPATIBILITY} characters, found {_size(compatibility)}")
     if not (isinstance(tools, str) or is_texts(tools)):
-        found.append(f"allowed-tools is a text or a list of texts, found {shown(tools)}")
+        found.append(f"allowed-tools is a text or a list of texts, found {quote(tools)}")
     metadata = front.get("metadata", {})
     if not (isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())):
         found.append("metadata is a map of texts")
     unknown = [key for key in front if key not in ("name", "description", *OPTIONAL)]
     if unknown:
-        found.append(f"unknown keys {shown(', '.join(unknown))}")
+        found.append(f"unknown keys {quote(', '.join(unknown))}")
     lines = len(parts.body.splitlines())
     if lines > MAX_LINES:
         found.append(f"the body has {lines} lines, of at most {MAX_LINES}")
@@ -171,7 +171,7 @@ def _problems(parts: Parts, folder: str) -> list[str]:
 
 
 def _size(value: object) -> str:
-    return str(len(value)) if isinstance(value, str) else shown(value)
+    return str(len(value)) if isinstance(value, str) else quote(value)
 
 
 def _skill(folder: Path, notices: list[str]) -> Skill:
@@ -217,7 +217,7 @@ def _foreign_skill(parts: Parts, folder: Path) -> Skill:
 
 def _with_others(skill: Skill, front: Mapping[str, Any]) -> Skill:
     """The skill with what the front matter says beside; what `extra` knows in another form (1.5 for "1.5") stays so."""
-    kept = leftover(skill.extra)
+    kept = parse_extra(skill.extra)
     known = kept.fields.get("metadata")
     others = {key: value for key, value in front.items() if key not in ("name", "description", "metadata")}
     foreign = front.get("metadata", {})
@@ -232,7 +232,7 @@ def _json(text: object, name: str) -> Any:
     try:
         return json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):
-        raise SkillBankError(f"{OURS}{name.replace('_', '-')} is written as JSON, found {shown(text)}.") from None
+        raise SkillBankError(f"{OURS}{name.replace('_', '-')} is written as JSON, found {quote(text)}.") from None
 
 
 def _text(path: Path) -> str:
@@ -250,4 +250,4 @@ def _text(path: Path) -> str:
 
 def _named(entries: list[Path]) -> str:
     names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
-    return ", ".join(map(shown, names[:MAX_NAMED])) + (f" and {len(names) - MAX_NAMED} more" * (len(names) > MAX_NAMED))
+    return ", ".join(map(quote, names[:MAX_NAMED])) + (f" and {len(names) - MAX_NAMED} more" * (len(names) > MAX_NAMED))

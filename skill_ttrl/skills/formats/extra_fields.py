@@ -34,7 +34,7 @@ class ExtraFields:
         return json.dumps(kept) if kept else ""
 
 
-def leftover(extra: str) -> ExtraFields:
+def parse_extra(extra: str) -> ExtraFields:
     """The parts of a skill's `extra`; what is not there is empty, and what has another form is passed over."""
     found = json.loads(extra) if extra else {}
     fields, keys, given = (found.get(name) for name in PARTS)

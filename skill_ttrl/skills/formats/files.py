@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import SCHEMA, is_bank, refusal
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats import agentskills, agentskills_read
@@ -195,7 +195,7 @@ def _from_object(text: str, where: str, form: Format) -> SkillFile:
     origin, notices = "", tuple[str, ...]()
     if isinstance(content, dict):
         unknown = [name for name in content if name not in ("schema", "version", "origin", "skills")]
-        notices = (f"not taken of {where}, no skills: {shown(', '.join(unknown))}",) if unknown else ()
+        notices = (f"not taken of {where}, no skills: {quote(', '.join(unknown))}",) if unknown else ()
         if content.get("schema", SCHEMA) != SCHEMA:
             raise SkillBankError(
                 f"{where} was written under schema {content['schema']!r}, this version of Skill-TTRL reads {SCHEMA}. "

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import new_ids, normalize_skill, shown
+from skill_ttrl.skills.bank.changes import new_ids, normalize_skill, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.types import Skill, SkillStats
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -88,20 +88,20 @@ def skill_from_dict(
     try:
         return _with_unknown(normalize_skill(Skill(**values)), d)
     except TypeError as error:
-        raise SkillBankError(f"Skill {shown(values['id'])}: {error}.") from None
+        raise SkillBankError(f"Skill {quote(values['id'])}: {error}.") from None
 
 
 def _with_unknown(skill: Skill, d: Mapping[str, Any]) -> Skill:
     unknown = {name: value for name, value in d.items() if name not in KNOWN}
     if not unknown:
         return skill
-    kept = leftover(skill.extra)
+    kept = parse_extra(skill.extra)
     try:
         extra = replace(kept, fields={**kept.fields, **unknown}).text()
     except (TypeError, ValueError, RecursionError):
-        names = shown(", ".join(map(str, unknown)))
+        names = quote(", ".join(map(str, unknown)))
         raise SkillBankError(
-            f"Skill {shown(skill.id)}: {names} cannot be kept: no values that JSON can hold."
+            f"Skill {quote(skill.id)}: {names} cannot be kept: no values that JSON can hold."
         ) from None
     return replace(skill, extra=extra)
 
@@ -110,7 +110,7 @@ def _stats(value: object) -> SkillStats:
     if value is None or isinstance(value, SkillStats):
         return value or SkillStats()
     if not isinstance(value, dict) or not set(value) <= {field.name for field in fields(SkillStats)}:
-        raise SkillBankError(f"'stats' holds uses, successes, created_round and last_used_round; found {shown(value)}.")
+        raise SkillBankError(f"'stats' holds uses, successes, created_round and last_used_round; found {quote(value)}.")
     return SkillStats(**value)
 
 
@@ -131,7 +131,7 @@ def _for_any_task(d: Mapping[str, Any]) -> bool:
 
 
 def _keys(d: Mapping[str, Any]) -> str:
-    return shown(", ".join(map(str, d))) if d else "nothing"
+    return quote(", ".join(map(str, d))) if d else "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def origin_of(snapshot: Snapshot, format: str, kind: type) -> dict[str, Any]:
         return {}
     if not isinstance(found["content"], kind):
         raise SkillBankError(
-            f"The bank's origin is damaged: of {format} its content is a {kind.__name__}, found {shown(found['content'])}. "
+            f"The bank's origin is damaged: of {format} its content is a {kind.__name__}, found {quote(found['content'])}. "
             "Export the bank as json, remove 'origin' from that file, and import it into a new bank."
         )
     return found
@@ -177,7 +177,7 @@ def checked_origin(text: str, where: str) -> dict[str, Any]:
     found = parsed(text, where) if text else {}
     kinds: dict[str, tuple[type, ...]] = {"format": (str,), "content": (dict, list), "layout": (dict,)}
     if found and not (isinstance(found, dict) and all(isinstance(found.get(key), kinds[key]) for key in kinds)):
-        raise SkillBankError(f"{where} is damaged: expected format, content and layout, found {shown(found)}.")
+        raise SkillBankError(f"{where} is damaged: expected format, content and layout, found {quote(found)}.")
     return dict(found)
 
 
@@ -188,7 +188,7 @@ def record_at(item: object, where: str, place: int, **defaults: Any) -> Skill:
         SkillBankError: it is none; the message begins with `where`.
     """
     if not isinstance(item, dict):
-        raise SkillBankError(f"{where}: a skill is an object, found {shown(item)}.")
+        raise SkillBankError(f"{where}: a skill is an object, found {quote(item)}.")
     try:
         return skill_from_dict(item, new_id=new_ids(Snapshot(), place + 1)[place], **{"source": "import", **defaults})
     except SkillBankError as error:

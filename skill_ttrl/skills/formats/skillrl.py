@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import ExtraFields, leftover
+from skill_ttrl.skills.formats.extra_fields import ExtraFields, parse_extra
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
 from skill_ttrl.skills.formats.records import (
     KNOWN,
@@ -140,13 +140,13 @@ def _metadata(snapshot: Snapshot) -> dict[str, Any]:
 def _lists(content: Mapping[str, Any], where: str) -> Iterator[tuple[Place, list[Any]]]:
     by_type = content.get(BY_TYPE, {})
     if not isinstance(by_type, dict):
-        raise SkillBankError(f"{where}: {BY_TYPE!r} is an object of lists by task type, found {shown(by_type)}.")
+        raise SkillBankError(f"{where}: {BY_TYPE!r} is an object of lists by task type, found {quote(by_type)}.")
     found = [(Place(GENERAL), content.get(GENERAL, []))]
     found += [(Place(BY_TYPE, name), items) for name, items in by_type.items()]
     found += [(Place(MISTAKES), content.get(MISTAKES, []))]
     for place, items in found:
         if not isinstance(items, list):
-            raise SkillBankError(f"{where}: {str(place)!r} is a list of skills, found {shown(items)}.")
+            raise SkillBankError(f"{where}: {str(place)!r} is a list of skills, found {quote(items)}.")
         yield place, items
 
 
@@ -164,7 +164,7 @@ def _usual(skill: Skill, place: Place) -> dict[str, Any]:
 
 
 def _plain(skill: Skill, place: Place) -> dict[str, Any]:
-    unknown = {key: value for key, value in leftover(skill.extra).fields.items() if key not in KNOWN}
+    unknown = {key: value for key, value in parse_extra(skill.extra).fields.items() if key not in KNOWN}
     return {**_usual(skill, place), **unknown}
 
 
@@ -183,7 +183,7 @@ def _left_over(item: Mapping[str, Any], skill: Skill, place: Place) -> str:
 
 def _rebuilt(skill: Skill, place: Place) -> dict[str, Any] | None:
     """The record as it was, with the skill's present words; None where its tier or type is told elsewhere now."""
-    kept, usual = leftover(skill.extra), _usual(skill, place)
+    kept, usual = parse_extra(skill.extra), _usual(skill, place)
     parts = {**usual, **kept.fields, **kept.given}
     record = {key: parts[key] for key in (kept.keys or parts) if key in parts}
     record.update({key: value for key, value in kept.fields.items() if key not in record})

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import MAX_ID, TIERS, shown
+from skill_ttrl.skills.bank.changes import MAX_ID, TIERS, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
 from skill_ttrl.skills.formats.records import SkillFile, origin_of, skill_from_dict
@@ -49,7 +49,7 @@ def read_memories(text: str, content: object, where: str) -> SkillFile:
         SkillBankError: a memory is of another form; nothing is taken then.
     """
     if not isinstance(content, list):
-        raise SkillBankError(f"{where} is a list of memories, found {shown(content)}. Nothing was imported.")
+        raise SkillBankError(f"{where} is a list of memories, found {quote(content)}. Nothing was imported.")
     skills: list[Skill] = []
     kept: list[dict[str, Any]] = []
     taken: set[str] = set()
@@ -147,14 +147,14 @@ def _guidelines(memory: Mapping[str, Any]) -> tuple[str, list[Any]]:
     if not isinstance(pattern or "", str) or not isinstance(mistakes or [], list):
         raise SkillBankError(
             "'strategic_guidelines' holds a 'planning_pattern' (a text or null) and 'mistakes_to_avoid' (a list), found "
-            f"{shown(found)}."
+            f"{quote(found)}."
         )
     return pattern or "", mistakes or []
 
 
 def _skills_of(memory: object, place: int, taken: set[str]) -> list[Skill]:
     if not isinstance(memory, dict) or not _is_memory(memory):
-        raise SkillBankError(f"a memory is an object with 'content', found {shown(memory)}.")
+        raise SkillBankError(f"a memory is an object with 'content', found {quote(memory)}.")
     pattern, mistakes = _guidelines(memory)
     tags = memory["tags"] if isinstance(memory.get("tags"), dict) else {}
     said, meta = memory.get("memory_id"), memory["content"].get("task_meta")
@@ -185,11 +185,11 @@ def _mistake(mistake: object) -> tuple[str, str, str]:
     keys = ("bad_action", "trigger_condition", "how_to_avoid")
     if not isinstance(parts, dict) or not all(isinstance(parts.get(key) or "", str) for key in keys):
         raise SkillBankError(
-            f"a mistake is an object with 'trigger_condition' and 'bad_action', found {shown(mistake)}."
+            f"a mistake is an object with 'trigger_condition' and 'bad_action', found {quote(mistake)}."
         )
     bad, when, instead = (parts.get(key) or "" for key in keys)
     if not (bad.strip() or when.strip() or instead.strip()):
-        raise SkillBankError(f"a mistake says neither 'trigger_condition' nor 'bad_action': {shown(mistake)}.")
+        raise SkillBankError(f"a mistake says neither 'trigger_condition' nor 'bad_action': {quote(mistake)}.")
     return bad, when, instead or _instead(bad, when)
 
 

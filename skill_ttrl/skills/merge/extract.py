@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from skill_ttrl.skills.similarity import content, sentences
+from skill_ttrl.skills.similarity import normalized_tokens, sentences
 
 MIN_WINNERS = 2
 MOST = 0.6
@@ -50,9 +50,11 @@ def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> st
         [_readable(text) for text in winners[:MAX_SOLUTIONS]],
         [_readable(text) for text in losers[:MAX_SOLUTIONS]],
     )
-    given = set(content(_abstract(problem)))
-    parts = [{content(part): part for part in sentences(text)} for text in won]
-    shared = _shared([set(each) for each in parts], [{content(part) for part in sentences(text)} for text in lost])
+    given = set(normalized_tokens(_abstract(problem)))
+    parts = [{normalized_tokens(part): part for part in sentences(text)} for text in won]
+    shared = _shared(
+        [set(each) for each in parts], [{normalized_tokens(part) for part in sentences(text)} for text in lost]
+    )
     good = {key: score for key, score in shared.items() if _says_something(key, given)}
     best = sorted(good, key=lambda key: (-good[key], -len(key), key))[:MAX_SENTENCES]
     if best:
@@ -70,16 +72,16 @@ def refusal(text: str, problem: str) -> str | None:
         text: what is to become a skill.
         problem: text of the task; a technique must say more than that.
     """
-    given = set(content(_abstract(problem)))
-    if any(_says_something(content(_abstract(part)), given) for part in sentences(text)):
+    given = set(normalized_tokens(_abstract(problem)))
+    if any(_says_something(normalized_tokens(_abstract(part)), given) for part in sentences(text)):
         return None
     return f"no sentence of it has {MIN_WORDS} words of which half are not the problem's own"
 
 
 def holds(text: str, answers: Iterable[str]) -> bool:
     """Whether one of the answers stands in the text, word for word."""
-    words = content(text)
-    said = [content(answer) for answer in answers if answer.strip()]
+    words = normalized_tokens(text)
+    said = [normalized_tokens(answer) for answer in answers if answer.strip()]
     return any(words[start : start + len(one)] == one for one in said for start in range(len(words) - len(one) + 1))
 
 

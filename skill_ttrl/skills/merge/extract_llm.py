@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.merge.extract import MIN_WINNERS, holds, refusal, without_answers
 from skill_ttrl.skills.merge.extractor import Extracted, Solved, Technique, shared
 from skill_ttrl.skills.merge.llm import text_problem
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier, fenced, shortened
-from skill_ttrl.skills.similarity import content
+from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.types import Message
 
 MAX_WON, MAX_LOST = 4, 2
@@ -79,8 +79,8 @@ class LLMExtractor:
             if problem is None:
                 found[place] = Technique(written.text.strip(), " ".join(written.title.split())[:MAX_TITLE])
             else:
-                task = shown(problems[place].name)
-                skipped.append(f"the language model's technique {shown(written.text)} for {task}: {problem}")
+                task = quote(problems[place].name)
+                skipped.append(f"the language model's technique {quote(written.text)} for {task}: {problem}")
         return Extracted(tuple(found), tuple(skipped), asked)
 
     def _question(self, solved: Solved) -> tuple[Message, ...]:
@@ -105,7 +105,8 @@ def _refusal(written: WrittenTechnique, solved: Solved) -> str | None:
 def _solutions(texts: Sequence[str], most: int) -> str:
     """Different ones, the shortest first; that there are more is said."""
     different = {
-        content(text): text for text in sorted(map(without_answers, texts), key=lambda text: (-len(text), text))
+        normalized_tokens(text): text
+        for text in sorted(map(without_answers, texts), key=lambda text: (-len(text), text))
     }
     chosen = sorted((text for text in different.values() if text.strip()), key=lambda text: (len(text), text))
     shown_ones = [fenced("solution", text.strip(), SOLUTION_CHARS) for text in chosen[:most]]

@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier
-from skill_ttrl.skills.similarity import Similarity, clusters, content
+from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
 from skill_ttrl.types import Skill, SkillOps
 
 
@@ -187,7 +187,7 @@ class _Reading:
         beyond = [number for number in numbers if not 1 <= number <= count]
         self.mentioned |= {*numbers}.difference(beyond)
         if beyond:
-            return f"it names the proposal {shown(beyond[0])} of {count}"
+            return f"it names the proposal {quote(beyond[0])} of {count}"
         return None if numbers else "it names no proposal"
 
     def _new(self, entry: NewSkill) -> str | None:
@@ -245,15 +245,15 @@ def text_problem(text: str) -> str | None:
 
 
 def _refused(what: str, which: str, problem: str | None) -> list[str]:
-    return [f"the language model's {what} {shown(which)}: {problem}"] if problem else []
+    return [f"the language model's {what} {quote(which)}: {problem}"] if problem else []
 
 
 def _only(output: ParsedOutput, part: Part) -> ParsedOutput:
     """The output with those of its operations that are in this part."""
-    new = {content(each.text) for each in part.proposals if each.base is None}
+    new = {normalized_tokens(each.text) for each in part.proposals if each.base is None}
     bases = {each.base for each in part.proposals}
     ops = output.skill_ops
-    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if content(pair[0]) in new]
+    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if normalized_tokens(pair[0]) in new]
     mine = SkillOps(
         generate=tuple(text for text, _ in kept),
         titles=tuple(title for _, title in kept),

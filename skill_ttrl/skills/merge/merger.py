@@ -14,11 +14,11 @@ from typing import Literal, Protocol
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import OPENAI, Asked, LLMEndpoints, OnFailure, asking_model
-from skill_ttrl.skills.similarity import Similarity, clusters, voted
+from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text
 from skill_ttrl.types import SkillOps
 
 
@@ -78,7 +78,7 @@ class Merger(Protocol):
 
 
 class SkillMerger:
-    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on (`fuse.voted`).
+    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on (`fuse.consensus_text`).
 
     With `use_api` a language model fuses; `use_api` may be set on a merger that has a model.
 
@@ -177,12 +177,12 @@ class SkillMerger:
         for base, written in sorted(texts.items()):
             skill = snapshot.get(base) if snapshot is not None else None
             known = skill.text if skill is not None else None
-            best = voted([text for _, text in written], self.similarity, self.threshold, base=known)
+            best = consensus_text([text for _, text in written], self.similarity, self.threshold, base=known)
             if best.members:
                 found.append(Rewrite(base, best.text, tuple(written[member][0] for member in best.members)))
             else:
                 skipped.append(
-                    f"evolve of {shown(base)}: its {len(written)} rewrites differ, and none says more than the skill does"
+                    f"evolve of {quote(base)}: its {len(written)} rewrites differ, and none says more than the skill does"
                 )
         return tuple(found), tuple(skipped)
 

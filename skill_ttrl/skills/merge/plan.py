@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
-from skill_ttrl.skills.bank.changes import flagged, normalize_skill, shown, succeeding, used
+from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.extractor import Extractor, HeuristicExtractor
 from skill_ttrl.skills.merge.merger import (
@@ -25,7 +25,7 @@ from skill_ttrl.skills.merge.merger import (
 )
 from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extracted, ops_from_group
 from skill_ttrl.skills.querying import Asked
-from skill_ttrl.skills.similarity import Similarity, content, content_id, like, sentences
+from skill_ttrl.skills.similarity import Similarity, content_id, match_existing, normalized_tokens, sentences
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
 
 __all__ = [
@@ -191,14 +191,18 @@ class _Plan:
         self.replaced: list[Change] = []
         self.added: list[Change] = []
         self._ids = set(snapshot.skills)
-        self._says = {content(skill.text): skill.id for skill in reversed([*snapshot])}  # of two the first id counts
+        self._says = {
+            normalized_tokens(skill.text): skill.id for skill in reversed([*snapshot])
+        }  # of two the first id counts
 
     def credit(
         self, tries: Sequence[RolloutOps], drafts: Sequence[Draft], similarity: Similarity | None, threshold: float
     ) -> list[Draft]:
         """Count uses and successes; gives the drafts that no skill of the bank says already."""
         known = list(self.snapshot)
-        matches = like([draft.text for draft in drafts], [skill.text for skill in known], similarity, threshold)
+        matches = match_existing(
+            [draft.text for draft in drafts], [skill.text for skill in known], similarity, threshold
+        )
         for each in tries:
             each.touched = {skill_id for skill_id in each.given if skill_id in self.snapshot}
         for draft, match in zip(drafts, matches, strict=True):
@@ -207,7 +211,7 @@ class _Plan:
         uses = Counter(skill_id for each in tries for skill_id in each.touched)
         successes = Counter(skill_id for each in tries if each.won for skill_id in each.touched)
         for name in sorted(uses):
-            self.used[name] = used(self.snapshot.skills[name], uses[name], successes[name], self.round)
+            self.used[name] = with_usage(self.snapshot.skills[name], uses[name], successes[name], self.round)
         return [draft for draft, match in zip(drafts, matches, strict=True) if match is None]
 
     def evolve(self, rewrites: Iterable[Rewrite]) -> None:
@@ -216,7 +220,7 @@ class _Plan:
             base = self.snapshot.get(rewrite.base)
             problem = self._refusal(rewrite.text) if base is not None else "it is not in the bank (any more)"
             if base is None or problem:
-                self.skipped.append(f"evolve of {shown(rewrite.base)}: {problem}")
+                self.skipped.append(f"evolve of {quote(rewrite.base)}: {problem}")
                 continue
             support = self._support(rewrite.support)
             evidence = dict.fromkeys((*base.evidence, *sorted({each.task_id for each in support})))
@@ -228,7 +232,7 @@ class _Plan:
                 parents=(),
                 evidence=tuple(evidence),
             )
-            new = flagged(normalize_skill(succeeding(self.used.get(base.id, base), new)))
+            new = flagged(normalize_skill(as_successor(self.used.get(base.id, base), new)))
             self._take(new)
             self.replaced.append(Change("replace", base, new))
 
@@ -243,7 +247,7 @@ class _Plan:
             if problem is None and most is not None and tasks and all(added[task] >= most for task in tasks):
                 problem = full
             if problem:
-                self.skipped.append(f"new skill {shown(draft.text)}: {problem}")
+                self.skipped.append(f"new skill {quote(draft.text)}: {problem}")
                 continue
             added.update(tasks)
             source = "extract" if support and all(each.extracted for each in support) else "merge"
@@ -266,8 +270,8 @@ class _Plan:
             return "the text is empty"
         if len(text) > self.max_text_chars:  # winners' own were looked at before; a merger may write longer ones
             return f"a text of {len(text)} characters, the most is {self.max_text_chars}"
-        owner = self._says.get(content(text))
-        return None if owner is None else f"{shown(owner)} says that already"
+        owner = self._says.get(normalized_tokens(text))
+        return None if owner is None else f"{quote(owner)} says that already"
 
     def _new_id(self, text: str) -> str:
         """The id made from the text; numbered where a skill that was edited since has it."""
@@ -280,7 +284,7 @@ class _Plan:
     def _take(self, skill: Skill) -> None:
         """From now on its id and its text are taken."""
         self._ids.add(skill.id)
-        self._says.setdefault(content(skill.text), skill.id)
+        self._says.setdefault(normalized_tokens(skill.text), skill.id)
 
 
 def note(text: str, task: Task) -> Skill:

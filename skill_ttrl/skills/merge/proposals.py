@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.bank.changes import MAX_ID, shown
+from skill_ttrl.skills.bank.changes import MAX_ID, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.merger import Merged
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, attribute, fenced
-from skill_ttrl.skills.similarity import Similarity, clusters, content
+from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
 from skill_ttrl.types import Message, Skill
 
 REQUEST_CHARS = 24_000
@@ -41,7 +41,7 @@ class Proposal:
     """Positions of the outputs that wrote it."""
 
     def __str__(self) -> str:
-        return f"new skill {shown(self.text)}" if self.base is None else f"evolve of {shown(self.base)}"
+        return f"new skill {quote(self.text)}" if self.base is None else f"evolve of {quote(self.base)}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _that_fit(
     size = 0 if skill is None else len(skill.text)
     if base is not None and (size > TEXT_CHARS or len(base) > MAX_ID):
         skipped.append(
-            f"evolve of {shown(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
+            f"evolve of {quote(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
         )
         return [], 0
     taken: list[Proposal] = []
@@ -181,7 +181,7 @@ def nearest(proposals: Iterable[Proposal], snapshot: Snapshot, similarity: Simil
 
 def _overlaps(texts: Sequence[str], skills: Sequence[Skill]) -> Iterator[list[float]]:
     """Share of words in common (Jaccard index), for each text with each skill."""
-    words = [set(content(f"{skill.title} {skill.text}")) for skill in skills]
+    words = [set(normalized_tokens(f"{skill.title} {skill.text}")) for skill in skills]
     for text in texts:
-        own = set(content(text))
+        own = set(normalized_tokens(text))
         yield [len(own & other) / len(own | other) for other in words]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.merge.extractor import Extracted, Extractor, Solved
 from skill_ttrl.skills.merge.merger import titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
@@ -53,7 +53,7 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     """The operations without texts that are too long."""
     for text in (*ops.generate, *(each.text for each in ops.evolve)):
         if len(text) > most:
-            skipped.append(f"a text of {len(text)} characters, written for {shown(task_id)}: the most is {most}")
+            skipped.append(f"a text of {len(text)} characters, written for {quote(task_id)}: the most is {most}")
     kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if len(pair[0]) <= most]
     return replace(
         ops,

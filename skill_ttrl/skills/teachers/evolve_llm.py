@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.skills.bank.changes import TIERS, shown
+from skill_ttrl.skills.bank.changes import TIERS, quote
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, fenced
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
@@ -168,7 +168,7 @@ def _taken(answer: EvolveAnswer, question: Question, most: int) -> tuple[tuple[D
             refused.append(problem)
         elif len(found) == most:
             refused.append(
-                f"the teacher's skill {shown(draft.title)}: it is one more than the {most} that were asked for"
+                f"the teacher's skill {quote(draft.title)}: it is one more than the {most} that were asked for"
             )
         else:
             found.append(draft)
@@ -178,19 +178,19 @@ def _taken(answer: EvolveAnswer, question: Question, most: int) -> tuple[tuple[D
 def _better(entry: BetterSkill, question: Question) -> tuple[Draft | None, str]:
     skill = question.skills.get(entry.base.strip().removeprefix("#"))
     if skill is None:
-        return None, f"the teacher's text for {shown(entry.base)}: the teacher was not shown such a skill"
+        return None, f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
     draft, problem = draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
     return draft, problem
 
 
 def _new(entry: NewSkill, question: Question, types: Collection[str]) -> tuple[Draft | None, str]:
-    said = f"the teacher's skill {shown(entry.title or entry.text)}"
+    said = f"the teacher's skill {quote(entry.title or entry.text)}"
     tier, kind = entry.tier.strip().lower(), entry.task_type.strip()
     if tier not in TIERS:
-        return None, f"{said}: a tier is one of {', '.join(TIERS)}, found {shown(entry.tier)}"
+        return None, f"{said}: a tier is one of {', '.join(TIERS)}, found {quote(entry.tier)}"
     kind = "" if kind in ("any", "all") or tier == "general" else kind
     if kind and kind not in types:
-        return None, f"{said}: no episode that was shown is of the type {shown(kind)}"
+        return None, f"{said}: no episode that was shown is of the type {quote(kind)}"
     if not kind and tier == "task" and len(types) == 1:
         (kind,) = types
     return draft_of(entry, question.cases, tier=cast(Tier, tier), task_type=kind)

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.admit import covers
-from skill_ttrl.skills.similarity import content
+from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
 
@@ -233,8 +233,8 @@ def _asks_for(skill: Skill, kind: str) -> bool:
 
 
 def _is_said(draft: Draft, skills: Iterable[Skill]) -> bool:
-    words = content(draft.text)
-    return any(covers(skill, draft.task_type) and content(skill.text) == words for skill in skills)
+    words = normalized_tokens(draft.text)
+    return any(covers(skill, draft.task_type) and normalized_tokens(skill.text) == words for skill in skills)
 
 
 def _plain(action: str) -> str:

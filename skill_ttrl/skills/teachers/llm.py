@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import instruction
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.skills.merge.llm import text_problem
 from skill_ttrl.skills.merge.plan import made_title
@@ -176,11 +176,11 @@ def draft_of(
     problem = text_problem(entry.text)
     beyond = [number for number in entry.support if not 1 <= number <= len(shown_ones)]
     if problem is None and beyond:
-        problem = f"it names the episode {shown(beyond[0])} of {len(shown_ones)}"
+        problem = f"it names the episode {quote(beyond[0])} of {len(shown_ones)}"
     if problem is None and len(entry.when_to_apply) > TASK_CHARS:
         problem = f"when to apply it has {len(entry.when_to_apply)} characters, the most is {TASK_CHARS}"
     if problem is not None:
-        return None, f"the teacher's skill {shown(entry.title or entry.text)}: {problem}"
+        return None, f"the teacher's skill {quote(entry.title or entry.text)}: {problem}"
     named = [shown_ones[number - 1] for number in entry.support] or list(shown_ones)
     return (
         Draft(

@@ -14,7 +14,7 @@ from typing import Protocol
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.bank.changes import shown
+from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id
 from skill_ttrl.types import Skill, SkillStats, Step, Tier, Trajectory
@@ -158,7 +158,7 @@ def fused(
             for alike in _of_one_scope([places[member] for member in cluster.members], drafts):
                 placed[alike[0]] = _as_one([drafts[place] for place in alike], cluster.text)
                 if len(alike) > 1:
-                    notes.append(f"{len(alike)} skills that say the same are one: {shown(placed[alike[0]].title)}.")
+                    notes.append(f"{len(alike)} skills that say the same are one: {quote(placed[alike[0]].title)}.")
     return [placed[place] for place in sorted(placed)], notes
 
 

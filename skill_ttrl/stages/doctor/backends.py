@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
 
@@ -71,7 +71,7 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
         return Answer(error.code)
     except (OSError, ValueError) as error:  # no such host, refused, too late, no HTTP, an address that is none
         reason = getattr(error, "reason", error)
-        return Answer(0, problem=visible(" ".join(str(reason).split()))[:200] or type(error).__name__)
+        return Answer(0, problem=escape_terminal(" ".join(str(reason).split()))[:200] or type(error).__name__)
     except Exception as error:  # http.client has exceptions of its own for what is no HTTP
         return Answer(0, problem=f"it does not speak HTTP ({type(error).__name__})")
     try:
@@ -207,7 +207,7 @@ def _models(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _names(models: list[dict[str, Any]]) -> str:
-    names = [visible(str(each.get("id")))[:80] for each in models]
+    names = [escape_terminal(str(each.get("id")))[:80] for each in models]
     return ", ".join(names[:MOST_NAMES]) + (f", … ({len(names)} in all)" if len(names) > MOST_NAMES else "")
 
 
@@ -247,7 +247,7 @@ def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
             checks.append(Check(name, "fail", f"{asked[role]}=openai, and endpoints.{role} is not set", advice))
         elif endpoint is not None and role not in asked:
             advice = "Nothing in this config asks it; see docs/endpoints.md for the setting that does."
-            checks.append(Check(name, "warn", f"{visible(endpoint.model)}: set, but unused", advice))
+            checks.append(Check(name, "warn", f"{escape_terminal(endpoint.model)}: set, but unused", advice))
         elif endpoint is not None:
             checks += tried(name, lambda endpoint=endpoint, role=role: _endpoint(endpoint, role))  # type: ignore[misc]
     if asked and "rl" in config.phases and config.rollout.backend == "openai":
@@ -261,7 +261,7 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
 
     name = f"endpoint {role}"
     address = find_address(endpoint, role)  # says which key or address is missing
-    where = f"{visible(endpoint.model)} at {address.host}"
+    where = f"{escape_terminal(endpoint.model)} at {address.host}"
     key = "no key" if address.is_open else f"key from {address.key_variable}"
     answer = ask(*_listing(endpoint, address))
     if answer.status == 0:

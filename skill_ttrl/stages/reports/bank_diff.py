@@ -20,11 +20,11 @@ from pydantic import ValidationError
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import whole_lines
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.changes import imported
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import leftover
+from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.skills.formats.files import Format, read_file
 from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
@@ -204,7 +204,7 @@ def _said(skill: Skill) -> tuple[str, ...]:
 
 def _other_fields(skill: Skill) -> str:
     """Fields that mean nothing to us; the order and the spelling that a file had are no matter here."""
-    found = leftover(skill.extra).fields
+    found = parse_extra(skill.extra).fields
     return json.dumps(dict(found), sort_keys=True, ensure_ascii=False) if found else ""
 
 
@@ -231,7 +231,7 @@ def _lines(skill: Skill | None) -> list[str]:
     head = [f"{name}: {_one_line(value)}" for name, value in said.items() if value]
     rest = len(skill.text) - MAX_COMPARED
     more = [f"… {rest:,} more characters"] if rest > 0 else []
-    return [*head, "", *visible(skill.text[:MAX_COMPARED]).split("\n"), *more]
+    return [*head, "", *escape_terminal(skill.text[:MAX_COMPARED]).split("\n"), *more]
 
 
 def _records(a: Skill, b: Skill) -> list[RecordChange]:
@@ -242,7 +242,7 @@ def _records(a: Skill, b: Skill) -> list[RecordChange]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(visible(text).split())
+    return " ".join(escape_terminal(text).split())
 
 
 def _alike(path: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import TIERS
 from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank
@@ -212,7 +212,7 @@ def _lines(skill: Skill | None) -> list[str]:
         "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_round}",
     }
     head = [f"{name}: {_one_line(str(value))}" for name, value in fields.items()]
-    text = visible(skill.text[:MAX_COMPARED]).split("\n")
+    text = escape_terminal(skill.text[:MAX_COMPARED]).split("\n")
     rest = len(skill.text) - MAX_COMPARED
     return [*head, "", *text, *([f"… {rest:,} more characters"] if rest > 0 else [])]
 
@@ -246,7 +246,7 @@ def _size(skill: Skill) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(visible(text).split())
+    return " ".join(escape_terminal(text).split())
 
 
 def _cell(text: str) -> str:

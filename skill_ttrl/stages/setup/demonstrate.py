@@ -16,7 +16,7 @@ from skill_ttrl.agents.agent import ConversationAgent, Scene
 from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
-from skill_ttrl.skills.similarity import content
+from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.actions import Forms, names_task
 from skill_ttrl.skills.teachers.teacher import case_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
@@ -224,8 +224,8 @@ class Aims:
 
 def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
     """The skill that shares most words with an action, at least one; the first of several."""
-    words = {word for word in content(action) if word.isalpha()}
-    counts = [len(words & set(content(f"{skill.title} {skill.text}"))) for skill in skills]
+    words = {word for word in normalized_tokens(action) if word.isalpha()}
+    counts = [len(words & set(normalized_tokens(f"{skill.title} {skill.text}"))) for skill in skills]
     return skills[counts.index(max(counts))] if counts and max(counts) > 0 else None
 
 

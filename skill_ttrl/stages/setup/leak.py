@@ -26,7 +26,7 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.env_pool import TextEnvironment
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.stages.setup.pin import data_revision
 from skill_ttrl.types import Task, Trajectory, derive_seed
@@ -257,7 +257,7 @@ def _named(task: Task) -> str:
     question = _question(task)
     if question is None:
         return repr(task.id)
-    text = visible(" ".join(question.split()))
+    text = escape_terminal(" ".join(question.split()))
     return f'"{text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"}" (task {task.id!r})'
 
 

@@ -23,7 +23,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank.changes import storable
+from skill_ttrl.skills.bank.changes import replace_surrogates
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.setup.build import Parts, build_policy
 from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory, bank_version, read_run_bank
@@ -174,7 +174,7 @@ def ask(
     """
     if not question.strip():
         raise ConfigError("The question is empty. Ask something.")
-    if storable(question) != question:
+    if replace_surrogates(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     config = trained.config
     with (

@@ -20,7 +20,7 @@ from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillB
 from skill_ttrl.rollout.samples import said_won
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import visible
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.folder import BANK_FILE, LOG_FILE, is_bank
 from skill_ttrl.skills.bank.settings import bank_settings
@@ -176,7 +176,7 @@ class RunBank:
         lost = [each for each in self.bank if each.tier != "general" and each.task_type not in {"", *here}]
         if not lost or "" in kinds:
             return ""
-        theirs = ", ".join(sorted({visible(each.task_type) for each in lost}))
+        theirs = ", ".join(sorted({escape_terminal(each.task_type) for each in lost}))
         return (
             f"{len(lost)} of {len(self.bank)} skills in the bank are for types of task that this run has none of ({theirs}): no prompt "
             f"shows them. Its own types: {', '.join(sorted(kinds))}. skills.type_names says what the bank calls them."
@@ -313,7 +313,7 @@ def keep_edits(path: Path, version: int) -> list[str]:
     while copy.exists():
         copy = path.with_name(f"{path.name}-version-{last}-{next(numbers)}")
     write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
-    said = ", ".join(f"{update.version} ({visible(update.reason)})" for update in edits[:5])
+    said = ", ".join(f"{update.version} ({escape_terminal(update.reason)})" for update in edits[:5])
     return [
         f"The run's skill bank was changed by others than the run: version {said}{' …' * (len(edits) > 5)}. The run goes on "
         f"from its own version {version}, without that. The bank with these changes is kept at {copy}. To train with it, "

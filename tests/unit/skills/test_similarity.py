@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
-from skill_ttrl.skills.similarity import Cluster, clusters, embedding_similarity, like, voted
+from skill_ttrl.skills.similarity import Cluster, clusters, consensus_text, embedding_similarity, match_existing
 from tests.trigrams import ngram_similarity
 
 # --- what says the same ---
@@ -68,27 +68,29 @@ def test_the_wording_is_the_most_frequent_then_the_shortest_then_the_first() -> 
 
 
 def test_the_rewrite_of_a_majority_wins_and_a_rule_of_the_minority_is_not_mixed_in() -> None:
-    assert voted(["plus 9", "plus 8", "Plus 8."]) == Cluster("plus 8", (1, 2))
+    assert consensus_text(["plus 9", "plus 8", "Plus 8."]) == Cluster("plus 8", (1, 2))
     assert (
-        voted(["Check the signs. Then add.", "plus 8", "Plus 8."], base="A longer text than all of these.").text
+        consensus_text(
+            ["Check the signs. Then add.", "plus 8", "Plus 8."], base="A longer text than all of these."
+        ).text
         == "plus 8"
     )
 
 
 def test_without_a_majority_the_longest_stays_and_only_its_writers_support_it() -> None:
-    assert voted(["Add Euler.", "Add Euler and handle composites."]) == Cluster(
+    assert consensus_text(["Add Euler.", "Add Euler and handle composites."]) == Cluster(
         "Add Euler and handle composites.", (1,)
     )
-    assert voted(["Reduce.", "Look at both signs.", "look at both SIGNS", "Go.", "Stop!"]).members == (1, 2)
-    padded = voted(["Reduce it!!!!!!!!!!!!!!!!!!!!!!!", "Reduce both sides."])
+    assert consensus_text(["Reduce.", "Look at both signs.", "look at both SIGNS", "Go.", "Stop!"]).members == (1, 2)
+    padded = consensus_text(["Reduce it!!!!!!!!!!!!!!!!!!!!!!!", "Reduce both sides."])
     assert padded.text == "Reduce both sides."  # words count, not characters
 
 
 def test_a_sentence_that_most_wrote_is_taken_over() -> None:
     texts = ["Reduce first. Then add up.", "Reduce first. Check it.", "Check it. Stop."]
-    assert voted(texts) == Cluster("Reduce first. Then add up. Check it.", (0, 1, 2))
+    assert consensus_text(texts) == Cluster("Reduce first. Then add up. Check it.", (0, 1, 2))
     base = "Write every term on a line of its own before you begin."
-    assert voted(texts, base=base) == Cluster(f"{base} Check it. Reduce first.", (0, 1, 2))
+    assert consensus_text(texts, base=base) == Cluster(f"{base} Check it. Reduce first.", (0, 1, 2))
 
 
 def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,7 @@ def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyP
         assert alike(drafts, drafts)[0][0] == pytest.approx(1)
         assert alike(drafts, bank) == (plain.embed(drafts) @ plain.embed(bank).T).tolist()
     assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "Draw the picture"])
-    assert like(["Reduce the base at first"], bank, alike, 0.8) == [0]
-    assert like(["Reduce the base at first"], bank, None, 0.8) == [None]
+    assert match_existing(["Reduce the base at first"], bank, alike, 0.8) == [0]
+    assert match_existing(["Reduce the base at first"], bank, None, 0.8) == [None]
     monkeypatch.setattr("skill_ttrl.skills.similarity.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
     assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()
