@@ -22,6 +22,9 @@ from torch import Tensor
 
 from skill_ttrl.types import Group
 
+Advantages = Sequence[float | Sequence[float]]
+"""An entry for each trajectory: one number, which all of its steps carry, or a row with one for each of its steps."""
+
 
 class EncodedDemonstration(NamedTuple):
     """One example to imitate, as tokens."""
@@ -138,7 +141,7 @@ class RolloutBatch:
         )
 
 
-def pack(groups: Sequence[Group], advantages: Sequence[float | Sequence[float]]) -> RolloutBatch:
+def pack(groups: Sequence[Group], advantages: Advantages) -> RolloutBatch:
     """Sampled groups as a batch: one item for each step that holds a completion with tokens.
 
     Args:

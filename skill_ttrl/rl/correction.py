@@ -16,12 +16,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 
 Correction = Literal["truncate", "mask"]
 Score = Callable[[MicroBatch], Float[Tensor, "N R"]]
 """The learner's log-probs of a micro-batch's trained tokens, without gradient."""
 LOG_WEIGHT_BOUND = 20.0
+
+
+def choose_correction(rl: RLConfig, *, sampler_is_learner: bool) -> Correction | None:
+    """The correction that `rl.sampler_correction` means; None for none. `auto` needs none where the learner's own model samples."""
+    if rl.sampler_correction == "auto":
+        return None if sampler_is_learner else "truncate"
+    return None if rl.sampler_correction == "none" else rl.sampler_correction
 
 
 def corrected(

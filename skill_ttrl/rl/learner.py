@@ -19,10 +19,11 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
+from skill_ttrl.rl.algorithms import Algorithm, LossInputs, build_algorithm
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 from skill_ttrl.rl.correction import Correction, corrected
 from skill_ttrl.rl.kl import compute_kl_penalty
-from skill_ttrl.rl.losses import LOSSES, ZERO_WITHOUT_ADVANTAGE, Denominators, compute_entropy_bonus
+from skill_ttrl.rl.losses import Denominators, compute_entropy_bonus
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
@@ -33,9 +34,10 @@ class Learner:
 
     Args:
         policy: What learns.
-        config: How.
+        config: Optimiser, mini-batches, KL and entropy terms.
         accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
+        algorithm: Its loss is followed; None: the one that `config` names.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
         correction: What is done about a sampler that is not this policy (see `correction`); None: its log-probs are taken as
             this policy's.
@@ -48,6 +50,7 @@ class Learner:
         accelerator: Accelerator,
         *,
         total_steps: int,
+        algorithm: Algorithm | None = None,
         max_response_tokens: int | None = None,
         correction: Correction | None = None,
     ) -> None:
@@ -55,10 +58,11 @@ class Learner:
         self._correction = correction
         self.config = config
         self._accelerator = accelerator
-        self._loss = LOSSES.get(config.loss)
+        self._algorithm = build_algorithm(config) if algorithm is None else algorithm
         self._horizon = max_response_tokens
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
-        self._skip_dead = config.loss in ZERO_WITHOUT_ADVANTAGE and config.kl_coef == 0 and config.entropy_coef == 0
+        alone = config.kl_coef == 0 and config.entropy_coef == 0
+        self._skip_dead = alone and self._algorithm.zero_without_advantage
         self._optimizer = build_optimizer(
             policy.model,
             "adamw",
@@ -88,8 +92,9 @@ class Learner:
 
         Returns:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
-            skipped_updates`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
-            estimate for the policy that sampled. `updates` are optimiser steps taken; `skipped_updates` those refused
+            skipped_updates post_entropy`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
+            estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty batch has neither of them and no
+            `learning_rate`. `updates` are optimiser steps taken; `skipped_updates` those refused
             because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
             mini-batch that has no others takes no optimiser step. With a correction also what `corrected` measures.
@@ -107,7 +112,16 @@ class Learner:
             self.policy.refresh_reference()
         tokens = int(batch.trained_F.sum())
         entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
-        return figures.summary() | gap | {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch))}
+        found = figures.summary() | gap
+        if not len(batch):
+            del found["learning_rate"]
+            return found | {"tokens": 0.0, "sequences": 0.0}
+        return found | {
+            "entropy": entropy,
+            "tokens": float(tokens),
+            "sequences": float(len(batch)),
+            "post_entropy": entropy,
+        }
 
     def _corrected(self, batch: RolloutBatch, temperature: float) -> tuple[RolloutBatch, dict[str, float]]:
         """The batch as this policy sees it, and how far the sampler is from it."""
@@ -170,17 +184,9 @@ class Learner:
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
-        loss, info = self._loss(
-            log_probs,
-            micro_batch.old_log_probs_N_R,
-            micro_batch.advantages_N[:, None] * micro_batch.weights_N_R,
-            mask,
-            clip_ratio=config.clip_ratio,
-            clip_ratio_high=config.clip_ratio_high,
-            dual_clip=config.dual_clip,
-            loss_agg_mode=config.loss_aggregation,
-            denominators=denominators,
-        )
+        advantages = micro_batch.advantages_N[:, None] * micro_batch.weights_N_R
+        inputs = LossInputs(log_probs, micro_batch.old_log_probs_N_R, advantages, mask, denominators)
+        loss, info = self._algorithm.loss(inputs)
         means = info | {"policy_loss": loss.detach()}
         if reference is not None:
             kl_loss, means["kl"] = compute_kl_penalty(

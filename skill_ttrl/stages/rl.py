@@ -19,9 +19,8 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError,
 from skill_ttrl.intervals import vote_entropy
 from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.llm.reward_model import RewardModel
-from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, step_advantages
-from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.correction import Correction
+from skill_ttrl.rl.algorithms import build_algorithm, make_batch
+from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.gpu_monitor import GpuMemoryMonitor
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rollout.rollout import refuse_failure
@@ -36,8 +35,8 @@ from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.run_bank import skill_figures
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.stopping import rl_rows, skipped_too_often, stopped_by, watch_updates
-from skill_ttrl.stages.training.votes import VoteManager, shape_advantages
-from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
+from skill_ttrl.stages.training.votes import VoteManager
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import given_up, label_metrics, trained_metrics, vote_metrics
 from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
 
@@ -59,13 +58,15 @@ def reinforce(run: Run, reward: Reward) -> None:
     run.evaluate("before")
     if config.rl.kl_coef > 0 and "sft" in config.phases:
         bench.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
+    algorithm = build_algorithm(config.rl)
     learner = Learner(
         bench.policy,
         config.rl,
         bench.accelerator,
         total_steps=config.rl.steps,
+        algorithm=algorithm,
         max_response_tokens=config.rollout.max_new_tokens,
-        correction=correction_of(config),
+        correction=choose_correction(config.rl, sampler_is_learner=config.rollout.backend == "hf"),
     )
     done = run.steps_done("rl")
     if done and run.resumed is not None:
@@ -99,7 +100,8 @@ def reinforce(run: Run, reward: Reward) -> None:
         clock.enter("update")
         bench.backend.rest()
         kept = trained_on(groups, votes, config, step)
-        figures = update(learner, make_batch(kept, config), step, bench)
+        batch = make_batch(kept, algorithm, votes_rewarded=config.rl.reward == VOTED)
+        figures = learner.update(batch, step=step, seed=config.seed, temperature=bench.sampling.temperature)
         if bench.bank is not None and bench.bank.config.use:
             clock.enter("skills")
             figures |= skill_figures(groups) | bench.bank.learn(groups, step, run.warn)
@@ -145,14 +147,6 @@ def warn_of(run: Run, signs: Mapping[str, str]) -> None:
         run.warn(text, once=start)
 
 
-def correction_of(config: SkillTTRLConfig) -> Correction | None:
-    """What is done about the sampler's log-probs: nothing where it is the learner's own model."""
-    asked = config.rl.sampler_correction
-    if asked == "auto":
-        return None if config.rollout.backend == "hf" else "truncate"
-    return None if asked == "none" else asked
-
-
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """The tasks of one step, all different: each epoch is one order drawn from the run's seed, cut into whole steps.
 
@@ -187,73 +181,6 @@ def trained_on(
         if not (vote.skipped and config.rl.reward == VOTED):
             chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
-
-
-def make_batch(kept: Sequence[tuple[Group, VoteResult]], config: SkillTTRLConfig) -> RolloutBatch:
-    """Rewards become advantages within each group, and everything becomes tensors.
-
-    Where votes are rewarded, they shape the advantages of their prompt (see `ballots.shape_advantages`). Where steps of an episode can
-    differ, each has an advantage of its own; a try's reward is its outcome's in any case.
-    """
-    rewards = [trajectory.reward or 0.0 for group, _ in kept for trajectory in group.trajectories]
-    owners = [place for place, (group, _) in enumerate(kept) for _ in group.trajectories]
-    estimate = ADVANTAGES.get(config.rl.advantage)
-    if by_steps(config):
-        fines = [penalties(trajectory, config) for group, _ in kept for trajectory in group.trajectories]
-        steps = step_advantages(
-            rewards, fines, owners, estimate, config.rl.advantage_epsilon, config.rl.group_statistics
-        )
-        return pack([group for group, _ in kept], steps)
-    advantages = iter(estimate(rewards, owners, config.rl.advantage_epsilon).tolist() if rewards else [])
-    rows = [[next(advantages) for _ in group.trajectories] for group, _ in kept]
-    if config.rl.reward == VOTED:
-        rows = [shape_advantages(vote, row, config) for (_, vote), row in zip(kept, rows, strict=True)]
-    return pack([group for group, _ in kept], [value for row in rows for value in row])
-
-
-def by_steps(config: SkillTTRLConfig) -> bool:
-    """Whether the advantage of a step depends on more than its episode's reward."""
-    return config.rl.group_statistics == "steps" or config.rl.invalid_penalty > 0
-
-
-def penalties(trajectory: Trajectory, config: SkillTTRLConfig) -> list[float]:
-    """What is taken off the score of each step: `rl.invalid_penalty` where its action was invalid."""
-    return [config.rl.invalid_penalty * (step.verdict == "invalid") for step in trajectory.steps]
-
-
-def check_advantage(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where `rl.advantage` is not there, or cannot do what is asked of the steps of an episode."""
-    estimate = ADVANTAGES.get(config.rl.advantage)
-    if not by_steps(config):
-        return
-    asked = f"rl.group_statistics={config.rl.group_statistics} with rl.invalid_penalty={config.rl.invalid_penalty:g}"
-    if config.rl.reward == VOTED and config.vote.strategy != PLAIN:
-        raise ConfigError(
-            f"{asked} is about single steps, but vote.strategy={config.vote.strategy} shapes the advantages of whole tries. "
-            "Take vote.strategy=majority, or rl.group_statistics=episodes and rl.invalid_penalty=0."
-        )
-    if config.rl.group_statistics == "episodes" and not is_stepwise(estimate):
-        raise ConfigError(
-            f"{asked}: the advantage {config.rl.advantage!r} does not take `episodes`, so it cannot penalise single steps and "
-            "let each episode weigh the same. Take rl.group_statistics=steps, rl.invalid_penalty=0, or rl.advantage=grpo."
-        )
-    if config.rl.invalid_penalty and config.agent.projection == "none":
-        raise ConfigError(
-            f"rl.invalid_penalty={config.rl.invalid_penalty:g}, but with agent.projection=none no action is ever found invalid. "
-            "Set agent.projection=action, or rl.invalid_penalty=0."
-        )
-
-
-def update(learner: Learner, batch: RolloutBatch, step: int, bench: TrainingComponents) -> dict[str, float]:
-    """Learn from a batch, and say how it went (see `Learner.update`).
-
-    `entropy` is also said under TTRL's name, `post_entropy`: nats a token over the samples that were learned from. Where every
-    prompt was skipped nothing is learned, and neither these nor a learning rate are said.
-    """
-    figures = learner.update(batch, step=step, seed=bench.config.seed, temperature=bench.sampling.temperature)
-    if not len(batch):
-        return {name: value for name, value in figures.items() if name not in ("entropy", "learning_rate")}
-    return figures | {"post_entropy": figures["entropy"]}
 
 
 def make_reward(bench: TrainingComponents) -> Reward:

@@ -105,8 +105,7 @@ class SkillTTRLTrainer:
                 f"Each of the {len(problems)} problems needs at least one response, found {len(all_responses)} lists "
                 f"of lengths {[len(responses) for responses in all_responses]}."
             )
-        from skill_ttrl.rl.advantages import ADVANTAGES
-        from skill_ttrl.stages.training.votes import shape_advantages
+        from skill_ttrl.rl.advantages import ADVANTAGES, shape_advantages
 
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         chosen = self.config.vote
@@ -116,11 +115,12 @@ class SkillTTRLTrainer:
         rewards = [list(vote.earned) for vote in votes]
         owners = [place for place, group in enumerate(rewards) for _ in group]
         estimate = ADVANTAGES.get(self.config.rl.advantage)
-        flat = estimate([value for group in rewards for value in group], owners, self.config.rl.advantage_epsilon)
+        epsilon = self.config.rl.advantage_epsilon
+        flat = estimate([value for group in rewards for value in group], owners, epsilon)
         in_order = iter(flat.tolist())
         advantages = [list(islice(in_order, len(group))) for group in rewards]
         advantages = [
-            [0.0] * len(row) if vote.skipped else shape_advantages(vote, row, self.config)
+            [0.0] * len(row) if vote.skipped else shape_advantages(vote, row, estimate, epsilon)
             for vote, row in zip(votes, advantages, strict=True)
         ]
         found: dict[str, Any] = {

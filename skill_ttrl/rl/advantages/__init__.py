@@ -10,6 +10,7 @@ from skill_ttrl.rl.advantages.episodes import GroupStatistics, step_advantages
 from skill_ttrl.rl.advantages.gae import compute_gae_advantage, whiten_advantages
 from skill_ttrl.rl.advantages.grpo import compute_grpo_advantage, group_advantages
 from skill_ttrl.rl.advantages.registry import ADVANTAGES, AdvantageEstimator, StepwiseEstimator, is_stepwise
+from skill_ttrl.rl.advantages.shaping import shape_advantages
 
 __all__ = [
     "ADVANTAGES",
@@ -20,6 +21,7 @@ __all__ = [
     "compute_grpo_advantage",
     "group_advantages",
     "is_stepwise",
+    "shape_advantages",
     "step_advantages",
     "whiten_advantages",
 ]

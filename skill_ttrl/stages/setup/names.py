@@ -143,9 +143,9 @@ def _loss(name: str) -> str:
 
 
 def _advantage(config: SkillTTRLConfig) -> str:
-    from skill_ttrl.stages.rl import check_advantage
+    from skill_ttrl.rl.algorithms import check_advantage
 
-    check_advantage(config)
+    check_advantage(config.rl, vote_strategy=config.vote.strategy, projection=config.agent.projection)
     return config.rl.advantage
 
 

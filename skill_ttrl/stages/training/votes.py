@@ -202,33 +202,3 @@ def _asking(config: SkillTTRLConfig) -> PromptFormatter:
 def _fits(bench: TrainingComponents, question: str) -> bool:
     length = bench.backend.count(bench.agent.prompt(Scene(question)).messages) if question.strip() else 0
     return 0 < length <= bench.config.data.max_prompt_tokens
-
-
-def shape_advantages(vote: VoteResult, advantages: Sequence[float], config: SkillTTRLConfig) -> list[float]:
-    """What a vote makes of the advantages that its rewards alone would give.
-
-    A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j), the advantages for the rewards 1[sample in class j],
-    are those of `rl.advantage` over this prompt's samples; where the winner is the only label the sum is `advantages`.
-
-    Args:
-        vote: As it bears on the samples that are trained on (`VoteResult.select`).
-        advantages: One for each of them.
-        config: Names the estimator.
-    """
-    values = list(advantages)
-    if vote.label_weights:
-        from skill_ttrl.rl.advantages import ADVANTAGES
-
-        estimate = ADVANTAGES.get(config.rl.advantage)
-        values = [0.0] * len(values)
-        for label, weight in enumerate(vote.label_weights):
-            rewards = [float(place == label) for place in vote.membership]
-            if any(rewards):
-                alone = estimate(rewards, [0] * len(rewards), config.rl.advantage_epsilon).tolist()
-                values = [value + weight * each for value, each in zip(values, alone, strict=True)]
-    if vote.weight != 1.0 or vote.penalty:
-        values = [vote.weight * (value - vote.penalty) for value in values]
-    if vote.bonus:
-        scale = sum(map(abs, values)) / len(values) if values else 0.0
-        values = [value + extra * scale for value, extra in zip(values, vote.bonus, strict=True)]
-    return values

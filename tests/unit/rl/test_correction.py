@@ -11,12 +11,11 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from skill_ttrl.config import RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
-from skill_ttrl.rl.correction import corrected
+from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.stages.rl import correction_of
 
 
 def scorer(policy: Policy) -> Callable[[MicroBatch], Tensor]:
@@ -123,9 +122,11 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
     assert figures["sampler_gap_max"] < 1e-5
 
 
-def test_the_sampler_is_corrected_for_where_it_is_not_the_learner() -> None:
-    config = SkillTTRLConfig()
-    assert correction_of(config) is None
-    assert correction_of(load_config({}, ["rollout.backend=vllm"])) == "truncate"
-    assert correction_of(load_config({}, ["rollout.backend=vllm", "rl.sampler_correction=none"])) is None
-    assert correction_of(load_config({}, ["rl.sampler_correction=mask"])) == "mask"
+@pytest.mark.parametrize(
+    ("setting", "own_model", "found"),
+    [("auto", True, None), ("auto", False, "truncate"), ("none", False, None), ("mask", True, "mask")],
+)
+def test_the_sampler_is_corrected_for_where_it_is_not_the_learner(
+    setting: Any, own_model: bool, found: str | None
+) -> None:
+    assert choose_correction(RLConfig(sampler_correction=setting), sampler_is_learner=own_model) == found

@@ -1,17 +1,15 @@
-"""What is said of a training step's episodes, and which advantages their steps get."""
+"""Metrics of a training step's episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import torch
 
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError
-from skill_ttrl.stages.rl import check_advantage, make_batch, trained_on
+from skill_ttrl.stages.rl import trained_on
 from skill_ttrl.stages.training.episode_metrics import episode_figures, several_types
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
 
@@ -82,19 +80,6 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
     assert "timeouts" not in plain and not any(name.startswith("left_out/") for name in plain), "none can be"
 
 
-def test_the_penalty_is_taken_off_single_steps_and_not_off_the_reward() -> None:
-    good, bad = tried(step(), step("invalid"), reward=1.0), tried(step("repaired"), reward=0.0)
-    kept = [(group(good, bad), PLAIN_VOTE)]
-    batch = make_batch(kept, config(rl={"reward": "env", "invalid_penalty": 0.5}))
-    # Scores 1 0.5 | 0: mean 3/8, variance ((5/8)^2 + (1/8)^2) / 2 + (3/8)^2 = 22/64.
-    assert batch.advantages_N.tolist() == pytest.approx([5 / 22**0.5, 1 / 22**0.5, -3 / 22**0.5], abs=1e-5)
-    assert [each.reward for each in kept[0][0].trajectories] == [1.0, 0.0]
-    plain = make_batch(kept, config()).advantages_N.tolist()
-    assert plain == pytest.approx([0.5**0.5, 0.5**0.5, -(0.5**0.5)], abs=1e-5)
-    rows = make_batch(kept, config(rl={"reward": "env", "group_statistics": "steps"})).advantages_N.tolist()
-    assert rows == pytest.approx([(1 / 3) ** 0.5] * 2 + [-2 * (1 / 3) ** 0.5], abs=1e-5)
-
-
 def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> None:
     broken = tried(stop="error", error="broken")
     settings = config(rollout={"n_votes_per_prompt": 2, "n_samples_per_prompt": 2})
@@ -104,34 +89,6 @@ def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> No
     alone = config(rollout={"n_votes_per_prompt": 1, "n_samples_per_prompt": 1})
     (one,) = trained_on([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
     assert len(one[0].trajectories) == 1, "asked for one by one they are learned from"
-
-
-def unaware(rewards: Sequence[float], groups: Sequence[Hashable], epsilon: float) -> torch.Tensor:
-    """An advantage that knows of no episodes."""
-    return torch.tensor(rewards)
-
-
-@pytest.mark.parametrize(
-    ("rl", "other", "words"),
-    [
-        ({"invalid_penalty": 0.1, "advantage": f"{__name__}:unaware"}, {}, "does not take `episodes`"),
-        ({"group_statistics": "steps", "reward": "majority"}, {"vote": {"strategy": "harmonic"}}, "whole tries"),
-        ({"invalid_penalty": 0.1}, {"agent": {"max_turns": 9}}, "projection=none no action is ever found invalid"),
-        ({"advantage": "grop"}, {}, "Did you mean 'grpo'"),
-    ],
-)
-def test_what_an_advantage_cannot_do_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_advantage(config(rl={"reward": "env"} | rl, **other))
-
-
-def test_an_advantage_of_ones_own_is_taken_where_it_can_do_what_is_asked() -> None:
-    own = f"{__name__}:unaware"
-    for rl in ({}, {"group_statistics": "steps", "invalid_penalty": 0.5}):
-        check_advantage(config(rl={"reward": "env", "advantage": own} | rl))
-    steps = {"reward": "env", "advantage": own, "group_statistics": "steps", "invalid_penalty": 0.5}
-    batch = make_batch([(group(tried(step("invalid"), step(), reward=1.0)), PLAIN_VOTE)], config(rl=steps))
-    assert batch.advantages_N.tolist() == [0.5, 1.0]
 
 
 def test_success_by_type_is_drawn_live_each_as_it_last_came() -> None:
