@@ -1,6 +1,6 @@
 """A backend of one's own in one file: samples as `hf` does, and says how long each batch took.
 
-A recipe names it (rollout.backend: own_backend:Timed), or, as here, a config in Python. Run it: python examples/own_backend.py
+A config names it, rollout.backend: own_backend:Timed. Run it: python examples/own_backend.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from skill_ttrl import RolloutEngine
-from skill_ttrl.config import load_config
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.rollout_engine import BackendContext
@@ -31,15 +30,9 @@ class Timed(HFBackend):
         return found
 
 
-def main() -> None:
-    config = load_config("quickstart", ["rollout.backend=own_backend:Timed"])
-    print("a recipe would name it:", config.rollout.backend)
+if __name__ == "__main__":
     model = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # untrained: what it writes is noise
     engine = RolloutEngine(model, "own_backend:Timed", max_new_tokens=8)
     texts = engine.generate(["Compute 12+34.", "Compute 5+6."], n_samples=3)
     print([len(row) for row in texts])
     engine.close()
-
-
-if __name__ == "__main__":
-    main()

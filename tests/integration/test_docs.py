@@ -96,9 +96,20 @@ def test_examples_on_skills(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_example_of_ones_own_backend(tmp_path: Path) -> None:
-    told = run_example("own_backend.py", tmp_path)
-    assert "a recipe would name it: own_backend:Timed" in told and "2 prompts, " in told and "[3, 3]" in told
+OWN = {
+    "environment": "I think of a number from 1 to 8. higher ('right', 1.0)",
+    "backend": "[3, 3]",
+    "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0) skipped",
+    "teacher": "Begin with: go to fridge, open fridge.",
+}
+"""Examples of what one adds, at most 40 lines each, and a line that each prints."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_example_of_something_of_ones_own(name: str, tmp_path: Path) -> None:
+    example = ROOT / "examples" / f"own_{name}.py"
+    assert OWN[name] in run_example(example.name, tmp_path)
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
 
 
 @pytest.mark.slow
