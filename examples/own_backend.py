@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from skill_ttrl import RolloutEngine
 from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.llm.rollout_engine import BackendContext
 
 
 class Timed(HFBackend):

@@ -1,8 +1,8 @@
-"""The protocol every sampler speaks: `hf` here, `vllm` and `openai` beside it.
+"""The protocol of a rollout backend, and the requests it takes.
 
 A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
-so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name what
-makes it as `rollout.backend: module:attribute`: it is called with one `BackendContext` (see `engine`).
+so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name it as
+`rollout.backend: module:attribute`: it is called with one `BackendContext` (`llm/context.py`).
 """
 
 from __future__ import annotations
@@ -57,15 +57,34 @@ class Generation:
     completions: tuple[Completion, ...]
 
 
-class Backend(Protocol):
-    """A sampler.
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """Properties of a kind of backend that the rest of the program goes by, known before one is made (`backend_facts`)."""
 
-    One that computes where it is called, so that nothing else goes on meanwhile, says `blocks = True`: those who ask at about the same
-    time are then asked for in one call. Others take several calls at once.
+    is_learner: bool = False
+    """Samples with the learner's own model object: no second copy of the weights, and log-probs that need no correction."""
+    trainable: bool = True
+    """Can follow the learner's weights."""
+    blocking: bool = False
+    """`generate` blocks the event loop; concurrent requests are batched into one call."""
+    remote: bool = False
+    """Samples from the model behind `endpoints.policy`; the section `model` is not used, and no weights are loaded."""
+    engine: bool = False
+    """Runs an inference engine, with weights and a cache of its own, in this process."""
+
+
+class Backend(Protocol):
+    """A rollout backend.
 
     One that has something to start before it can sample has `ready()`: a rollout calls it before the time of its episodes counts.
     """
 
+    is_learner: bool
+    """See `BackendFacts`; a class attribute, as the next two. False where a backend of the user's own leaves it out."""
+    trainable: bool
+    """True where it is left out."""
+    blocking: bool
+    """False where it is left out."""
     policy_version: int
     """Stamped on every completion; raised by `sync`."""
     context: int | None

@@ -38,8 +38,11 @@ class BatchingBackend:
         askers: how many samples may be asked for at present: once so many are, nobody is waited for.
     """
 
+    blocking = False
+
     def __init__(self, backend: Backend, askers: Callable[[], int]) -> None:
         self.source, self._askers = backend, askers
+        self.is_learner, self.trainable = backend.is_learner, backend.trainable
         self.policy_version, self.context, self.constrains = backend.policy_version, backend.context, backend.constrains
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()

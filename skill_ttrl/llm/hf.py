@@ -38,6 +38,8 @@ class HFBackend(TokenizerMixin):
         autocast: dtype of the forward pass where it differs from the weights' (bf16 on a GPU).
     """
 
+    is_learner = trainable = blocking = True
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -53,7 +55,6 @@ class HFBackend(TokenizerMixin):
         self.policy_version = 0
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
         self.constrains = False
-        self.blocks = True
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stops: dict[tuple[str, ...], StopTexts] = {}

@@ -14,6 +14,8 @@ SCRIPTED_VERSION = -1
 class ScriptedBackend:
     """Answers with `texts` in turn, byte by byte as tokens, each with log-probability 0."""
 
+    is_learner = trainable = blocking = False
+
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = itertools.cycle(texts)
         self.policy_version = SCRIPTED_VERSION

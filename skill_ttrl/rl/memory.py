@@ -18,6 +18,7 @@ from torch import nn
 
 from skill_ttrl.config import LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.device import resolve_device, resolve_precision
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 
@@ -149,7 +150,7 @@ def estimate_memory(
     activations, logits, heap = _backward(
         config, shape, kind, compute, config.rl.micro_batch_size, config.rl.entropy_coef > 0
     )
-    own_sampler = config.rollout.backend == "hf"
+    own_sampler = backend_facts(config).is_learner
     engine, engine_rows = _engine(config, shape, kind, compute, total)
     begins_bare = lora is not None and "sft" not in config.phases  # then the base without adapters is the reference
     keeps_reference = config.rl.kl_coef > 0 and not (begins_bare and config.rl.reference_refresh_steps is None)
@@ -200,7 +201,7 @@ def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
 
 def _engine(config: SkillTTRLConfig, shape: _Shape, kind: str, compute: int, total: int | None) -> tuple[int, float]:
     """(bytes, longest sequences whose keys and values fit) of a vLLM engine in this process; (0, 0) without one."""
-    if config.rollout.backend != "vllm" or config.vllm.mode != "engine":
+    if not backend_facts(config).engine:
         return 0, 0.0
     number = {"auto": compute, "float32": FP32}.get(config.vllm.dtype, 2)
     weights = (shape.parameters - shape.adapters) * number

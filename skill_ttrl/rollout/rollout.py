@@ -80,7 +80,7 @@ async def rollout(
         if schedule == "lockstep":
             await _in_lockstep(play, episodes, group_size)
         else:
-            if getattr(backend, "blocks", False):
+            if getattr(backend, "blocking", False):
                 play.backend = BatchingBackend(backend, lambda: len(episodes) - len(play.ended))
             placed = list(enumerate(episodes))
             await _all(_group(play, placed[start : start + group_size]) for start in starts)

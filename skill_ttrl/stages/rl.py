@@ -17,6 +17,7 @@ from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, SkillTTRLError
 from skill_ttrl.intervals import vote_entropy
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rl.algorithms import build_algorithm, make_batch
@@ -66,7 +67,7 @@ def reinforce(run: Run, reward: Reward) -> None:
         total_steps=config.rl.steps,
         algorithm=algorithm,
         max_response_tokens=config.rollout.max_new_tokens,
-        correction=choose_correction(config.rl, sampler_is_learner=config.rollout.backend == "hf"),
+        correction=choose_correction(config.rl, sampler_is_learner=backend_facts(config).is_learner),
     )
     done = run.steps_done("rl")
     if done and run.resumed is not None:

@@ -98,6 +98,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         model: in place of the recipe's own.
     """
     from skill_ttrl.config import EMBEDDED
+    from skill_ttrl.llm.context import BackendSettings
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
 
@@ -112,7 +113,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         revision=None if model else own.revision,
         log_dir=log_dir,
         dtype=vllm.dtype,
-        max_model_len=engine_length(config, positions),
+        max_model_len=engine_length(BackendSettings.of(config), positions),
         max_num_seqs=vllm.max_num_seqs,
         # The default is for a GPU that the learner is on, too.
         gpu_memory_utilization=vllm.gpu_memory_utilization

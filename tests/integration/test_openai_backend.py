@@ -16,8 +16,10 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.rollout_engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.types import Completion, Message
 from tests.faulty_server import FaultyServer
@@ -51,7 +53,7 @@ def backend(server: FaultyServer, *overrides: str) -> Backend:
     def load() -> Any:
         raise AssertionError("a model was loaded")
 
-    return make_backend(BackendContext(config, load))
+    return make_backend(BackendContext.of(config, load))
 
 
 def complete(server: FaultyServer, request: Request, *overrides: str, **sampling: Any) -> tuple[Completion, ...]:

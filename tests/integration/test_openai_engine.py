@@ -19,13 +19,14 @@ from pydantic import BaseModel
 from skill_ttrl.config import EmbeddedConfig, EndpointConfig, load_config
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
 from skill_ttrl.llm.openai.replies import Reply
-from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
 from skill_ttrl.llm.vllm.servers.key import key_headers
 from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
@@ -99,7 +100,7 @@ def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None,
 def backend(engine: Engine, *more: str) -> Backend:
     settings = [f"endpoints.policy.model={json.dumps(engine.name)}", f"endpoints.policy.base_url={engine.address}/v1"]
     settings += ["rollout.backend=openai", "endpoints.policy.dialect=vllm", "endpoints.policy.logprobs=true", *more]
-    return make_backend(BackendContext(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
+    return make_backend(BackendContext.of(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
 
 
 def readable(generation: Generation) -> str:

@@ -14,10 +14,11 @@ import torch
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
 from skill_ttrl.llm.vllm.checks import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
 
@@ -60,7 +61,7 @@ def loaded() -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def backend(loaded: LoadedModel) -> Iterator[Any]:
-    context = BackendContext(load_config(SETTINGS), lambda: loaded, trains=True)
+    context = BackendContext.of(load_config(SETTINGS), lambda: loaded, trains=True)
     made: Any = make_backend(context)
     before = process_state()
     made.sync(1)
@@ -341,7 +342,7 @@ def test_an_update_is_refused_while_tokens_are_sampled(backend: Any) -> None:
 
 
 def test_a_process_has_one_engine(backend: Any, loaded: LoadedModel) -> None:
-    second = make_backend(BackendContext(load_config(SETTINGS), lambda: loaded))
+    second = make_backend(BackendContext.of(load_config(SETTINGS), lambda: loaded))
     with pytest.raises(ConfigError, match="a process can have one"):
         sample(second, ["Hi"])
     second.close()

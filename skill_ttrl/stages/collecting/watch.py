@@ -21,12 +21,11 @@ from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
+from skill_ttrl.llm.backends import REMOTE
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.scripted import finite, listed_actions, plain, play_episode, source_of
 from skill_ttrl.types import Step, Task, Trajectory
 
-REMOTE = "openai"
-"""The policy behind `endpoints.policy` is called so."""
 PLAYER_NAMES = player_names()
 
 TextEnvironment = gymnasium.Env[str, str]

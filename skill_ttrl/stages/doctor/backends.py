@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
@@ -106,7 +107,7 @@ def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check
 
 
 def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str) -> str:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendSettings, ModelSource
     from skill_ttrl.llm.vllm.checks import check_fits
     from skill_ttrl.rl.device import resolve_device
 
@@ -115,7 +116,8 @@ def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str)
 
     device = str(resolve_device(config.runtime.device))
     if model_config is not None:
-        check_fits(BackendContext(config, nothing, device, trains="rl" in config.phases), model_config)
+        policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
+        check_fits(BackendSettings.of(config), policy, device, model_config)
     return f"{engine} in this process, on {device}; updates of {config.vllm.updates}"
 
 
@@ -139,7 +141,7 @@ def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
     needed = sum(parts.values())
     sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens) + f" = {needed} tokens"
     bounds = {"the model has positions": getattr(model_config.get_text_config(), "max_position_embeddings", None)}
-    if config.rollout.backend == "vllm" and config.vllm.mode == "engine":
+    if backend_facts(config).engine:
         bounds["vllm.max_model_len is"] = config.vllm.max_model_len
     short = [f"{name} {length}" for name, length in bounds.items() if isinstance(length, int) and length < needed]
     if short:
@@ -214,7 +216,7 @@ def _names(models: list[dict[str, Any]]) -> str:
 def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
     """Which endpoints the config asks, and the setting that says so."""
     asked: dict[Role, str] = {}
-    if config.rollout.backend == "openai":
+    if backend_facts(config).remote:
         asked["policy"] = "rollout.backend"
     if config.skills is not None and config.skills.use:
         if config.skills.update == "merge" and config.skills.merger == "openai":
@@ -250,7 +252,7 @@ def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
             checks.append(Check(name, "warn", f"{escape_terminal(endpoint.model)}: set, but unused", advice))
         elif endpoint is not None:
             checks += tried(name, lambda endpoint=endpoint, role=role: _endpoint(endpoint, role))  # type: ignore[misc]
-    if asked and "rl" in config.phases and config.rollout.backend == "openai":
+    if asked and "rl" in config.phases and backend_facts(config).remote:
         advice = "Use it with evaluate, vote or ask; train with rollout.backend=hf or vllm."
         checks.append(Check("backend", "warn", "weights behind an address cannot be trained", advice))
     return checks

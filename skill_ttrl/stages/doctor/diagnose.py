@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
@@ -51,7 +52,7 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         *tried("skills", lambda: _skills(config)),
         *tried("endpoints", lambda: endpoint_checks(config)),
     ]
-    if config.rollout.backend == "openai":
+    if backend_facts(config).remote:
         found = "none is loaded: rollout.backend=openai asks endpoints.policy"
         return Diagnosis([*checks, Check("model", "ok", found)])
     model_config, model = _read_model(config)

@@ -24,8 +24,9 @@ from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError
 from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.policy import Policy
 
 Notice = Callable[[str], None]
-REMOTE = "openai"
-"""The backend that asks a model behind an address, and the name of that model as a source."""
 _SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
 
 
@@ -77,12 +76,12 @@ def build_policy(
     refuse_unready(config)
     accelerator: Accelerator | None = None
     place: dict[str, Any] = {}
-    if config.rollout.backend != REMOTE:
+    if not backend_facts(config).remote:
         from skill_ttrl.rl.device import autocast_dtype, make_accelerator
 
         accelerator = make_accelerator(config.runtime)
         place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
-    context = BackendContext(
+    context = BackendContext.of(
         config,
         partial(load_policy, config, accelerator, weights),
         **place,

@@ -17,7 +17,7 @@ from skill_ttrl.config import InvalidConfigError, SkillTTRLConfig
 from skill_ttrl.data.tasks import find_family
 from skill_ttrl.envs.lookup import refuse_unknown, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
-from skill_ttrl.llm.rollout_engine import BACKENDS
+from skill_ttrl.llm.backends import BACKENDS
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 from skill_ttrl.runs.stop_rules import find_rule

@@ -8,6 +8,7 @@ from pathlib import Path
 from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.records import read_records
 from skill_ttrl.errors import DataError, ModelError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.skills.retrieval.embedders import hub_commit
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
@@ -25,7 +26,7 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
         ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
     pinned = config.model_copy(deep=True)
-    if config.rollout.backend != "openai":  # it loads no model of its own
+    if not backend_facts(config).remote:
         pinned.model.revision = _model_revision(config.model)
     if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
         pinned.rl.reward_revision = _reward_revision(config.rl)

@@ -11,6 +11,7 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.tracker import check_tracker
 from skill_ttrl.skills.retrieval.retriever import check_packages
@@ -171,7 +172,7 @@ def _skills(config: SkillTTRLConfig) -> None:
 
 
 def _sampler(config: SkillTTRLConfig) -> None:
-    if config.rollout.backend == "vllm" and config.vllm.mode == "engine":
+    if backend_facts(config).engine:
         from skill_ttrl.llm.vllm.checks import runs_on_cpu
 
         runs_on_cpu()

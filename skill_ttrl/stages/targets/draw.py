@@ -20,6 +20,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, annotate_budget_error, current_ledger, when_spent
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
@@ -28,7 +29,7 @@ from skill_ttrl.runs.samples import SAMPLES, SampleFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import HOPELESS
 from skill_ttrl.stages.evaluation.controls import Controls, applies, join
-from skill_ttrl.stages.setup.build import REMOTE, build_for_eval, source_tasks
+from skill_ttrl.stages.setup.build import build_for_eval, source_tasks
 from skill_ttrl.stages.setup.leak import FirstWords
 from skill_ttrl.stages.targets.resolve import EvalDataset, Subject
 from skill_ttrl.stages.training.context import TrainingComponents
@@ -248,7 +249,7 @@ def _both(bench: TrainingComponents, problems: Mapping[str, Sequence[Task]]) -> 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
     """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
     whole = config.model_dump(mode="json")
-    asked = {"endpoints": {"policy": endpoint_identity(config)}} if config.rollout.backend == REMOTE else {}
+    asked = {"endpoints": {"policy": endpoint_identity(config)}} if backend_facts(config).remote else {}
     return (
         {name: whole[name] for name in KEPT}
         | asked

@@ -11,10 +11,11 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
+from skill_ttrl.llm.backends import REMOTE, backend_facts
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.stages.setup.build import REMOTE, evaluation_split, own_training_tasks
+from skill_ttrl.stages.setup.build import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import Seen, seen_by_run
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
@@ -58,7 +59,7 @@ class Subject:
     @property
     def remote(self) -> bool:
         """Whether a model behind an address is asked in place of weights that are here."""
-        return self.config.rollout.backend == REMOTE
+        return backend_facts(self.config).remote
 
     def bank(self) -> RunBank | None:
         """The skill bank to ask, open for reading; None where the config has no skills."""

@@ -16,6 +16,7 @@ from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -170,7 +171,7 @@ def schedule_of(config: SkillTTRLConfig) -> Schedule:
     """How episodes advance, where the config leaves it open (`rollout.schedule: auto`): those of one turn cannot but go together."""
     if config.rollout.schedule != "auto":
         return config.rollout.schedule
-    return "lockstep" if config.rollout.backend == "hf" or config.agent.max_turns == 1 else "free"
+    return "lockstep" if backend_facts(config).blocking or config.agent.max_turns == 1 else "free"
 
 
 @dataclass

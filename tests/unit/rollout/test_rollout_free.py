@@ -252,7 +252,7 @@ def test_when_the_budget_is_spent_answers_on_their_way_are_waited_for() -> None:
 class Blocking(ScriptedBackend):
     """Computes where it is called, as `hf` does, and takes as long for one as for many."""
 
-    blocks = True
+    blocking = True
 
     def __init__(self) -> None:
         super().__init__(["go"])

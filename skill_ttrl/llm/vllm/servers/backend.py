@@ -27,7 +27,7 @@ from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendContext
 
 
 class VLLMServerBackend(TokenizerMixin):
@@ -44,8 +44,10 @@ class VLLMServerBackend(TokenizerMixin):
         EndpointError: a server does not answer within `vllm.start_timeout`, or is no vLLM server.
     """
 
+    is_learner, trainable, blocking = False, True, False
+
     def __init__(self, context: BackendContext) -> None:
-        self._context, self._config = context, context.config.vllm
+        self._context, self._config = context, context.settings.vllm
         _check(context)
         self.constrains = True
         self.policy_version = 0
@@ -67,8 +69,8 @@ class VLLMServerBackend(TokenizerMixin):
         self._probe = Probe(len(self.tokenizer), self.context - 1)
         self._fleet = ServerPool(self._context, servers, self._probe)
         self._bring_up, self._still = SharedLook(self._fleet.bring_up), SharedLook(self._fleet.still)
-        policy = self._context.weights or self._context.config.model.path
-        if not self._context.trains and all(_same(root, policy) for _, root, _ in found):
+        policy = self._context.model.weights or self._context.model.config.path
+        if not self._context.model.trains and all(_same(root, policy) for _, root, _ in found):
             self._fleet.keep_original()
 
     @property
@@ -118,7 +120,7 @@ class VLLMServerBackend(TokenizerMixin):
         A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
         trains and the servers have the policy's weights.
         """
-        if self._context.trains or self._fleet.present is None:
+        if self._context.model.trains or self._fleet.present is None:
             self._fleet.hand_over(policy_version)
         self.policy_version = policy_version
 
@@ -204,13 +206,12 @@ def _malformed(what: str) -> EndpointError:
 
 def _check(context: BackendContext) -> None:
     """Raise `ConfigError` for what servers cannot do."""
-    config = context.config
-    if not config.vllm.servers:
+    if not context.settings.vllm.servers:
         raise ConfigError(
             "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
             "vllm.servers=[http://127.0.0.1:8000]."
         )
-    check_learnable(context)
+    check_learnable(context.settings, context.model)
 
 
 def _same(root: str, policy: Path | str) -> bool:

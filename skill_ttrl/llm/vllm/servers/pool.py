@@ -32,7 +32,7 @@ from skill_ttrl.llm.vllm.servers.transfer import (
 from skill_ttrl.llm.vllm.updates import adapted_layers
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.rollout_engine import BackendContext
+    from skill_ttrl.llm.context import BackendContext
 
 ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
@@ -48,7 +48,7 @@ class ServerPool:
     """
 
     def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
-        self._context, self._config = context, context.config.vllm
+        self._context, self._config = context, context.settings.vllm
         self.servers = list(servers)
         self.last_gap: Gap | None = None
         """Between servers and learner after the last update, the largest of all servers."""
@@ -149,7 +149,7 @@ class ServerPool:
 
     @property
     def _hands_adapters(self) -> bool:
-        return self._config.updates == "lora" and self._context.config.model.lora is not None
+        return self._config.updates == "lora" and self._context.model.config.lora is not None
 
     def _name(self) -> str:
         return f"{self._nonce}-{secrets.token_hex(4)}"

