@@ -18,7 +18,7 @@ from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.evaluation.vote_comparison import Difference, Figure, Replayed
-    from skill_ttrl.stages.vote import VoteLab
+    from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 
 COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")
 """Figures whose difference from the majority is shown."""
@@ -123,10 +123,10 @@ def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def lab_view(lab: VoteLab) -> RenderableType:
     """The strategies side by side, their differences from the majority, and one table by type of problem."""
-    from skill_ttrl.stages.reports.vote_page import said_of
+    from skill_ttrl.stages.evaluation.vote_lab import describe_samples
 
     judged = [each for each in lab.strategies if each.needs is None]
-    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {said_of(lab)}"), "bold")]
+    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold")]
     parts += [Text(), figures_table(judged), Text()]
     parts += [
         Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
@@ -187,7 +187,7 @@ def types_table(judged: Sequence[Replayed]) -> Table:
 
 def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
     """The figures that there are, the main one first, with what they are called."""
-    from skill_ttrl.stages.reports.vote_page import TITLES
+    from skill_ttrl.stages.evaluation.vote_lab import TITLES
 
     return {name: title for name, title in TITLES.items() if any(name in each.figures for each in judged)}
 

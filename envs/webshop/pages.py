@@ -83,6 +83,11 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
     return tuple(texts)
 
 
+def sub_pages(show_attributes: bool) -> tuple[str, ...]:
+    """The pages that a product has beside its own."""
+    return SUB_PAGES if show_attributes else SUB_PAGES[:-1]
+
+
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> Page:
     """After a purchase. What upstream's simulator does not fill in stands there as it does there: "None", or nothing."""
     bought = ("asin", asin, "options", options_text(options), "attrs", "None", "category", "None", "query", "None")
@@ -177,8 +182,7 @@ def _item(product: Product, show_attributes: bool) -> Page:
         texts += _free(name)
         texts += (Text(text.text, "option", name) for value in values for text in _free(value))
     texts += (*_free(product.title), Text(f"Price: {product.price_tag}"), Text(f"Rating: {NO_RATING}"))
-    shown = SUB_PAGES if show_attributes else SUB_PAGES[:-1]
-    return (*texts, *(Text(name, "button") for name in (*shown, BUY)))
+    return (*texts, *(Text(name, "button") for name in (*sub_pages(show_attributes), BUY)))
 
 
 def _head(instruction: str) -> list[Text]:

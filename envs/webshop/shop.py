@@ -126,16 +126,20 @@ class Shop:
         if state.place == "search":
             return search_page(goal.instruction)
         if state.place == "results":
-            found = self.search(state.keywords)
-            first = (state.page - 1) * RESULTS_A_PAGE
-            shown = [self.store[number] for number in found[first : first + RESULTS_A_PAGE]]
-            return results_page(goal.instruction, shown, state.page, len(found))
+            products, total = self.results(state)
+            return results_page(goal.instruction, products, state.page, total)
         if state.place == "done":
             return done_page(state.asin, state.options, state.bought.total if state.bought is not None else 0.0)
         product = self.product(state.asin)
         if state.place == "item":
             return item_page(goal.instruction, product, self.show_attributes)
         return sub_page(goal.instruction, product, state.sub)
+
+    def results(self, state: State) -> tuple[list[Product], int]:
+        """The products on a page of results, and how many the search found in all."""
+        found = self.search(state.keywords)
+        first = (state.page - 1) * RESULTS_A_PAGE
+        return [self.store[number] for number in found[first : first + RESULTS_A_PAGE]], len(found)
 
     def product(self, asin: str) -> Product:
         """A product by its ASIN.

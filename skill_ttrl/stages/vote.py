@@ -19,7 +19,8 @@ from skill_ttrl.rollout.samples import SAMPLE, Draw
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.samples import SampleFolder
 from skill_ttrl.runs.summary import usage_lines
-from skill_ttrl.stages.evaluation.vote_comparison import Held, Replayed, Settings, Visits, replay
+from skill_ttrl.stages.evaluation.vote_comparison import Held, Settings, Visits, replay
+from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
@@ -29,29 +30,6 @@ from skill_ttrl.voting import STRATEGIES, UndecidedAnswers, check_strategy, give
 
 VOTES, LAB = "votes.jsonl", "vote.json"
 ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class VoteLab:
-    """What the strategies are worth on one set of samples."""
-
-    source: str
-    problems: int
-    samples: tuple[int, int]
-    """Fewest and most samples of a problem at one visit."""
-    visits: int
-    """1 for samples drawn once; more for the steps of a run, in which problems come round again."""
-    labelled: int
-    """Problems whose true answer is known."""
-    trained_on: int | None
-    """Problems that the policy was trained on; None where that is not known."""
-    settings: Settings
-    strategies: tuple[Replayed, ...]
-    """The majority first; the others as they were asked for."""
-    notes: tuple[str, ...] = ()
-    """What was left out or could not be had."""
-    answers_given_up: UndecidedAnswers = field(default_factory=UndecidedAnswers)
-    """Of the different answers of all samples, those that are compared as texts only, and why."""
 
 
 @dataclass(frozen=True, slots=True)

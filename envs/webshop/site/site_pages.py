@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 import pprint
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 
-from skill_ttrl.envs.webshop.address import page_path
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.reward import PurchaseReward, count_attributes, count_options
 from skill_ttrl.envs.webshop.shop import Shop, State
-from skill_ttrl.envs.webshop.site.html import document, home_link, official_receipt
+from skill_ttrl.envs.webshop.site.html import render, render_page
 
 GOALS_A_PAGE = 8
 
 
 def start_page(goals: Sequence[Goal], first: int, source: str) -> str:
     """Some goals to try, from number `first` on, and ways to another one."""
-    numbers = range(first, min(first + GOALS_A_PAGE, len(goals)))
-    turns = [("Before", first - GOALS_A_PAGE, first > 0), ("More", first + GOALS_A_PAGE, numbers.stop < len(goals))]
-    links = "".join(f'<a href="/?from={max(0, to)}">{name}</a>\n' for name, to, there in turns if there)
-    listed = "\n".join(
-        f'<li><a class="goal" href="/fixed_{number}"><span class="number">{number}</span>'
-        f'<span class="wish">{escape(goals[number].instruction)}</span>'
-        f'<span class="badge">{escape(goals[number].category)}</span></a></li>'
-        for number in numbers
+    end = min(first + GOALS_A_PAGE, len(goals))
+    return render(
+        "start",
+        goals=[(number, goals[number]) for number in range(first, end)],
+        count=len(goals),
+        before=max(0, first - GOALS_A_PAGE) if first > 0 else None,
+        after=end if end < len(goals) else None,
+        source=source,
     )
-    body = f"""<main class="container start">
-<h1>WebShop</h1>
-<p class="lead">Find and buy what somebody asks for. Search, open a product, choose its options, buy: then you see your score.</p>
-<form class="pick" method="get" action="/">
-<label for="goal">Goal</label>
-<input id="goal" class="form-control" type="number" name="goal" min="0" max="{len(goals) - 1}" placeholder="0 to {len(goals) - 1}" required>
-<button class="btn btn-primary" type="submit">Go</button>
-<a class="btn btn-success" href="/?goal=random">A random goal</a>
-</form>
-<h2>Goals to try</h2>
-<ol class="goals">
-{listed}
-</ol>
-<p class="turns">{links}</p>
-<footer><p>{escape(source)}. {len(goals):,} goals: 0 to 499 are the test split, 500 to 1,499 dev, the others train.</p>
-<p>An agent shops here too: <code>--env webshop</code> with <code>data</code> set to this address.</p></footer>
-</main>"""
-    return document(body, "start", "WebShop: goals")
 
 
 def problem_page(status: int, message: str) -> str:
     """An error, in words."""
-    body = f"""<main class="container problem">
-{home_link()}
-<h1>{status}</h1>
-<p>{escape(message)}</p>
-</main>"""
-    return document(body, "problem", f"WebShop: {status}")
+    return render("problem", status=status, message=message)
 
 
 def receipt_page(shop: Shop, goal: Goal, session: str, state: State) -> str:
@@ -63,36 +38,28 @@ def receipt_page(shop: Shop, goal: Goal, session: str, state: State) -> str:
     The official elements are there as well, filled in as on the official site.
     """
     assert state.bought is not None
-    product, bought = shop.product(state.asin), state.bought
-    body = f"""<main class="container receipt">
-{home_link()}
-<section class="score" data-won="{str(bought.total == 1.0).lower()}">
-<p class="total">{bought.total:.2f}</p>
-<meter min="0" max="1" value="{bought.total}" aria-label="Score"></meter>
-<p>{_verdict(bought)}</p>
-</section>
-<blockquote>{escape(goal.instruction)}</blockquote>
-<h2>What counted</h2>
-<table class="parts">
-<thead><tr><th>Part</th><th>Wanted</th><th>Got</th></tr></thead>
-<tbody>
-{_parts(shop, product, goal, state, bought)}
-</tbody>
-</table>
-<p class="sum">{_sum(goal, bought)}</p>
-<h2>What you bought</h2>
-<p><strong>{escape(product.title)}</strong><br>
-{escape(product.asin)}{_chosen(state.options)}, ${shop.price(product.asin):,.2f}</p>
-<h2>What the goal was made from</h2>
-<p>{escape(goal.title)}<br>
-{escape(goal.asin)}</p>
-<p class="again"><a class="btn btn-success" href="/?goal=random">Another goal</a>
-<a class="btn btn-primary" href="{escape(page_path(session, State()))}">The same again</a></p>
-<details><summary>As the official site says it</summary>
-{official_receipt(state.asin, state.options, bought.total, _known(product, goal, bought))}
-</details>
-</main>"""
-    return document(body, "done", f"WebShop: {bought.total:.2f}")
+    product, price, bought = shop.product(state.asin), shop.price(state.asin), state.bought
+    below = "any" if goal.price_upper == NO_CEILING else f"at most ${goal.price_upper:,.2f}"
+    return render_page(
+        "receipt",
+        session,
+        state,
+        goal=goal,
+        product=product,
+        price=price,
+        bought=bought,
+        verdict=_verdict(bought),
+        kinds=[
+            ("Same search", bought.query_match),
+            ("Two categories shared", bought.category_match),
+            (f"Title shares {bought.title_score:.0%} of the nouns", bought.title_score > 0.2),
+        ],
+        attributes=[(each, count_attributes(product, [each]) == 1) for each in goal.attributes],
+        options=_matched_options(goal, state),
+        prices=[(f"{below} (${price:,.2f})", bought.r_price)],
+        sum=_sum(goal, bought),
+        known=_known(product, goal, bought),
+    )
 
 
 def reward_details(bought: PurchaseReward) -> dict[str, float | bool]:
@@ -110,37 +77,12 @@ def _verdict(bought: PurchaseReward) -> str:
     return "Not all of what was asked for." if bought.total > 0 else "Nothing of what was asked for."
 
 
-def _parts(shop: Shop, product: Product, goal: Goal, state: State, bought: PurchaseReward) -> str:
-    kinds = [("Same search", bought.query_match), ("Two categories shared", bought.category_match)]
-    kinds.append((f"Title shares {bought.title_score:.0%} of the nouns", bought.title_score > 0.2))
-    attributes = [(each, count_attributes(product, [each]) == 1) for each in goal.attributes]
+def _matched_options(goal: Goal, state: State) -> list[tuple[str, bool]]:
     values = state.options.values()
     if isinstance(goal.options, Mapping):
-        options = [
-            (f"{name}: {value}", count_options(values, {name: value}) == 1) for name, value in goal.options.items()
-        ]
-    else:
-        options = [(value, count_options(values, (value,)) == 1) for value in goal.options]
-    below = "any" if goal.price_upper == NO_CEILING else f"at most ${goal.price_upper:,.2f}"
-    price = f"${shop.price(product.asin):,.2f}"
-    rows = [
-        ("Kind of thing", _marks(kinds, "one is enough"), f"× {bought.r_type:g}"),
-        ("Attributes", _marks(attributes), _count(attributes)),
-        ("Options", _marks(options) if options else "none", _count(options) if options else "–"),
-        ("Price", _marks([(f"{below} ({price})", bought.r_price)]), "1 of 1" if bought.r_price else "0 of 1"),
-    ]
-    return "\n".join(f"<tr><th>{name}</th><td>{wanted}</td><td>{got}</td></tr>" for name, wanted, got in rows)
-
-
-def _marks(each: Iterable[tuple[str, bool]], beside: str = "") -> str:
-    def line(text: str, matched: bool) -> str:
-        return f'<li class="{"yes" if matched else "no"}">{escape(text)}</li>'
-
-    return f'<ul class="marks" title="{beside}">{"".join(line(*one) for one in each)}</ul>'
-
-
-def _count(each: Sequence[tuple[str, bool]]) -> str:
-    return f"{sum(matched for _, matched in each)} of {len(each)}"
+        wanted = goal.options.items()
+        return [(f"{name}: {value}", count_options(values, {name: value}) == 1) for name, value in wanted]
+    return [(value, count_options(values, (value,)) == 1) for value in goal.options]
 
 
 def _sum(goal: Goal, bought: PurchaseReward) -> str:
@@ -148,10 +90,6 @@ def _sum(goal: Goal, bought: PurchaseReward) -> str:
     got = (round(bought.r_att * attributes), round((bought.r_option or 0) * options), int(bought.r_price))
     below = attributes + options + 1
     return f"{bought.r_type:g} × ({got[0]} + {got[1]} + {got[2]}) / {below} = {bought.total:.4g}"
-
-
-def _chosen(options: Mapping[str, str]) -> str:
-    return "".join(f", {escape(name)}: {escape(value)}" for name, value in options.items())
 
 
 def _known(product: Product, goal: Goal, bought: PurchaseReward) -> dict[str, str]:

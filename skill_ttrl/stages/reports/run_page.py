@@ -1,27 +1,32 @@
-"""A report that opens in any browser: one HTML file with the summary's table and a curve for every figure.
-
-The curves are plain SVG drawn here: no plotting package, no script, nothing fetched.
-"""
+"""The report of a run as one HTML file: the summary's table and a curve for every figure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import Run, read_run
-from skill_ttrl.runs.summary import Summary, learned_by, sentence, summary_rows, usage_lines
-from skill_ttrl.stages.reports.baseline import BaselineComparison, baseline_lines, find_baseline
-from skill_ttrl.stages.reports.html import html_page
+from skill_ttrl.runs.summary import learned_by, sentence, summary_rows, usage_lines
+from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
+from skill_ttrl.stages.reports.html import render_report
 
 Point = tuple[float, float]
 """(step, value), both finite."""
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 66, 26, 22  # of one chart, in pixels
 
-_TITLE = 56  # characters of a title that fit above a chart
+class _Box(NamedTuple):
+    """Where the axes of a chart stand, in pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+_BOX = _Box(66, 26, 350, 148)
 
 FIRST = tuple(
     f"rl: {name}"
@@ -52,13 +57,14 @@ def write_report_html(folder: RunFolder) -> Path:
 
 def report_html(run: Run) -> str:
     """The report of a run as one HTML document."""
-    charts = [line_chart(title, points) for title, points in curves(run)]
-    body = []
-    if run.summary is not None:
-        body.append(_summary_html(run.summary, find_baseline(run.path), baseline_lines(run.path)))
-    body += ["<h2>Curves by step</h2>", *(charts or ["<p>No figure has two steps yet.</p>"])]
-    body.append(f"<h2>Config</h2><pre>{escape(run.config.to_yaml(sparse=True))}</pre>")
-    return html_page(f"{run.config.name}, seed {run.config.seed}", body)
+    return render_report(
+        "run",
+        f"{run.config.name}, seed {run.config.seed}",
+        **_summary_facts(run),
+        charts=[line_chart(title, points) for title, points in curves(run)],
+        box=_BOX,
+        config=run.config.to_yaml(sparse=True),
+    )
 
 
 def curves(run: Run) -> list[tuple[str, list[Point]]]:
@@ -91,54 +97,41 @@ def _joined(titles: Sequence[str]) -> str:
     return " = ".join([first, *(title.removeprefix(phase) for title in others)])
 
 
-def line_chart(title: str, points: Sequence[Point]) -> str:
-    """One curve as an SVG element, with its lowest and highest value and step beside the axes.
+def line_chart(title: str, points: Sequence[Point]) -> dict[str, str]:
+    """One curve as the template draws it: its points in pixels, and the lowest and highest value and step, which stand by the axes.
 
     Args:
-        title: Written above; escaped here.
+        title: Written above, shortened where it is too long.
         points: At least one.
     """
     steps, values = [x for x, _ in points], [y for _, y in points]
     low, high = min(values), max(values)
     first, last = min(steps), max(steps)
-    inner_width, inner_height = _WIDTH - _LEFT - 10, _HEIGHT - _TOP - _BOTTOM
 
     def place(point: Point) -> str:
-        x = _LEFT + inner_width * ((point[0] - first) / (last - first) if last > first else 0.5)
-        y = _TOP + inner_height * (1 - ((point[1] - low) / (high - low) if high > low else 0.5))
+        x = _BOX.left + (_BOX.right - _BOX.left) * ((point[0] - first) / (last - first) if last > first else 0.5)
+        y = _BOX.top + (_BOX.bottom - _BOX.top) * (1 - ((point[1] - low) / (high - low) if high > low else 0.5))
         return f"{x:.1f},{y:.1f}"
 
-    bottom = _TOP + inner_height
-    return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f'<text x="4" y="15">{escape(title if len(title) <= _TITLE else title[: _TITLE - 1] + "…")}<title>{escape(title)}</title></text>'
-        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - 10}" fill="none" stroke="#bbb"/>'
-        f'<polyline points="{" ".join(map(place, points))}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
-        f'<text x="{_LEFT - 4}" y="{_TOP + 8}" text-anchor="end">{high:.3g}</text>'
-        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">{low:.3g}</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:g}</text>'
-        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 6}" text-anchor="end">{last:g}</text></svg>'
-    )
+    drawn = " ".join(map(place, points))
+    return {"title": title, "points": drawn, "low": f"{low:.3g}", "high": f"{high:.3g}", "first": f"{first:g}", "last": f"{last:g}"}  # fmt: skip
 
 
-def _summary_html(summary: Summary, beside: BaselineComparison | None, lines: Sequence[str]) -> str:
-    def cell(value: float | None) -> str:
-        return f"<td>{'-' if value is None else f'{value:.3f}'}</td>"
-
-    others = None if beside is None else {label: after for label, _, after in summary_rows(beside.summary)}
-    rows = "".join(
-        f"<tr><td>{escape(label)}</td>{cell(before)}{cell(after)}"
-        f"{'' if others is None else cell(others.get(label))}</tr>"
-        for label, before, after in summary_rows(summary)
-    )
-    column = "" if beside is None else f"<th>after, {escape(learned_by(beside.summary))}</th>"
-    told = "".join(
-        f"<p>{escape(text)}</p>"
-        for text in [*usage_lines(summary.usage), *([summary.stopped] if summary.stopped else []), *lines]
-    )
-    warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in summary.warnings)
-    held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
-    return (
-        f"{warnings}<p>{escape(sentence(learned_by(summary)))}; {summary.problems} problems, {held}.</p>"
-        f"<table><tr><th>figure</th><th>before</th><th>after</th>{column}</tr>{rows}</table>{told}"
-    )
+def _summary_facts(run: Run) -> dict[str, Any]:
+    """The summary of a run that has ended, with the run to compare it with, where there is one."""
+    summary = run.summary
+    if summary is None:
+        return {"summary": None}
+    baseline = find_baseline(run.path)
+    others = {} if baseline is None else {label: after for label, _, after in summary_rows(baseline.summary)}
+    return {
+        "summary": summary,
+        "learned": sentence(learned_by(summary)),
+        "baseline": None if baseline is None else learned_by(baseline.summary),
+        "rows": [(*row, others.get(row[0])) for row in summary_rows(summary)],
+        "notes": [
+            *usage_lines(summary.usage),
+            *([summary.stopped] if summary.stopped else []),
+            *baseline_lines(run.path),
+        ],
+    }

@@ -12,8 +12,9 @@ from rich.console import Console
 from skill_ttrl.cli.vote import lab_view, strategy_options
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import Settings, replay
-from skill_ttrl.stages.reports.vote_page import said_of, vote_html
-from skill_ttrl.stages.vote import VoteLab
+from skill_ttrl.stages.evaluation.vote_lab import describe_samples
+from skill_ttrl.stages.reports.vote_page import vote_html
+from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 from skill_ttrl.types import Task
 from skill_ttrl.voting import UndecidedAnswers
 
@@ -87,8 +88,8 @@ def test_hostile_names_stay_text() -> None:
 
 def test_what_is_said_of_the_samples() -> None:
     found = lab("1")
-    assert said_of(found) == "4 problems, 3 samples each."
-    assert said_of(lab(None)) == "4 problems, 3 samples each; none of them with a true answer."
+    assert describe_samples(found) == "4 problems, 3 samples each."
+    assert describe_samples(lab(None)) == "4 problems, 3 samples each; none of them with a true answer."
 
 
 def test_options_of_strategies() -> None:
