@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import derive_seed, to_json
-from skill_ttrl.voting import STRATEGIES, UndecidedAnswers, check_strategy, given_up
+from skill_ttrl.voting import STRATEGIES, check_strategy, given_up
 
 VOTES, LAB = "votes.jsonl", "vote.json"
 ALL = "all"
