@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -152,7 +153,7 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
     except RuntimeError:
         return _run(work)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(_run, work).result()
+        return pool.submit(copy_context().run, _run, work).result()
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,4 @@
-"""Requests of many askers as one batch, for a sampler that computes where it is called.
+"""Requests of many num_pending as one batch, for a sampler that computes where it is called.
 
 Such a sampler, `hf`, takes about as long for one request as for many, and while it computes nobody else can ask. Whoever asks waits
 here until all have asked that may, or until waiting longer would cost more than it can bring.
@@ -35,13 +35,13 @@ class BatchingBackend:
 
     Args:
         backend: samples.
-        askers: how many samples may be asked for at present: once so many are, nobody is waited for.
+        num_pending: how many samples may be asked for at present: once so many are, nobody is waited for.
     """
 
     blocking = False
 
-    def __init__(self, backend: Backend, askers: Callable[[], int]) -> None:
-        self.source, self._askers = backend, askers
+    def __init__(self, backend: Backend, num_pending: Callable[[], int]) -> None:
+        self.source, self._num_pending = backend, num_pending
         self.is_learner, self.trainable = backend.is_learner, backend.trainable
         self.policy_version, self.context, self.constrains = backend.policy_version, backend.context, backend.constrains
         self._waiting: list[_Waiting] = []
@@ -103,7 +103,7 @@ class BatchingBackend:
 
     async def _wait_for_others(self) -> None:
         until = time.monotonic() + (AT_FIRST if self._took is None else MAX_WAIT_FRACTION * self._took)
-        while sum(request.n for each in self._waiting for request in each.requests) < self._askers():
+        while sum(request.n for each in self._waiting for request in each.requests) < self._num_pending():
             self._arrived.clear()
             try:
                 async with asyncio.timeout(until - time.monotonic()):

@@ -12,7 +12,6 @@ from skill_ttrl.config import EndpointsConfig, ModelConfig, RolloutConfig, Skill
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.models.load import LoadedModel
-    from skill_ttrl.llm.openai.ledger import Ledger
 
 AROUND_SKILLS = 256
 """Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
@@ -62,8 +61,6 @@ class BackendContext:
     """Where the learner computes."""
     autocast: Any = None
     """torch dtype of the learner's forward pass where it differs from its weights'."""
-    ledger: Ledger | None = None
-    """Where requests to remote models are recorded; None: the ledger of the caller's context (`track_usage`)."""
     notice: Callable[[str], None] = field(default=lambda text: None)
     """Tells the user something, such as that a server is being waited for."""
     stopping: Callable[[], bool] = field(default=lambda: False)

@@ -1,8 +1,7 @@
-"""Generation that pauses to be told something: at a mark the model wrote, text is inserted and the model goes on.
+"""Generation that pauses at stop markers: text is inserted there, and the model continues.
 
-The loop knows nothing of skills: what is inserted is decided by a callable, so a single-turn problem and a turn of a long
-episode go through the same lines. What was inserted is in the completion's tokens, as the model saw it, with mask False:
-it is never trained on.
+A callable decides what is inserted, so a single-turn problem and a turn of a long episode go through the same lines. Inserted
+text is in the completion's tokens, as the model saw it, with mask False: it is never trained on.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class InsertionPoint:
     sample: int
     """Which of the request's samples it is."""
     written: str
-    """All that the model wrote in this completion so far, what was inserted left out; it ends at the mark."""
-    mark: str
-    """The mark it stands at."""
+    """All that the model wrote in this completion so far, without insertions; ends with the stop marker."""
+    stop_marker: str
+    """The stop marker that it paused at."""
 
 
 Answer = Callable[[Sequence[InsertionPoint]], Sequence[str | None]]
-"""Returns the text to insert for each pause of one round; empty for a question without an answer. None: the mark asked
+"""Returns the text to insert at each point of one round; empty for a question without an answer. None: the marker asked
 nothing, and the pause does not count."""
 MAX_IDLE = 8
-"""So often a completion may pause at a mark that asks nothing; after that its marks are ordinary text. Each such pause costs a
+"""Most pauses of a completion at markers that ask nothing; after them its markers are ordinary text. Each such pause costs a
 request."""
 
 
@@ -42,9 +41,12 @@ request."""
 class _Draft:
     """A completion while it grows."""
 
-    request: int
+    index: int
     sample: int
+    request: Request
     prompt: tuple[int, ...]
+    longest: int
+    """Most tokens to sample."""
     text: str = ""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -55,11 +57,7 @@ class _Draft:
     idle: int = 0
     """Pauses so far, by whether a question was asked."""
     unscored: bool = False
-    """Whether a piece came without log-probs: those of the others say nothing of the whole."""
-
-    @property
-    def sampled(self) -> int:
-        return sum(self.mask) if self.mask else len(self.logprobs)
+    """True if a piece came without log-probs: those of the others say nothing of the whole."""
 
     def add(self, piece: Completion) -> None:
         self.text += piece.text
@@ -69,13 +67,37 @@ class _Draft:
         self.unscored |= bool(piece.text) and not piece.logprobs
         self.last = piece
 
-    def insert(self, text: str, ids: Sequence[int] | None) -> None:
-        self.inserted.append((len(self.text), len(self.text) + len(text)))
-        self.text += text
-        ids = ids or ()  # a backend that knows texts alone has none
-        self.ids += ids
-        self.logprobs += [0.0] * len(ids)
-        self.mask += [False] * len(ids)
+    def insert(self, text: str | None, backend: Backend) -> None:
+        self.asked += text is not None
+        self.idle += text is None
+        if text:
+            self.inserted.append((len(self.text), len(self.text) + len(text)))
+            self.text += text
+            ids = backend.encode_text(text) or ()  # a backend that knows texts alone has none
+            self.ids += ids
+            self.logprobs += [0.0] * len(ids)
+            self.mask += [False] * len(ids)
+
+    @property
+    def room(self) -> int:
+        return self.longest - (sum(self.mask) if self.mask else len(self.logprobs))
+
+    def may_pause(self, limit: int) -> bool:
+        return self.asked < limit and self.idle < MAX_IDLE
+
+    def paused(self, stop_markers: Sequence[str]) -> bool:
+        last = self.last
+        return last is not None and last.finish_reason == "stop" and any(each in last.text for each in stop_markers)
+
+    def point(self, stop_markers: Sequence[str]) -> InsertionPoint:
+        assert self.last is not None
+        written = Completion(self.text, (), (), "stop", inserted=tuple(self.inserted)).written
+        return InsertionPoint(self.index, self.sample, written, max(stop_markers, key=self.last.text.rfind))
+
+    def continuation(self) -> Request:
+        """The request that continues it: by its tokens, and for a backend that knows none by its text so far."""
+        ids = (*self.prompt, *self.ids)
+        return replace(self.request, token_ids=ids or None, begun=self.text, max_new_tokens=self.room)
 
     def completion(self) -> Completion:
         assert self.last is not None
@@ -95,14 +117,14 @@ async def generate_with_insertions(
     sampling: Sampling,
     *,
     seed: int,
-    marks: tuple[str, ...],
+    stop_markers: tuple[str, ...],
     answer: Answer,
     limit: int,
 ) -> list[Generation]:
-    """Like `backend.generate`, but each completion may ask at one of `marks` up to `limit` times and be answered.
+    """Like `backend.generate`, but each completion may ask at one of `stop_markers` up to `limit` times and be answered.
 
-    All samples that pause are answered together and go on together; those that stand at the same tokens are one request.
-    After the limit, or after `MAX_IDLE` pauses that asked nothing, marks are ordinary text. `max_new_tokens` bounds the
+    All samples that pause are answered together and continue together; those that stand at the same tokens are one request.
+    After the limit, or after `MAX_IDLE` pauses that asked nothing, markers are ordinary text. `max_new_tokens` bounds the
     sampled tokens; inserted ones do not count.
 
     Args:
@@ -110,86 +132,48 @@ async def generate_with_insertions(
         requests: as for `Backend.generate`.
         sampling: as for `Backend.generate`.
         seed: of the first round; each later round draws from it.
-        marks: texts at which a completion pauses.
+        stop_markers: texts at which a completion pauses.
         answer: says what to insert.
         limit: most questions in one completion; 0 is plain generation.
     """
     if limit == 0:
         return await backend.generate(requests, sampling, seed=seed)
-    pausing = replace(sampling, stop=(*sampling.stop, *marks))
+    pausing = replace(sampling, stop=(*sampling.stop, *stop_markers))
     first = await backend.generate(requests, pausing, seed=seed)
-    drafts: list[list[_Draft]] = []
-    for place, generation in enumerate(first):
-        drafts.append([_Draft(place, sample, generation.prompt_ids) for sample in range(len(generation.completions))])
-        for draft, piece in zip(drafts[-1], generation.completions, strict=True):
-            draft.add(piece)
-    living = [draft for row in drafts for draft in row]
+    rows: list[list[_Draft]] = []
+    for index, (request, generation) in enumerate(zip(requests, first, strict=True)):
+        longest = min(request.max_new_tokens or sampling.max_new_tokens, sampling.max_new_tokens)
+        rows.append([])
+        for sample, piece in enumerate(generation.completions):
+            rows[-1].append(_Draft(index, sample, request, generation.prompt_ids, longest))
+            rows[-1][-1].add(piece)
+    living = [draft for row in rows for draft in row]
     for number in count(1):
-        living = [
-            draft
-            for draft in living
-            if _may_pause(draft, limit) and _paused(draft, marks) and _room(draft, requests, sampling) > 0
-        ]
+        living = [each for each in living if each.may_pause(limit) and each.paused(stop_markers) and each.room > 0]
         if not living:
             break
-        texts = answer([InsertionPoint(d.request, d.sample, _written(d), _mark(d, marks)) for d in living])
+        texts = answer([draft.point(stop_markers) for draft in living])
         for draft, text in zip(living, texts, strict=True):
-            draft.asked += text is not None
-            draft.idle += text is None
-            if text:
-                draft.insert(text, backend.encode_text(text))
-        for how, row in (
-            (pausing, [draft for draft in living if _may_pause(draft, limit)]),
-            (sampling, [draft for draft in living if not _may_pause(draft, limit)]),
-        ):
-            await _go_on(backend, row, requests, sampling, how, derive_seed(seed, "pause", number))
+            draft.insert(text, backend)
+        own = derive_seed(seed, "pause", number)
+        await _continue(backend, [draft for draft in living if draft.may_pause(limit)], pausing, own)
+        await _continue(backend, [draft for draft in living if not draft.may_pause(limit)], sampling, own)
     return [
         Generation(generation.prompt_ids, tuple(draft.completion() for draft in row))
-        for generation, row in zip(first, drafts, strict=True)
+        for generation, row in zip(first, rows, strict=True)
     ]
 
 
-async def _go_on(
-    backend: Backend, row: Sequence[_Draft], requests: Sequence[Request], sampling: Sampling, how: Sampling, seed: int
-) -> None:
+async def _continue(backend: Backend, drafts: Sequence[_Draft], sampling: Sampling, seed: int) -> None:
     """Sample the next piece of each draft."""
     waiting: dict[Request, list[_Draft]] = defaultdict(list)
-    for draft in row:
-        waiting[_going_on(draft, requests, sampling)].append(draft)
+    for draft in drafts:
+        waiting[draft.continuation()].append(draft)
     if not waiting:
         return
-    found = await backend.generate([replace(request, n=len(same)) for request, same in waiting.items()], how, seed=seed)
+    found = await backend.generate(
+        [replace(request, n=len(same)) for request, same in waiting.items()], sampling, seed=seed
+    )
     for same, generation in zip(waiting.values(), found, strict=True):
         for draft, piece in zip(same, generation.completions, strict=True):
             draft.add(piece)
-
-
-def _may_pause(draft: _Draft, limit: int) -> bool:
-    return draft.asked < limit and draft.idle < MAX_IDLE
-
-
-def _paused(draft: _Draft, marks: tuple[str, ...]) -> bool:
-    last = draft.last
-    return last is not None and last.finish_reason == "stop" and any(mark in last.text for mark in marks)
-
-
-def _mark(draft: _Draft, marks: tuple[str, ...]) -> str:
-    """The mark that stands last in the newest piece."""
-    assert draft.last is not None
-    return max(marks, key=draft.last.text.rfind)
-
-
-def _room(draft: _Draft, requests: Sequence[Request], sampling: Sampling) -> int:
-    own = requests[draft.request].max_new_tokens or sampling.max_new_tokens
-    return min(own, sampling.max_new_tokens) - draft.sampled
-
-
-def _going_on(draft: _Draft, requests: Sequence[Request], sampling: Sampling) -> Request:
-    """The request that continues a draft: by its tokens, and for a backend that knows none by what was said so far."""
-    own, ids = requests[draft.request], (*draft.prompt, *draft.ids)
-    room = _room(draft, requests, sampling)
-    return replace(own, token_ids=ids or None, begun=draft.text, max_new_tokens=room)
-
-
-def _written(draft: _Draft) -> str:
-    return Completion(draft.text, (), (), "stop", inserted=tuple(draft.inserted)).written

@@ -179,7 +179,9 @@ async def _generate(
         told = agent.tell(questions)
         for owner, answer in zip(owners, told, strict=True):
             owner.retrieved += answer.skills if answer is not None else ()
-        unreadable = ("" if pause.mark == RETRIEVE_END else None for pause in pauses)  # other tags may end in "/>"
+        unreadable = (
+            "" if pause.stop_marker == RETRIEVE_END else None for pause in pauses
+        )  # other tags may end in "/>"
         return [nothing if answer is None else answer.text for answer, nothing in zip(told, unreadable, strict=True)]
 
     return await generate_with_insertions(
@@ -187,7 +189,7 @@ async def _generate(
         requests,
         play.sampling,
         seed=seed,
-        marks=RETRIEVE_MARKS,
+        stop_markers=RETRIEVE_MARKS,
         answer=tell,
         limit=agent.max_questions,
     )

@@ -266,13 +266,13 @@ def test_a_policy_that_a_server_does_not_have_is_brought_there_once(
 ) -> None:
     """Where nobody syncs before, as in an evaluation, all episodes come at once to a server that has other weights."""
     handed: list[int] = []
-    hand_over = ServerPool.hand_over
+    broadcast_weights = ServerPool.broadcast_weights
 
     def counted(self: ServerPool, version: int) -> None:
         handed.append(version)
-        hand_over(self, version)
+        broadcast_weights(self, version)
 
-    monkeypatch.setattr(ServerPool, "hand_over", counted)
+    monkeypatch.setattr(ServerPool, "broadcast_weights", counted)
     made = policy.bench(*served.settings)
     try:
         played = made.play(Sampling(max_new_tokens=8), count=8)

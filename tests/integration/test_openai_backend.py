@@ -286,7 +286,9 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
     with FaultyServer([], answer=says) as server:
         made = backend(server, f"endpoints.policy.dialect={dialect}")
         request = Request((Message("user", "2+3"),), n=3)
-        going = generate_with_insertions(made, [request], Sampling(), seed=1, marks=(end,), answer=answer, limit=2)
+        going = generate_with_insertions(
+            made, [request], Sampling(), seed=1, stop_markers=(end,), answer=answer, limit=2
+        )
         (found,) = wait_for(going)
         made.close()
         sent = [each["body"] for each in server.asked]
@@ -312,7 +314,7 @@ def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: 
             [request],
             Sampling(),
             seed=1,
-            marks=("</retrieve>", "/>"),
+            stop_markers=("</retrieve>", "/>"),
             answer=lambda pauses: ["[add them]"],
             limit=1,
         )

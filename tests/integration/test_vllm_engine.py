@@ -233,7 +233,7 @@ def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel)
             [Request(token_ids=prompt, n=16)],
             Sampling(max_new_tokens=40),
             seed=0,
-            marks=("a",),
+            stop_markers=("a",),
             answer=answer,
             limit=1,
         )

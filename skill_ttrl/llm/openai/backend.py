@@ -18,7 +18,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRL
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.openai.client import make_client
-from skill_ttrl.llm.openai.failures import HOPELESS
+from skill_ttrl.llm.openai.failures import FATAL_KINDS
 from skill_ttrl.llm.openai.replies import Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
@@ -133,7 +133,7 @@ class OpenAIBackend:
         except BudgetError as error:  # the others' answers are paid for: they are waited for
             return error
         except EndpointError as error:
-            if error.kind in HOPELESS:
+            if error.kind in FATAL_KINDS:
                 raise
             nothing = Completion("", (), (), "error", self.policy_version, error=str(error))
             return Generation((), (nothing,) * request.n)

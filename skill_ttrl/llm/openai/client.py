@@ -388,7 +388,7 @@ class Client:
         """
         config = self.config
         wait = pause_before(attempt + 1, failure.wait, config.max_wait, self._random)
-        if not failure.again or attempt > config.max_retries or wait is None:
+        if not failure.retryable or attempt > config.max_retries or wait is None:
             raise EndpointError(explained(failure, self.role, config, self._address, attempt), failure.kind) from None
         if failure.wait is not None:
             self._hold_off(failure.wait)  # the others are not to run into the same limit

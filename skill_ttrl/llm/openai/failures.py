@@ -27,11 +27,11 @@ FIRST_PAUSE = 0.5
 """Seconds before the second attempt, jitter not counted."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-AGAIN = {408: "timeout", 409: "conflict", 425: "overloaded", 429: "rate_limited"}
+RETRYABLE_STATUS = {408: "timeout", 409: "conflict", 425: "overloaded", 429: "rate_limited"}
 FINAL = {400: "refused", 401: "unauthorized", 402: "quota", 403: "forbidden", 404: "not_found", 413: "too_long"}
 EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 """Codes of a 429 that no pause cures."""
-HOPELESS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
+FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
 """Kinds of failure that are not one request's own: the next one would fare the same."""
 
 
@@ -44,9 +44,9 @@ class Failure:
     """What went wrong in one attempt."""
 
     kind: str
-    said: str
+    message: str
     """What the server, or the connection, said."""
-    again: bool
+    retryable: bool
     """Whether another attempt may fare better."""
     wait: float | None = None
     """Seconds that the server asks for; None: it does not say."""
@@ -61,21 +61,21 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
 
     unreadable = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
     if isinstance(unreadable, MalformedResponse):
-        return Failure("unreadable", short(address.scrubbed(str(unreadable))), again=True)
+        return Failure("unreadable", short(address.scrubbed(str(unreadable))), retryable=True)
     if isinstance(error, openai.APIStatusError):
         code, parameter, said = _stated(error.body, error.response.text)
         found = of_status(error.status_code, code, short(address.scrubbed(said)), _lower(error.response.headers))
         named = None if parameter is None else short(address.scrubbed(parameter))
-        return Failure(found.kind, found.said, found.again, found.wait, found.status, named)
+        return Failure(found.kind, found.message, found.retryable, found.wait, found.status, named)
     if isinstance(error, TimeoutError | openai.APITimeoutError):
-        return Failure("timeout", "there was no answer in time", again=True)
+        return Failure("timeout", "there was no answer in time", retryable=True)
     if isinstance(error, openai.APIConnectionError):
         cause = error.__cause__ or error
         kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
         said = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return Failure(kind, short(address.scrubbed(said)), again=True)
+        return Failure(kind, short(address.scrubbed(said)), retryable=True)
     if isinstance(error, UnicodeDecodeError):
-        return Failure("unreadable", "its answer is no text", again=True)
+        return Failure("unreadable", "its answer is no text", retryable=True)
     return None
 
 
@@ -89,13 +89,13 @@ def of_status(status: int, code: str | None, said: str, headers: Mapping[str, st
         headers: of the answer, names in lower case.
     """
     if status == 429 and code in EMPTY_ACCOUNT:
-        return Failure("quota", said, again=False, status=status)
-    if status in AGAIN or status >= 500:
-        kind = AGAIN.get(status, "server_error")
-        return Failure(kind, said, again=True, wait=asked_pause(headers), status=status)
+        return Failure("quota", said, retryable=False, status=status)
+    if status in RETRYABLE_STATUS or status >= 500:
+        kind = RETRYABLE_STATUS.get(status, "server_error")
+        return Failure(kind, said, retryable=True, wait=asked_pause(headers), status=status)
     if status < 400:
-        return Failure("redirected", said, again=False, status=status)
-    return Failure(FINAL.get(status, "refused"), said, again=False, status=status)
+        return Failure("redirected", said, retryable=False, status=status)
+    return Failure(FINAL.get(status, "refused"), said, retryable=False, status=status)
 
 
 def explained(failure: Failure, role: Role, config: EndpointConfig, address: Address, attempts: int) -> str:
@@ -104,7 +104,7 @@ def explained(failure: Failure, role: Role, config: EndpointConfig, address: Add
     tries = f", {attempts} times" if attempts > 1 else ""
     parameter = f" It names the field {failure.parameter!r}." if failure.parameter else ""
     asked = f"endpoints.{role}: {config.model!r} at {address.host}"
-    found = f"{_FOUND.get(failure.kind, 'failed')}{status}{tries}: {failure.said.rstrip('.')}."
+    found = f"{_FOUND.get(failure.kind, 'failed')}{status}{tries}: {failure.message.rstrip('.')}."
     return f"{asked} {found}{parameter} {_remedy(failure, role, config, address)}"
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -272,8 +273,8 @@ def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
 
 
 def current_ledger() -> Ledger:
-    """The ledger that `track_usage` has opened; else one of this process, without a budget."""
-    return _current
+    """The ledger that `track_usage` has opened in this context; else one without a budget, which nobody reads."""
+    return _ambient.get()
 
 
 @contextmanager
@@ -281,18 +282,18 @@ def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledge
     """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
 
     Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
-    there. It holds for the whole process, all its threads included. The file begins with the first request.
+    there. The ledger is handed on as the one of the caller's context (`contextvars`), to its coroutines and to those that `wait_for`
+    runs in a thread; a thread of one's own begins without it. The file begins with the first request.
 
     Raises:
         RunFolderError: the file cannot be read.
     """
-    global _current
-    before = _current
-    _current = Ledger(path, endpoints.max_cost, endpoints.max_total_tokens)
+    ledger = Ledger(path, endpoints.max_cost, endpoints.max_total_tokens)
+    token = _ambient.set(ledger)
     try:
-        yield _current
+        yield ledger
     finally:
-        _current = before
+        _ambient.reset(token)
 
 
 def when_spent(leaving: str) -> str:
@@ -335,4 +336,4 @@ def _sum(parts: Mapping[tuple[str, str], Totals]) -> Totals:
     return total
 
 
-_current = Ledger()
+_ambient: ContextVar[Ledger] = ContextVar("ledger", default=Ledger())  # noqa: B039  # nobody reads the default's totals

@@ -87,7 +87,7 @@ def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]
         scrubbed: takes secrets out of a text. It sees texts as they are after reading: JSON can spell a sign in many ways.
 
     Raises:
-        Unreadable: it is no JSON object.
+        MalformedResponse: it is no JSON object.
     """
     try:
         body = sound(json.loads(text), scrubbed)
@@ -116,7 +116,7 @@ def read_chat(body: Mapping[str, Any]) -> Reply:
     """The reply that a chat completion holds.
 
     Raises:
-        Unreadable: it has no choices, or they are of another shape.
+        MalformedResponse: it has no choices, or they are of another shape.
     """
     return Reply(tuple(_chat_choice(choice) for choice in _choices(body)), tokens_said(body))
 
@@ -125,7 +125,7 @@ def read_completion(body: Mapping[str, Any]) -> Reply:
     """The reply that a text completion holds.
 
     Raises:
-        Unreadable: it has no choices, or they are of another shape.
+        MalformedResponse: it has no choices, or they are of another shape.
     """
     return Reply(tuple(_text_choice(choice) for choice in _choices(body)), tokens_said(body))
 
@@ -134,7 +134,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
     """The vectors of `count` texts, in order.
 
     Raises:
-        Unreadable: there are more or fewer, they differ in length, or they are no finite numbers.
+        MalformedResponse: there are more or fewer, they differ in length, or they are no finite numbers.
     """
     data = body.get("data")
     if not isinstance(data, list) or not all(isinstance(each, Mapping) for each in data):

@@ -27,11 +27,13 @@ def run(
     limit: int = 1,
     n: int = 1,
     prompts: Sequence[str] = ("p",),
-    marks: tuple[str, ...] = (MARK,),
+    stop_markers: tuple[str, ...] = (MARK,),
 ) -> list[Generation]:
     requests = [Request(token_ids=tuple(prompt.encode()), n=n) for prompt in prompts]
     how = Sampling(max_new_tokens=40)
-    return wait_for(generate_with_insertions(backend, requests, how, seed=0, marks=marks, answer=answer, limit=limit))
+    return wait_for(
+        generate_with_insertions(backend, requests, how, seed=0, stop_markers=stop_markers, answer=answer, limit=limit)
+    )
 
 
 def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
@@ -73,7 +75,7 @@ def test_a_mark_in_other_text_takes_no_question_away() -> None:
         return ["[A]" if pause.written.endswith("<ask q='1'/>") else None for pause in pauses]
 
     backend = ScriptedBackend(["<br/>", " and <ask q='1'/>", " then two"])
-    ((done,),) = (generation.completions for generation in run(backend, answer, marks=(MARK, "/>")))
+    ((done,),) = (generation.completions for generation in run(backend, answer, stop_markers=(MARK, "/>")))
     assert done.text == "<br/> and <ask q='1'/>[A] then two"
     assert asked == ["<br/>", "<br/> and <ask q='1'/>"]
 
@@ -86,7 +88,7 @@ def test_pauses_that_ask_nothing_are_bounded() -> None:
         calls += 1
         return [None] * len(pauses)
 
-    (generation,) = run(ScriptedBackend(["/>"]), answer, marks=("/>",))
+    (generation,) = run(ScriptedBackend(["/>"]), answer, stop_markers=("/>",))
     assert calls == MAX_IDLE and generation.completions[0].text == "/>" * (MAX_IDLE + 1)
 
 
@@ -150,7 +152,7 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
             [Request(token_ids=prompt, n=3)],
             how,
             seed=0,
-            marks=(mark,),
+            stop_markers=(mark,),
             answer=lambda p: [" 7"] * len(p),
             limit=1,
         )

@@ -55,28 +55,28 @@ class VLLMServerBackend(TokenizerMixin):
         self._first = threading.Lock()
         self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
         try:
-            self._meet([Server(address, self._client) for address in self._config.servers])
+            self._handshake([Server(address, self._client) for address in self._config.servers])
         except BaseException:
             self._client.close()
             raise
 
-    def _meet(self, servers: list[Server]) -> None:
+    def _handshake(self, servers: list[Server]) -> None:
         """Find out what the servers serve."""
         found = [self._wait_for(server) for server in servers]
         self.context: int | None = min(length for _, _, length in found)
         self._check_length(self.context)
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
-        self._fleet = ServerPool(self._context, servers, self._probe)
-        self._bring_up, self._still = SharedLook(self._fleet.bring_up), SharedLook(self._fleet.still)
+        self._pool = ServerPool(self._context, servers, self._probe)
+        self._ensure_current, self._still = SharedLook(self._pool.ensure_current), SharedLook(self._pool.still)
         policy = self._context.model.weights or self._context.model.config.path
         if not self._context.model.trains and all(_same(root, policy) for _, root, _ in found):
-            self._fleet.keep_original()
+            self._pool.keep_original()
 
     @property
     def last_gap(self) -> Gap | None:
         """Between servers and learner after the last update, the largest of all servers."""
-        return self._fleet.last_gap
+        return self._pool.last_gap
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`.
@@ -88,7 +88,7 @@ class VLLMServerBackend(TokenizerMixin):
             EndpointError: no server came back, or one refuses a request.
             WeightSyncError: a server that came back does not take the weights.
         """
-        if self._fleet.present is None or self._first.locked():
+        if self._pool.present is None or self._first.locked():
             await asyncio.to_thread(self.ready)
         prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
         bodies = [
@@ -96,9 +96,9 @@ class VLLMServerBackend(TokenizerMixin):
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         ]
         dispatch = Dispatch(
-            self._fleet.servers,
+            self._pool.servers,
             bodies,
-            bring_up=self._bring_up,
+            ensure_current=self._ensure_current,
             still=self._still,
             room=2 * self._config.max_num_seqs,  # as many again as are decoded: a server is never without work
             patience=self._config.start_timeout,
@@ -120,8 +120,8 @@ class VLLMServerBackend(TokenizerMixin):
         A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
         trains and the servers have the policy's weights.
         """
-        if self._context.model.trains or self._fleet.present is None:
-            self._fleet.hand_over(policy_version)
+        if self._context.model.trains or self._pool.present is None:
+            self._pool.broadcast_weights(policy_version)
         self.policy_version = policy_version
 
     def ready(self) -> None:
@@ -130,17 +130,17 @@ class VLLMServerBackend(TokenizerMixin):
         Raises as `sync`.
         """
         with self._first:
-            if self._fleet.present is None:
+            if self._pool.present is None:
                 self.sync(self.policy_version)
 
     def rest(self) -> None:
         """Let the servers sleep where `vllm.sleep` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
-        self._fleet.rest()
+        self._pool.rest()
 
     def close(self) -> None:
         """Remove what was put into the folder; the servers go on."""
         self._asking.close()
-        self._fleet.close()
+        self._pool.close()
         self._client.close()
 
     def _wait_for(self, server: Server) -> tuple[str, str, int]:

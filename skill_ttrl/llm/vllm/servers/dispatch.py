@@ -1,6 +1,6 @@
 """Requests spread over servers that may die at any time: each ends in exactly one answer, given by the present weights.
 
-A server is asked only after it was seen to have the weights, which is found out, and put right where it must be, by `bring_up`.
+A server is asked only after it was seen to have the weights, which is found out, and put right where it must be, by `ensure_current`.
 What a server was asked when it was lost goes back among the waiting. At the end every server that has answered is looked at
 once more; the answers of one that somebody gave other weights meanwhile are thrown away and asked for again.
 
@@ -69,7 +69,7 @@ class Dispatch:
     Args:
         servers: to spread them over.
         bodies: the requests; the name of the model is filled in for each server.
-        bring_up: returns when a server has the present weights; raises `ServerLost` where it does not answer.
+        ensure_current: returns when a server has the present weights; raises `ServerLost` where it does not answer.
         still: whether what a server has answered is of the weights that it was asked with.
         room: most sequences of this batch that are asked of one server at once; a single larger request is asked all the same.
         patience: seconds in which a lost server must be back.
@@ -82,7 +82,7 @@ class Dispatch:
         servers: Sequence[Server],
         bodies: Sequence[Body],
         *,
-        bring_up: Callable[[Server], Awaitable[None]],
+        ensure_current: Callable[[Server], Awaitable[None]],
         still: Callable[[Server], Awaitable[bool]],
         room: int,
         patience: float,
@@ -90,7 +90,7 @@ class Dispatch:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._servers, self._bodies = list(servers), bodies
-        self._bring_up, self._still = bring_up, still
+        self._ensure_current, self._still = ensure_current, still
         self._room, self._patience, self._notice, self._stopping = room, patience, notice, stopping
         self._waiting = deque(range(len(bodies)))
         self._tries = [0] * len(bodies)
@@ -130,7 +130,7 @@ class Dispatch:
         for server in away:
             self._start(self._revive(server))
         there = [server for server in self._servers if server not in away]
-        looks = (self._bring_up(server) for server in there)
+        looks = (self._ensure_current(server) for server in there)
         for server, found in zip(there, await asyncio.gather(*looks, return_exceptions=True), strict=True):
             if found is None:
                 self._ready.add(server.address)
@@ -210,7 +210,7 @@ class Dispatch:
         found: object = None
         while True:
             try:
-                await self._bring_up(server)
+                await self._ensure_current(server)
                 break
             except ServerLost as lost:
                 waited = time.monotonic() - began

@@ -66,7 +66,7 @@ class ServerPool:
                 self.present = ORIGINAL
         return self.present == ORIGINAL
 
-    def hand_over(self, policy_version: int) -> None:
+    def broadcast_weights(self, policy_version: int) -> None:
         """Give every server that answers the learner's weights, at least one of them within `vllm.start_timeout`.
 
         Raises:
@@ -90,12 +90,12 @@ class ServerPool:
             with weights_file(self._folder, self._name(), model) as path:
                 self._update_all(path)
 
-    def bring_up(self, server: Server) -> None:
+    def ensure_current(self, server: Server) -> None:
         """Make sure that a server has the present weights: one that was started again has those of its start.
 
         Raises:
             ServerLost: it does not answer.
-            WeightSyncError: as for `hand_over`.
+            WeightSyncError: as for `broadcast_weights`.
             EndpointError: somebody else has given it weights.
         """
         with server.lock:
@@ -125,7 +125,7 @@ class ServerPool:
             self._update(server, path, sequences, ours)
 
     def still(self, server: Server) -> bool:
-        """Whether what a server has answered since `bring_up` is of the present weights: nobody gave it others meanwhile.
+        """Whether what a server has answered since `ensure_current` is of the present weights: nobody gave it others meanwhile.
 
         Answers are taken only from the process that had the weights, so those of one that has died since are right.
         """

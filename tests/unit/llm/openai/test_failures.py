@@ -8,27 +8,35 @@ from random import Random
 
 import pytest
 
-from skill_ttrl.llm.openai.failures import FINAL, HOPELESS, asked_pause, duration, of_status, pause_before, until_reset
+from skill_ttrl.llm.openai.failures import (
+    FATAL_KINDS,
+    FINAL,
+    asked_pause,
+    duration,
+    of_status,
+    pause_before,
+    until_reset,
+)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    assert of_status(status, None, "busy", {}).again
+    assert of_status(status, None, "busy", {}).retryable
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 402, 403, 404, 405, 410, 413, 422])
 def test_a_refusal_is_never_tried_again(status: int) -> None:
-    assert not of_status(status, None, "no", {}).again
+    assert not of_status(status, None, "no", {}).retryable
 
 
 def test_an_empty_account_is_no_rate_limit() -> None:
     found = of_status(429, "insufficient_quota", "You exceeded your current quota", {"retry-after": "1"})
-    assert (found.kind, found.again) == ("quota", False)
+    assert (found.kind, found.retryable) == ("quota", False)
     assert of_status(429, "rate_limit_exceeded", "slow down", {}).kind == "rate_limited"
 
 
 def test_a_prompt_that_is_refused_says_nothing_of_the_next() -> None:
-    assert FINAL[400] not in HOPELESS and FINAL[401] in HOPELESS
+    assert FINAL[400] not in FATAL_KINDS and FINAL[401] in FATAL_KINDS
 
 
 @pytest.mark.parametrize(

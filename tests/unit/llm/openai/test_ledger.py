@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
+from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.cache import AnswerCache, PaidAnswers
 from skill_ttrl.llm.openai.ledger import (
     SAME,
@@ -86,6 +89,19 @@ def test_accounting_goes_on_from_the_file_and_ends(tmp_path: Path) -> None:
     with track_usage(file, EndpointsConfig(max_cost=0.4)) as ledger:
         assert ledger.exhausted
     assert current_ledger() is before
+
+
+def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
+    async def now() -> Ledger:
+        return current_ledger()
+
+    async def in_a_notebook() -> Ledger:
+        return wait_for(now())  # a loop is running: the work goes to a thread
+
+    with track_usage(None, EndpointsConfig()) as ledger:
+        assert wait_for(now()) is ledger and asyncio.run(in_a_notebook()) is ledger
+        with ThreadPoolExecutor() as pool:
+            assert pool.submit(current_ledger).result() is not ledger
 
 
 def test_a_budget_error_says_what_was_kept() -> None:
