@@ -349,7 +349,7 @@ def _run(
     try:
         config = load_config(source, overrides)
     except InvalidConfigError as error:
-        from skill_ttrl.stages.setup.names import with_wrong_names
+        from skill_ttrl.stages.setup.checks import with_wrong_names
 
         raise with_wrong_names(error) from None
     if another_env:

@@ -285,7 +285,7 @@ def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
 @contextmanager
 def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
-    refuse_unknown(name, kwargs)
+    check_arguments(name, kwargs)
     try:
         yield
     except SkillTTRLError:
@@ -296,7 +296,7 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
 
 
-def refuse_unknown(name: str, kwargs: Mapping[str, Any]) -> None:
+def check_arguments(name: str, kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that an environment does not have, before it does what takes long.
 
     Raises:

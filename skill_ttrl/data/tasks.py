@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.config import SourceConfig
@@ -20,6 +20,11 @@ PROMPT_FALLBACKS = ("question", "problem")
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
+
+
+def longest_series(tasks: Iterable[Task]) -> int:
+    """Problems of the longest series among math tasks; 1 where each stands alone."""
+    return max((1 + len(task.options.get("then", ())) for task in tasks if task.env_id == MATH_ENV_ID), default=1)
 
 
 def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:

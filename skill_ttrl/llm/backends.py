@@ -24,6 +24,11 @@ FACTS = {
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
 
+def is_remote(source: object) -> bool:
+    """True if `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
+    return str(source).partition(":")[0] == REMOTE
+
+
 def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     """The facts of the backend that `rollout.backend` names, without making it.
 

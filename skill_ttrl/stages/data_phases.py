@@ -8,45 +8,23 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from skill_ttrl.config import Phase, SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.skills.merge.extractor import make_extractor
-from skill_ttrl.skills.merge.merger import make_merger
-from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.skills.teachers.teacher import make_teacher
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, told_episodes
 from skill_ttrl.stages.setup.build import evaluation_split, source_tasks, training_tasks
+from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_episodes, check_models
 from skill_ttrl.stages.setup.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
-from skill_ttrl.stages.targets.resolve import is_remote
 from skill_ttrl.stages.training.run_bank import RunBank, models_of
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder."""
-GATHERING: tuple[Phase, ...] = ("collect", "distill")
-
-
-def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
-    """The phases in which weights change.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    found = [phase for phase in config.phases if phase not in GATHERING]
-    if not found:
-        raise ConfigError(
-            f"A run learns something: phases is {config.phases}. To collect and distill alone there are the commands "
-            "skillttrl collect and skillttrl distill."
-        )
-    return found
 
 
 def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
@@ -60,53 +38,9 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
     if config.data.eval is not None or config.data.train is None:
         source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
     check_models(config)
-    refuse_untold(config)
+    check_episodes(config)
     if "rl" in config.phases:
-        check_enough(config, len(train))
-
-
-def check_models(config: SkillTTRLConfig) -> None:
-    """Look whether the language models that a run asks can be asked: their endpoints, keys and packages. Nothing is sent.
-
-    Raises:
-        ConfigError, MissingDependencyError: what is missing.
-    """
-    models, skills = models_of(config), config.skills
-    if "collect" in config.phases and is_remote(config.collect.agent):
-        make_client(config.endpoints, "policy").shut()
-    if "distill" in config.phases:
-        make_teacher(config.distill.teacher, models=models)
-    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == OPENAI:
-        models.asking("teacher")
-    if skills is not None and skills.embeds and skills.embedder == OPENAI:
-        with_endpoint(config)
-        make_client(config.endpoints, "embeddings").shut()
-    if "rl" not in config.phases:
-        return
-    if config.evolve is not None:
-        make_teacher(config.evolve.teacher, models=models)
-    if skills is not None and skills.update == "merge":
-        make_merger(skills.merger, models=models)
-        if skills.extract:
-            make_extractor(skills.extractor, models=models)
-
-
-def refuse_untold(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where skills are to be distilled from episodes that nothing names."""
-    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
-        raise ConfigError(
-            "The phase distill needs episodes: put the phase collect before it, or name a file of them in "
-            "demonstrations.trajectories."
-        )
-
-
-def check_enough(config: SkillTTRLConfig, tasks: int) -> None:
-    """Raise `ConfigError` where a step takes more tasks than there are to train on."""
-    if config.rl.prompts_per_step > tasks:
-        raise ConfigError(
-            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are {tasks} tasks to train on. "
-            "Lower it, or give more tasks."
-        )
+        check_enough(config, train)
 
 
 def gather(
@@ -139,7 +73,7 @@ def gather(
     """
     path = config.demonstrations.trajectories
     spent: dict[str, float] = {}
-    if not begun and {*config.phases} & {*GATHERING}:
+    if not begun and {*config.phases} & {*DATA_PHASES}:
         check_before(config, progress)
     if not begun and "distill" in config.phases and "collect" not in config.phases and path is not None:
         warnings += episode_leaks(config, path)
@@ -151,7 +85,7 @@ def gather(
                 _collect(Path(path), config, progress)
             spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases and not begun:
-        assert path is not None  # see `refuse_untold`
+        assert path is not None  # see `check_episodes`
         assert bank is not None  # the config's own check
         began = time.perf_counter()
         with ledger.phase("distill"):

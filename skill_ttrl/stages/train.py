@@ -24,13 +24,13 @@ from skill_ttrl.runs.summary import Summary, write_summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.stages.data_phases import check_enough, gather, learning_phases
+from skill_ttrl.stages.data_phases import gather
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.rl import make_reward, reinforce
-from skill_ttrl.stages.setup.build import build, refuse_unready
+from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.names import check_names
 from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.setup.rationale import KEPT
 from skill_ttrl.stages.sft import cold_start, encode_demonstrations
@@ -72,7 +72,7 @@ def run(
             spent is spent, with the last finished step saved.
     """
     progress = progress or SilentProgress()
-    refuse_unready(config)
+    check_ready(config)
     check_names(config)
     config = with_env_defaults(config)
     learning = learning_phases(config)
@@ -176,7 +176,7 @@ def _phase(
         return partial(
             cold_start, demonstrations=([], []) if over else encode_demonstrations(bench, folder, progress, begun=begun)
         )
-    check_enough(bench.config, len(bench.train_tasks))
+    check_enough(bench.config, bench.train_tasks)
     if name == "vote_sft":
         return imitate_majority
     if bench.bank is not None and bench.bank.config.update == "merge":

@@ -67,17 +67,17 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
 
 def _names(config: SkillTTRLConfig) -> list[Check]:
     """Look up everything a config calls by name, as a run would."""
-    from skill_ttrl.stages.setup.names import looks
+    from skill_ttrl.stages.setup.checks import lookups
 
     env = _env(config)
-    found = looks(config, env=env[0].status == "ok")
+    found = lookups(config, env=env[0].status == "ok")
     return env + [check for name, look in found.items() for check in tried(name, look)]
 
 
 def _env(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.stages.setup.names import look_at_env
+    from skill_ttrl.stages.setup.checks import check_env
 
-    return tried("environment", lambda: look_at_env(config))
+    return tried("environment", lambda: check_env(config))
 
 
 def _waits(config: SkillTTRLConfig) -> list[Check]:

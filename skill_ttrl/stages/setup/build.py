@@ -20,7 +20,7 @@ from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import episode_corpus
-from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks, tokenizer_corpus
+from skill_ttrl.data.tasks import load_tasks, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError
 from skill_ttrl.llm.backend import Backend
@@ -32,6 +32,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
+from skill_ttrl.stages.setup.checks import check_cut_series, check_ready
 from skill_ttrl.stages.setup.env_defaults import warn_unlisted
 from skill_ttrl.stages.setup.leak import leaked, run_of, seen_by_run, seen_tasks, settle
 from skill_ttrl.stages.setup.pin import data_revision
@@ -73,7 +74,7 @@ def build_policy(
 
     With `trains` the weights will change: the sampler must be able to follow them.
     """
-    refuse_unready(config)
+    check_ready(config)
     accelerator: Accelerator | None = None
     place: dict[str, Any] = {}
     if not backend_facts(config).remote:
@@ -145,12 +146,6 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
     )
 
 
-def refuse_unready(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` for a recipe that needs a part which is not there yet."""
-    if config.waits_for:
-        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
-
-
 def build(
     config: SkillTTRLConfig,
     progress: Progress,
@@ -180,7 +175,7 @@ def build(
         evaluated = source_tasks(
             config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress
         )
-    refuse_cut_series(config, [*train, *evaluated])
+    check_cut_series(config, [*train, *evaluated])
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], train[0])
 
@@ -239,7 +234,7 @@ def build_for_eval(
     env_id = resolve_env(config.env.id)
     check_controls(config)
     every = [task for tasks in problems.values() for task in tasks]
-    refuse_cut_series(config, every)
+    check_cut_series(config, every)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.take(1)[0], every[0])
     warn_unlisted(config, lists_actions(envs.take(1)[0], every, config.seed), progress)
@@ -344,17 +339,6 @@ def training_tasks(
 def evaluation_split(config: SkillTTRLConfig) -> str:
     """The name of what a run is measured on: the environment's own split, or "test" where the tasks come from files."""
     return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
-
-
-def refuse_cut_series(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
-    """Raise `ConfigError` where an episode would end before its last problem: the answer to another one would be judged."""
-    series = (1 + len(task.options.get("then", ())) for task in tasks if task.env_id == MATH_ENV_ID)
-    longest = max(series, default=1)
-    if longest > config.agent.max_turns:
-        raise ConfigError(
-            f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
-            f"never be shown. Set agent.max_turns={longest}."
-        )
 
 
 def fit_prompts(

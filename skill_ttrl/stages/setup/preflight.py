@@ -11,20 +11,10 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.tracker import check_tracker
-from skill_ttrl.skills.retrieval.retriever import check_packages
-from skill_ttrl.stages.collecting.collection import training_place
-from skill_ttrl.stages.data_phases import check_enough, check_models, episode_leaks, learning_phases, refuse_untold
-from skill_ttrl.stages.setup.build import (
-    evaluation_split,
-    leaks,
-    refuse_cut_series,
-    refuse_unready,
-    source_tasks,
-    training_tasks,
-)
+from skill_ttrl.stages.data_phases import episode_leaks
+from skill_ttrl.stages.setup.build import evaluation_split, leaks, source_tasks, training_tasks
+from skill_ttrl.stages.setup.checks import RULES, check_cut_series, check_enough, check_ready, wrong_names
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import (
     demonstration_leaks,
@@ -34,9 +24,7 @@ from skill_ttrl.stages.setup.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.setup.names import wrong_names
 from skill_ttrl.stages.sft import imitated_file
-from skill_ttrl.stages.training.run_bank import starting_file
 from skill_ttrl.types import Task, derive_seed
 
 
@@ -67,19 +55,15 @@ def look_before(config: SkillTTRLConfig) -> Preflight:
     """Make the checks of a run that need neither its model nor anything that takes long or costs money."""
     found = Preflight()
     with found.looking():
-        refuse_unready(config)
+        check_ready(config)
     found.refusals += wrong_names(config)
     try:
         config = with_env_defaults(config)
     except SkillTTRLError:  # among the names
         return found
-    with found.looking():
-        learning_phases(config)
-    for check in (check_models, refuse_untold, _skills, _sampler, _collects):
+    for rule in RULES:
         with found.looking():
-            check(config)
-    with found.looking():
-        check_tracker(config.run.tracker)
+            rule(config)
     _look_at_tasks(config, found)
     return found
 
@@ -96,13 +80,13 @@ def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
         evaluated = train
     found.train, found.evaluated = (None if tasks is None else len(tasks) for tasks in (train, evaluated))
     with found.looking():
-        refuse_cut_series(config, [*(train or ()), *(evaluated or ())])
+        check_cut_series(config, [*(train or ()), *(evaluated or ())])
     if train is not None:
         with found.looking(), closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
             check_text_env(env, train[0])
         if "rl" in config.phases:
             with found.looking():
-                check_enough(config, len(train))
+                check_enough(config, train)
     if evaluated is not None:
         with found.looking():
             found.notes += leaks(config, train, evaluated) if held_out and train is not None else []
@@ -163,21 +147,3 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
         notes += settle(config, foreign_splits(read_episodes(path), training_splits(config), what))
         seen = seen_tasks(episode.task for episode in read_episodes(path))
     return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)
-
-
-def _skills(config: SkillTTRLConfig) -> None:
-    if config.skills is not None:
-        starting_file(config.skills)
-        check_packages(config.skills)
-
-
-def _sampler(config: SkillTTRLConfig) -> None:
-    if backend_facts(config).engine:
-        from skill_ttrl.llm.vllm.checks import runs_on_cpu
-
-        runs_on_cpu()
-
-
-def _collects(config: SkillTTRLConfig) -> None:
-    if "collect" in config.phases:
-        training_place(config)

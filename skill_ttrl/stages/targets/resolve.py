@@ -11,7 +11,7 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
-from skill_ttrl.llm.backends import REMOTE, backend_facts
+from skill_ttrl.llm.backends import REMOTE, backend_facts, is_remote
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
@@ -199,11 +199,6 @@ def find_asked(
 def is_trained(source: str | Path) -> bool:
     """Whether `source` is a run or one of its checkpoints, which has the config that it was trained with."""
     return RunFolder.exists(Path(source)) or (Path(source).is_dir() and (Path(source) / MANIFEST).is_file())
-
-
-def is_remote(source: str | Path) -> bool:
-    """Whether `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
-    return str(source) == REMOTE or str(source).startswith(f"{REMOTE}:")
 
 
 def _remote(

@@ -17,9 +17,9 @@ from skill_ttrl.runs.exposure import Exposure, exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary, summary_versions
-from skill_ttrl.stages.data_phases import learning_phases
 from skill_ttrl.stages.evaluation.measure import Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.rl import BANK_OFF
+from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.training.context import Run
 from skill_ttrl.stages.training.stopping import stopped_by

@@ -1,0 +1,285 @@
+"""Every rule on how a run's settings fit together, for `train`, `--dry-run` and `doctor`; all mistakes are listed at once.
+
+To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
+raises `SkillTTRLError` and name it in `RULES`. Rules that concern the values alone are validators of the config
+(`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.config import InvalidConfigError, Phase, SkillTTRLConfig
+from skill_ttrl.data.tasks import find_family, longest_series
+from skill_ttrl.envs.lookup import check_arguments, resolve_env
+from skill_ttrl.errors import ConfigError, SkillTTRLError
+from skill_ttrl.llm.backends import BACKENDS, backend_facts, is_remote
+from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.runs.stop_rules import find_rule
+from skill_ttrl.runs.tracker import check_tracker
+from skill_ttrl.skills.merge.extractor import EXTRACTORS, make_extractor
+from skill_ttrl.skills.merge.merger import MERGERS, make_merger
+from skill_ttrl.skills.querying import OPENAI
+from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.skills.retrieval.embedders import EMBEDDERS
+from skill_ttrl.skills.retrieval.retriever import check_packages
+from skill_ttrl.skills.teachers.teacher import TEACHERS, make_teacher
+from skill_ttrl.stages.collecting.collection import training_place
+from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.training.run_bank import models_of, starting_file
+from skill_ttrl.stages.training.votes import check_vote
+from skill_ttrl.types import Task
+from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward
+
+Lookup = Callable[[], str]
+"""Looks a name up: raises `SkillTTRLError` where nothing has it, else describes it."""
+DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
+"""Phases that change no weights."""
+
+
+def check_ready(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` for a recipe that needs a part which is not there yet."""
+    if config.waits_for:
+        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
+
+
+def check_names(config: SkillTTRLConfig) -> None:
+    """Check that everything a config calls by name exists; all unknown names are in the message.
+
+    Raises:
+        SkillTTRLError: the error itself where there is one, a `ConfigError` with a line for each where there are several.
+    """
+    wrong = list(wrong_names(config))
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        lines = "\n".join(f"  {error}" for error in wrong)
+        raise ConfigError(f"The config has {len(wrong)} problems:\n{lines}")
+
+
+def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
+    """The phases in which weights change.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = [phase for phase in config.phases if phase not in DATA_PHASES]
+    if not found:
+        raise ConfigError(
+            f"A run learns something: phases is {config.phases}. To collect and distill alone there are the commands "
+            "skillttrl collect and skillttrl distill."
+        )
+    return found
+
+
+def check_models(config: SkillTTRLConfig) -> None:
+    """Check endpoints, keys and packages of the language models that a run queries. Nothing is sent.
+
+    Raises:
+        ConfigError, MissingDependencyError: what is missing.
+    """
+    models, skills = models_of(config), config.skills
+    if "collect" in config.phases and is_remote(config.collect.agent):
+        make_client(config.endpoints, "policy").shut()
+    if "distill" in config.phases:
+        make_teacher(config.distill.teacher, models=models)
+    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == OPENAI:
+        models.asking("teacher")
+    if skills is not None and skills.embeds and skills.embedder == OPENAI:
+        with_endpoint(config)
+        make_client(config.endpoints, "embeddings").shut()
+    if "rl" not in config.phases:
+        return
+    if config.evolve is not None:
+        make_teacher(config.evolve.teacher, models=models)
+    if skills is not None and skills.update == "merge":
+        make_merger(skills.merger, models=models)
+        if skills.extract:
+            make_extractor(skills.extractor, models=models)
+
+
+def check_episodes(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where skills are to be distilled from episodes that nothing names."""
+    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
+        raise ConfigError(
+            "The phase distill needs episodes: put the phase collect before it, or name a file of them in "
+            "demonstrations.trajectories."
+        )
+
+
+def check_bank(config: SkillTTRLConfig) -> None:
+    """Raise `SkillBankError` or `MissingDependencyError` where the bank to begin with cannot be read or searched."""
+    if config.skills is not None:
+        starting_file(config.skills)
+        check_packages(config.skills)
+
+
+def check_engine(config: SkillTTRLConfig) -> None:
+    """Raise `MissingDependencyError` where vLLM is to run in this process and is not installed."""
+    if backend_facts(config).engine:
+        from skill_ttrl.llm.vllm.checks import runs_on_cpu
+
+        runs_on_cpu()
+
+
+def check_collected(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` or `EnvError` where the phase collect cannot play the tasks that the run trains on."""
+    if "collect" in config.phases:
+        training_place(config)
+
+
+RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
+    learning_phases,
+    check_models,
+    check_episodes,
+    check_bank,
+    check_engine,
+    check_collected,
+    lambda config: check_tracker(config.run.tracker),
+)
+"""Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""
+
+
+def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:
+    """Raise `ConfigError` where an episode would end before its last problem: the answer to another one would be judged."""
+    longest = longest_series(tasks)
+    if longest > config.agent.max_turns:
+        raise ConfigError(
+            f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
+            f"never be shown. Set agent.max_turns={longest}."
+        )
+
+
+def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
+    """Raise `ConfigError` where a step takes more tasks than there are to train on."""
+    if config.rl.prompts_per_step > len(tasks):
+        raise ConfigError(
+            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are {len(tasks)} tasks to train on. "
+            "Lower it, or give more tasks."
+        )
+
+
+def check_env(config: SkillTTRLConfig) -> str:
+    """Look the environment and its arguments up; gives what its name means.
+
+    Raises:
+        EnvError: there is none, or it has no such argument.
+    """
+    env_id = resolve_env(config.env.id)
+    check_arguments(config.env.id, config.env.kwargs)
+    return f"{config.env.id} is {env_id}"
+
+
+def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
+    """Lookups for everything the config calls by name, keyed by what it is.
+
+    Args:
+        config: parts that no phase of it uses are left out.
+        env: False where there is no such environment (`check_env`): its scripted agents are then left out.
+    """
+    rl, skills = config.rl, config.skills
+    found: dict[str, Lookup] = {
+        "prompt template": partial(_template, config),
+        "backend": lambda: f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}",
+    }
+    if env:
+        env_id, player = resolve_env(config.env.id), config.collect.agent
+        for name in config.eval.controls:
+            found[f"control {name}"] = partial(_known, name, make_player, env_id, config.agent)
+        if "collect" in config.phases:
+            found["player"] = partial(_known, player, find_player, env_id)
+    if "distill" in config.phases:
+        found["teacher of distill"] = partial(_known, config.distill.teacher, TEACHERS.get)
+    if skills is not None and skills.embeds:
+        found["embedder"] = partial(_known, skills.embedder, EMBEDDERS.get)
+    if "rl" not in config.phases:
+        return found
+    found |= {
+        "vote": partial(check_vote, config),
+        "reward": partial(_reward, rl.reward),
+        "loss": partial(_loss, rl.loss),
+        "advantage": partial(_advantage, config),
+    }
+    if rl.stop_rule is not None:
+        found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
+    if skills is not None and skills.update == "merge":
+        found["merger"] = partial(_known, skills.merger, MERGERS.get)
+        if skills.extract:
+            found["extractor"] = partial(_known, skills.extractor, EXTRACTORS.get)
+    if config.evolve is not None:
+        found["teacher of evolve"] = partial(_known, config.evolve.teacher, TEACHERS.get)
+    return found
+
+
+def wrong_names(config: SkillTTRLConfig, skipping: Collection[str] = ()) -> Iterator[SkillTTRLError]:
+    """Errors of the names that nothing has, each once; `skipping` names `lookups` to leave out."""
+    env = True
+    try:
+        check_env(config)
+        config = with_env_defaults(config)
+    except SkillTTRLError as error:
+        yield error
+        env, skipping = False, (*skipping, "prompt template")  # it may be one that the environment brings
+    data, shown = config.data, config.sft.data if "sft" in config.phases else None
+    every: list[Callable[[], object]] = [
+        look for name, look in lookups(config, env=env).items() if name not in skipping
+    ]
+    every += [partial(find_family, source) for source in (data.train, data.eval, shown) if source is not None]
+    seen = set[str]()
+    for look in every:
+        try:
+            look()
+        except SkillTTRLError as error:
+            if str(error) not in seen:
+                yield error
+            seen.add(str(error))
+
+
+def with_wrong_names(error: InvalidConfigError) -> InvalidConfigError:
+    """The same error with the names that nothing has, as far as what is wrong elsewhere lets them be seen."""
+    if error.rest is None:
+        return error
+    # A template is one of a turn or of a question by `agent.memory`, and is looked for in `agent.prompts`.
+    skipping = ("prompt template",) if {*error.removed} & {"memory", "prompts"} else ()
+    further = [str(each) for each in wrong_names(error.rest, skipping)]
+    hidden = [rf"\b{re.escape(name)}\b" for name in error.removed]
+    return error.also([each for each in further if not any(re.search(name, each) for name in hidden)])
+
+
+def _known(name: str, find: Callable[..., object], *args: Any) -> str:
+    find(name, *args)
+    return name
+
+
+def _loss(name: str) -> str:
+    from skill_ttrl.rl.losses import LOSSES
+
+    return _known(name, LOSSES.get)
+
+
+def _advantage(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.rl.algorithms import check_advantage
+
+    check_advantage(config.rl, vote_strategy=config.vote.strategy, projection=config.agent.projection)
+    return config.rl.advantage
+
+
+def _template(config: SkillTTRLConfig) -> str:
+    if config.agent.memory == "window":
+        Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
+    else:
+        PromptFormatter.from_config(config.agent)
+    return config.agent.template
+
+
+def _reward(name: str) -> str:
+    if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them
+        build_reward(name, {})
+    return name
