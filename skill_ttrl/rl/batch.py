@@ -1,8 +1,8 @@
 """Rollouts as tensors: the only place where they are defined.
 
-A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items,
-each with the trajectory's advantage or one of its own. `RolloutBatch` keeps all items flat, without padding; `micro_batches` cuts it into
-padded `MicroBatch`es of similar lengths, which is where nearly all of the gain of packing lies on a CPU.
+A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items.
+`RolloutBatch` holds all items flat, without padding; `micro_batches` cuts it into padded `MicroBatch`es of similar lengths,
+which is where nearly all of the gain of packing lies on a CPU.
 
 Suffixes name the dimensions: _N items, _T positions of prompt and response, _R positions of the response alone,
 _F flat over all tokens of all items, _K trained tokens of a micro-batch.
@@ -10,20 +10,21 @@ _F flat over all tokens of all items, _K trained tokens of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from skill_ttrl.types import Group
+from skill_ttrl.types import Group, Trajectory
 
-Advantages = Sequence[float | Sequence[float]]
-"""An entry for each trajectory: one number, which all of its steps carry, or a row with one for each of its steps."""
+Advantages = Sequence[float | Sequence[float | Sequence[float]]]
+"""An entry for each trajectory: one number for all of its steps, or a row with an entry for each step. That is one number for
+all of the step's tokens, or a row with one for each token of its completion (none where it has no completion)."""
 
 
 class EncodedDemonstration(NamedTuple):
@@ -49,7 +50,8 @@ class MicroBatch:
     response_mask_N_R: Float[Tensor, "N R"]
     """1 at trained tokens, 0 elsewhere."""
     old_log_probs_N_R: Float[Tensor, "N R"]
-    advantages_N: Float[Tensor, " N"]
+    advantages_N_R: Float[Tensor, "N R"]
+    """0 beyond the response."""
     weights_N_R: Float[Tensor, "N R"]
     """Factor of each token's advantage (see `rl.correction`); 1 where nothing is corrected."""
 
@@ -79,7 +81,8 @@ class RolloutBatch:
     """Log-prob (nats) each response token was sampled with; 0 at prompt tokens."""
     trained_F: Bool[Tensor, " F"]
     """Which tokens are learnt from; never a prompt token."""
-    advantages_N: Float[Tensor, " N"]
+    advantages_F: Float[Tensor, " F"]
+    """Of each response token; 0 at prompt tokens."""
     prompt_index_N: Int[Tensor, " N"]
     """Which group (prompt) an item belongs to."""
     weights_F: Float[Tensor, " F"] | None = None
@@ -101,7 +104,16 @@ class RolloutBatch:
     @cached_property
     def trained_tokens_N(self) -> Int[Tensor, " N"]:
         """Trained tokens of each item."""
-        counts_F = torch.cat([torch.zeros(1, dtype=torch.long), self.trained_F.cumsum(0)])
+        return self._count(self.trained_F)
+
+    @cached_property
+    def has_advantage_N(self) -> Bool[Tensor, " N"]:
+        """Items with a token whose advantage is not 0."""
+        return self._count(self.advantages_F != 0) > 0
+
+    def _count(self, marked_F: Bool[Tensor, " F"]) -> Int[Tensor, " N"]:
+        """Marked tokens of each item."""
+        counts_F = torch.cat([torch.zeros(1, dtype=torch.long), marked_F.cumsum(0)])
         return counts_F[self.starts_N + self.lengths_N] - counts_F[self.starts_N]
 
     def micro_batches(self, indices: Int[Tensor, " M"], size: int, pad_id: int) -> Iterator[MicroBatch]:
@@ -136,92 +148,101 @@ class RolloutBatch:
             slots_K=mask_N_R.flatten().nonzero().squeeze(1),
             response_mask_N_R=mask_N_R.float(),
             old_log_probs_N_R=self.old_log_probs_F[sources_N_R].masked_fill(~mask_N_R, 0.0),
-            advantages_N=self.advantages_N[rows],
+            advantages_N_R=self.advantages_F[sources_N_R].masked_fill(columns_R >= responses, 0.0),
             weights_N_R=mask_N_R.float() if self.weights_F is None else self.weights_F[sources_N_R] * mask_N_R,
         )
 
 
+class _Item(NamedTuple):
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    mask: Sequence[bool]
+    advantages: Sequence[float]
+    """One for each response token, as all of the above but the prompt."""
+    prompt_index: int
+
+
 def pack(groups: Sequence[Group], advantages: Advantages) -> RolloutBatch:
-    """Sampled groups as a batch: one item for each step that holds a completion with tokens.
+    """Pack sampled groups into a batch: one item for each step that holds a completion with tokens.
 
     Args:
-        groups: What was sampled. A group's position is its items' prompt index.
-        advantages: One for each trajectory, group after group, which all of its steps carry; or for each a row with one for
-            each of its steps.
+        groups: The samples. A group's position is its items' prompt index.
+        advantages: One entry for each trajectory, group after group.
 
     Raises:
-        ValueError: not one advantage a trajectory or not one a step, a completion without log-probs, or one without a prompt.
+        ValueError: not one advantage a trajectory, a step or a token, a completion without log-probs, or one without a prompt.
     """
     trajectories = [(index, trajectory) for index, group in enumerate(groups) for trajectory in group.trajectories]
     if len(advantages) != len(trajectories):
         raise ValueError(
             f"Expected one advantage for each of {len(trajectories)} trajectories, found {len(advantages)}."
         )
-    items: list[tuple[Sequence[int], Sequence[int]]] = []
-    log_probs: list[Sequence[float]] = []
-    masks: list[Sequence[bool]] = []
-    item_advantages: list[float] = []
-    prompt_index: list[int] = []
+    items: list[_Item] = []
     for (index, trajectory), given in zip(trajectories, advantages, strict=True):
-        row = [*given] if isinstance(given, Sequence) else [float(given)] * len(trajectory.steps)
-        if len(row) != len(trajectory.steps):
-            raise ValueError(
-                f"Task {trajectory.task.id!r}: expected one advantage for each of {len(trajectory.steps)} steps, found {len(row)}."
-            )
-        for step, advantage in zip(trajectory.steps, row, strict=True):
+        rows = given if isinstance(given, Sequence) else [given] * len(trajectory.steps)
+        _check_count(trajectory, "steps", len(trajectory.steps), len(rows))
+        for step, row in zip(trajectory.steps, rows, strict=True):
             if step.completion is None or not step.completion.token_ids:
                 continue
-            if len(step.completion.logprobs) != len(step.completion.token_ids):
+            count = len(step.completion.token_ids)
+            if len(step.completion.logprobs) != count:
                 raise ValueError(
-                    f"Task {trajectory.task.id!r}: a completion of {len(step.completion.token_ids)} tokens has "
-                    f"{len(step.completion.logprobs)} log-probs. The learner needs the log-prob each was sampled with."
+                    f"Task {trajectory.task.id!r}: a completion of {count} tokens has {len(step.completion.logprobs)} "
+                    "log-probs. The learner needs the log-prob each was sampled with."
                 )
-            items.append((step.prompt_ids, step.completion.token_ids))
-            log_probs.append(step.completion.logprobs)
-            masks.append(step.completion.mask or (True,) * len(step.completion.token_ids))
-            item_advantages.append(advantage)
-            prompt_index.append(index)
-    return _flatten(items, log_probs, masks, item_advantages, prompt_index)
+            values = row if isinstance(row, Sequence) else [row] * count
+            _check_count(trajectory, "tokens of a step", count, len(values))
+            mask = step.completion.mask or (True,) * count
+            items.append(
+                _Item(step.prompt_ids, step.completion.token_ids, step.completion.logprobs, mask, values, index)
+            )
+    return _flatten(items)
+
+
+def _check_count(trajectory: Trajectory, what: str, expected: int, found: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"Task {trajectory.task.id!r}: expected one advantage for each of {expected} {what}, found {found}."
+        )
 
 
 def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> RolloutBatch:
-    """Examples to imitate as a batch: the response tokens that the mask does not leave out; each is a prompt of its own.
+    """Pack examples to imitate: the response tokens that the mask does not leave out; each is a prompt of its own.
 
     Raises:
         ValueError: an example has no prompt tokens or no response tokens.
     """
     if any(len(example.response_ids) == 0 for example in demonstrations):
         raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
-    zeros = [[0.0] * len(example.response_ids) for example in demonstrations]
-    masks = [example.mask or [True] * len(example.response_ids) for example in demonstrations]
-    pairs = [(example.prompt_ids, example.response_ids) for example in demonstrations]
-    return _flatten(pairs, zeros, masks, [1.0] * len(pairs), list(range(len(pairs))))
+    items = []
+    for index, (prompt, response, mask) in enumerate(demonstrations):
+        count = len(response)
+        items.append(_Item(prompt, response, [0.0] * count, mask or [True] * count, [1.0] * count, index))
+    return _flatten(items)
 
 
-def _flatten(
-    items: Sequence[tuple[Sequence[int], Sequence[int]]],
-    log_probs: Sequence[Sequence[float]],
-    masks: Sequence[Sequence[bool]],
-    advantages: Sequence[float],
-    prompt_index: Sequence[int],
-) -> RolloutBatch:
-    if any(len(prompt) == 0 for prompt, _ in items):
+def _flatten(items: Sequence[_Item]) -> RolloutBatch:
+    if any(len(item.prompt_ids) == 0 for item in items):
         raise ValueError("An item has no prompt tokens: the first response token would have nothing to follow.")
-    prompt_lengths = torch.tensor([len(prompt) for prompt, _ in items], dtype=torch.long)
-    response_lengths = torch.tensor([len(response) for _, response in items], dtype=torch.long)
+    prompt_lengths = torch.tensor([len(item.prompt_ids) for item in items], dtype=torch.long)
+    response_lengths = torch.tensor([len(item.token_ids) for item in items], dtype=torch.long)
     parts = torch.stack([prompt_lengths, response_lengths], dim=1).flatten()
-    response = torch.tensor([False, True]).repeat(len(items)).repeat_interleave(parts)
-    trained = torch.zeros(len(response), dtype=torch.bool)
-    trained[response] = torch.tensor(list(chain.from_iterable(masks)), dtype=torch.bool)
-    old_log_probs = torch.zeros(len(response), dtype=torch.float32)
-    old_log_probs[response] = torch.tensor(list(chain.from_iterable(log_probs)), dtype=torch.float32)
-    tokens = chain.from_iterable(chain.from_iterable(items))
+    response_F = torch.tensor([False, True]).repeat(len(items)).repeat_interleave(parts)
+
+    def spread(rows: Iterable[Sequence[Any]], dtype: torch.dtype) -> Tensor:
+        """Values of the response tokens, with zeros at the prompts."""
+        flat = torch.zeros(len(response_F), dtype=dtype)
+        flat[response_F] = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
+        return flat
+
+    tokens = chain.from_iterable((*item.prompt_ids, *item.token_ids) for item in items)
     return RolloutBatch(
         tokens_F=torch.tensor(list(tokens), dtype=torch.long),
         prompt_lengths_N=prompt_lengths,
         response_lengths_N=response_lengths,
-        old_log_probs_F=old_log_probs,
-        trained_F=trained,
-        advantages_N=torch.tensor(list(advantages), dtype=torch.float32),
-        prompt_index_N=torch.tensor(list(prompt_index), dtype=torch.long),
+        old_log_probs_F=spread((item.logprobs for item in items), torch.float32),
+        trained_F=spread((item.mask for item in items), torch.bool),
+        advantages_F=spread((item.advantages for item in items), torch.float32),
+        prompt_index_N=torch.tensor([item.prompt_index for item in items], dtype=torch.long),
     )

@@ -155,7 +155,7 @@ class Learner:
             sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
             horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
         )
-        alive = indices[batch.advantages_N[indices] != 0] if self._skip_dead else indices
+        alive = indices[batch.has_advantage_N[indices]] if self._skip_dead else indices
         fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
         self._optimizer.set_lr(fraction)
         figures.rate = fraction * config.learning_rate
@@ -184,7 +184,7 @@ class Learner:
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
-        advantages = micro_batch.advantages_N[:, None] * micro_batch.weights_N_R
+        advantages = micro_batch.advantages_N_R * micro_batch.weights_N_R
         inputs = LossInputs(log_probs, micro_batch.old_log_probs_N_R, advantages, mask, denominators)
         loss, info = self._algorithm.loss(inputs)
         means = info | {"policy_loss": loss.detach()}

@@ -13,11 +13,17 @@ from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_d
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
+def per_item(batch: RolloutBatch) -> list[float]:
+    """Advantage of the first token of each item."""
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values
+
+
 def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callable[..., list[Group]]) -> None:
     groups = make_groups(prompts=2, tries=2, turns=3)
     batch = pack(groups, [0.1, 0.2, 0.3, 0.4])
     assert len(batch) == 12
-    assert batch.advantages_N.tolist() == pytest.approx([0.1] * 3 + [0.2] * 3 + [0.3] * 3 + [0.4] * 3)
+    assert per_item(batch) == pytest.approx([0.1] * 3 + [0.2] * 3 + [0.3] * 3 + [0.4] * 3)
     assert batch.prompt_index_N.tolist() == [0] * 6 + [1] * 6
 
 
@@ -30,7 +36,7 @@ def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: C
         flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
         assert torch.equal(flat[micro_batch.positions_K + 1], micro_batch.targets_K)
         assert torch.equal(micro_batch.response_mask_N_R.flatten().nonzero().squeeze(1), slots)
-        for row, index in enumerate(int(a) for a in micro_batch.advantages_N):
+        for row, index in enumerate(int(a) for a in micro_batch.advantages_N_R[:, 0]):
             seen.append(index)
             completion = steps[index].completion
             assert completion is not None
@@ -52,7 +58,7 @@ def test_steps_without_a_completion_are_left_out(make_groups: Callable[..., list
     empty = replace(group.trajectories[0].steps[0], completion=Completion("", (), (), "error"))
     failed = replace(group.trajectories[0], steps=(empty, replace(empty, completion=None)))
     batch = pack([replace(group, trajectories=(failed, group.trajectories[1]))], [1.0, 2.0])
-    assert batch.advantages_N.tolist() == [2.0]
+    assert per_item(batch) == [2.0]
 
 
 def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]]) -> None:

@@ -18,6 +18,12 @@ from skill_ttrl.types import Group
 HORIZON = 20
 
 
+def per_item(batch: RolloutBatch) -> list[float]:
+    """Advantage of the first token of each item."""
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values
+
+
 @pytest.fixture
 def uneven(make_groups: Callable[..., list[Group]], make_policy: Callable[..., Policy]) -> RolloutBatch:
     """One group: an episode of 1 step that won, one of 4 that lost; sampled by the policy that learns."""
@@ -46,7 +52,7 @@ def test_every_step_is_a_sequence_of_its_own(
     lengths = uneven.response_lengths_N.tolist()
     assert len(lengths) == 5 and len(set(lengths)) > 1
     # The ratio is 1 everywhere, so the loss of a token is minus its advantage.
-    sums = [-advantage * length for advantage, length in zip(uneven.advantages_N.tolist(), lengths, strict=True)]
+    sums = [-advantage * length for advantage, length in zip(per_item(uneven), lengths, strict=True)]
     expected = {
         "token-mean": sum(sums) / sum(lengths),
         "seq-mean-token-mean": (-0.75 + 4 * 0.5) / 5,

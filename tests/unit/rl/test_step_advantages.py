@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import GroupStatistics, group_advantages, is_stepwise, step_advantages
-from skill_ttrl.rl.batch import pack
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.types import Group
 
 EPSILON = 1e-6
@@ -26,6 +26,12 @@ episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st
 episodes = st.lists(episode, min_size=1, max_size=12)
 statistics = st.sampled_from(["episodes", "steps"])
 few = settings(max_examples=40)
+
+
+def per_item(batch: RolloutBatch) -> list[float]:
+    """Advantage of the first token of each item."""
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values
 
 
 def advantages(
@@ -193,9 +199,9 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:
     (group,) = make_groups(prompts=1, tries=2, turns=2)
     batch = pack([group], [[0.5, -0.25], [0.125, 1.0]])
-    assert batch.advantages_N.tolist() == [0.5, -0.25, 0.125, 1.0]
+    assert per_item(batch) == [0.5, -0.25, 0.125, 1.0]
     silent = replace(group.trajectories[0].steps[0], completion=None)
     mixed = replace(group.trajectories[0], steps=(silent, *group.trajectories[0].steps[1:]))
-    assert pack([replace(group, trajectories=(mixed,))], [[0.5, -0.25]]).advantages_N.tolist() == [-0.25]
+    assert per_item(pack([replace(group, trajectories=(mixed,))], [[0.5, -0.25]])) == [-0.25]
     with pytest.raises(ValueError, match="one advantage for each of 2 steps, found 1"):
         pack([group], [[0.5], [0.125, 1.0]])

@@ -108,7 +108,7 @@ def test_the_accumulated_gradient_is_that_of_the_loss_over_the_whole_batch(
     policy = make_policy()
     (whole,) = batch.micro_batches(torch.arange(12), 12, 0)
     log_probs, _ = policy.token_logprobs(whole)
-    advantages, mask = whole.advantages_N[:, None], whole.response_mask_N_R
+    advantages, mask = whole.advantages_N_R, whole.response_mask_N_R
     loss, _ = compute_policy_loss(
         log_probs, whole.old_log_probs_N_R, advantages, mask, dual_clip=3.0, loss_agg_mode=mode
     )
@@ -169,7 +169,7 @@ def test_good_tokens_gain_and_bad_ones_lose(
     def gap() -> float:
         with torch.no_grad():
             per_item = policy.token_logprobs(micro_batch)[0].sum(1)
-        return float((per_item * micro_batch.advantages_N).sum())
+        return float((per_item * micro_batch.advantages_N_R[:, 0]).sum())
 
     learner, before = Learner(policy, config(learning_rate=1e-3), accelerator, total_steps=3), gap()
     for step in range(3):
@@ -210,8 +210,10 @@ def test_an_update_that_is_not_finite_is_refused_and_counted(
     policy, batch = make_policy(), make_batch()
     learner, before = Learner(policy, config(mini_batch_prompts=1), accelerator, total_steps=1), weights(policy)
     if where == "loss":
-        poisoned = torch.where(batch.prompt_index_N == 1, math.nan, batch.advantages_N)
-        metrics = learner.update(replace(batch, advantages_N=poisoned), step=0, seed=0, temperature=1.0)
+        poisoned = torch.where(
+            (batch.prompt_index_N == 1).repeat_interleave(batch.lengths_N), math.nan, batch.advantages_F
+        )
+        metrics = learner.update(replace(batch, advantages_F=poisoned), step=0, seed=0, temperature=1.0)
         assert (metrics["updates"], metrics["skipped_updates"]) == (2, 1)
         assert all(torch.isfinite(value).all() for value in weights(policy).values())
         assert not same(before, weights(policy))

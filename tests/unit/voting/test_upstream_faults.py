@@ -13,13 +13,19 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.rl.batch import pack
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.stages import train
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, vote
 from skill_ttrl.voting.rewards import RewardManager, build_reward
 
 TASK = Task("t", "Env-v0")
+
+
+def per_item(batch: RolloutBatch) -> list[float]:
+    """Advantage of the first token of each item."""
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values
 
 
 def ballot(*answers: str | None) -> Ballot:
@@ -78,9 +84,11 @@ def test_each_sample_is_rewarded_over_its_own_length() -> None:
     )
     batch = pack([Group(TASK, tries)], [0.1, 0.2, 0.3, 0.4])
     assert batch.response_lengths_N.tolist() == list(lengths) == batch.trained_tokens_N.tolist()
-    assert batch.advantages_N.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert per_item(batch) == pytest.approx([0.1, 0.2, 0.3, 0.4])
     for micro_batch in batch.micro_batches(batch.prompt_index_N.new_tensor([0, 1, 2, 3]), 2, pad_id=0):
-        found = dict(zip(micro_batch.advantages_N.tolist(), micro_batch.response_mask_N_R.sum(1).tolist(), strict=True))
+        found = dict(
+            zip(micro_batch.advantages_N_R[:, 0].tolist(), micro_batch.response_mask_N_R.sum(1).tolist(), strict=True)
+        )
         for advantage, tokens in found.items():
             assert tokens == lengths[round(advantage * 10) - 1]
 
