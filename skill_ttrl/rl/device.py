@@ -1,8 +1,9 @@
-"""Where the learner computes and how precisely: `auto` made explicit, and the `Accelerator` that carries both."""
+"""Where the learner computes and how precisely: `auto` made explicit, the `Accelerator` that carries both, and memory of devices."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -96,3 +97,56 @@ def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
 def weight_dtype(accelerator: Accelerator, *, frozen: bool) -> torch.dtype:
     """Dtype to keep weights in: float32 for weights that learn, that of the forward pass for `frozen` ones (LoRA)."""
     return (autocast_dtype(accelerator) if frozen else None) or torch.float32
+
+
+def device_memory(device: str) -> int:
+    """Memory in bytes that a process may take: all of a GPU's, or what is available of this machine's (or container's) now.
+
+    Args:
+        device: `cpu`, `cuda` or `cuda:1`.
+    """
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
+    try:
+        return min(available, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return available
+
+
+def gpus() -> list[str]:
+    """Name and size of each GPU that torch can use."""
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB" for gpu in found]
+
+
+class GpuMemoryMonitor:
+    """Memory of one GPU from the moment this is made; on other devices it has no figures.
+
+    Args:
+        device: where the learner computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._used = 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def look(self) -> None:
+        """Look at what everything on the device uses now: the learner, an engine beside it, other processes."""
+        if self._device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self._device)
+            self._used = max(self._used, total - free)
+
+    def figures(self) -> dict[str, float]:
+        """`gpu_peak_bytes`: peak of what torch handed out in this process. `gpu_used_bytes`: most that was in use on the whole
+        device when it was looked at. Empty without a GPU.
+        """
+        if self._device.type != "cuda":
+            return {}
+        peak = torch.cuda.max_memory_allocated(self._device)
+        return {"gpu_peak_bytes": float(peak), "gpu_used_bytes": float(self._used)}

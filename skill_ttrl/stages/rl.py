@@ -22,7 +22,7 @@ from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rl.algorithms import build_algorithm, make_batch
 from skill_ttrl.rl.correction import choose_correction
-from skill_ttrl.rl.gpu_monitor import GpuMemoryMonitor
+from skill_ttrl.rl.device import GpuMemoryMonitor
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.scripted import failure

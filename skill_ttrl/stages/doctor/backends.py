@@ -122,7 +122,7 @@ def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str)
 
 
 def _has_gpu() -> bool:
-    from skill_ttrl.rl.memory import gpus
+    from skill_ttrl.rl.device import gpus
 
     return bool(gpus())
 
@@ -299,7 +299,7 @@ def memory_checks(estimate: Any, place: str) -> list[Check]:
     """What fits into the engine's share of the memory; empty without an engine in this process.
 
     Args:
-        estimate: an `rl.memory.MemoryEstimate`.
+        estimate: a `doctor.memory.MemoryEstimate`.
         place: which device it was made for.
     """
     engine = estimate.parts.get("engine", 0)

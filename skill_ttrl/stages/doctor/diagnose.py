@@ -17,7 +17,7 @@ from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, m
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
 
 if TYPE_CHECKING:
-    from skill_ttrl.rl.memory import MemoryEstimate
+    from skill_ttrl.stages.doctor.memory import MemoryEstimate
 
 TIGHT = 0.9
 """Share of the available memory above which an estimate is called tight."""
@@ -29,7 +29,7 @@ class Diagnosis:
 
     checks: list[Check]
     memory_parts: dict[str, int] = field(default_factory=dict)
-    """Bytes of each part (see `rl.memory`); empty without a config."""
+    """Bytes of each part (see `doctor.memory`); empty without a config."""
     memory_phases: dict[str, int] = field(default_factory=dict)
     """Peak of each phase in bytes; empty without a config."""
 
@@ -170,8 +170,8 @@ class _Sizes:
 def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
     """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
     from skill_ttrl.config import EMBEDDED
-    from skill_ttrl.rl.device import resolve_device
-    from skill_ttrl.rl.memory import PLANNED_GPU_BYTES, device_memory, estimate_memory
+    from skill_ttrl.rl.device import device_memory, resolve_device
+    from skill_ttrl.stages.doctor.memory import PLANNED_GPU_BYTES, estimate_memory
 
     checks: list[Check] = []
     try:

@@ -152,7 +152,7 @@ def _gpu() -> Check:
     version = installed_version("torch")
     if version is None:
         return Check("gpu", "fail", "torch is not installed", "pip install -c constraints.txt -e .")
-    from skill_ttrl.rl.memory import gpus
+    from skill_ttrl.rl.device import gpus
 
     usable = gpus()
     if usable:
@@ -180,7 +180,7 @@ def _nvidia_smi() -> str:
 
 
 def _cpu() -> Check:
-    from skill_ttrl.rl.memory import device_memory
+    from skill_ttrl.rl.device import device_memory
 
     return Check("cpu", "ok", f"{cores()} cores, {device_memory('cpu') / 1e9:.1f} GB of memory available")
 

@@ -16,9 +16,10 @@ from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verifie
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.models.known_models import published_config
 from skill_ttrl.llm.models.model_config import load_model_config
-from skill_ttrl.rl.memory import MemoryEstimate, estimate_memory, gpus
+from skill_ttrl.rl.device import device_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
 from skill_ttrl.stages.doctor.backends import context_checks
+from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.preflight import Preflight, look_before
 
@@ -284,8 +285,6 @@ def _speed(
 def _available(device: Device | None) -> int:
     if device is not None:
         return int(device.memory)
-    from skill_ttrl.rl.memory import device_memory
-
     return device_memory("cpu")
 
 

@@ -108,8 +108,8 @@ def test_a_package_that_breaks_where_it_is_imported_fails_its_check_and_no_other
     def broken(*_: Any) -> Any:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr("skill_ttrl.rl.memory.gpus", broken)
-    monkeypatch.setattr("skill_ttrl.rl.memory.estimate_memory", broken)
+    monkeypatch.setattr("skill_ttrl.rl.device.gpus", broken)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.memory.estimate_memory", broken)
     found = diagnose(config())
     assert {each.name for each in found.checks if each.status == "fail"} == {"gpu", "memory"}
     assert "torchvision::nms" in named(found, "gpu").found

@@ -85,7 +85,7 @@ def test_missing_tracker_names_its_extra() -> None:
 def test_what_does_not_fit_names_the_setting_that_helps(
     monkeypatch: pytest.MonkeyPatch, available: int, overrides: list[str], advice: str
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.rl.memory.device_memory", lambda device: available)
+    monkeypatch.setattr("skill_ttrl.rl.device.device_memory", lambda device: available)
     found = check(diagnose(load_config(EMBEDDED, overrides)), "memory")
     assert found.status == "fail"
     assert advice in found.advice

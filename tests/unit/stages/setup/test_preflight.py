@@ -123,7 +123,7 @@ def test_a_plan_ends_with_what_a_run_is_refused_for(
 
 
 def test_too_little_memory_is_a_refusal(tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.rl.memory.device_memory", lambda device: 1_000_000)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.plan.device_memory", lambda device: 1_000_000)
     found = validate_changes(tiny_yaml)
     assert found.exit_code == 5 and "GB at its peak" in found.obstacles[0] and found.hours is not None
 

@@ -66,7 +66,7 @@ def measured(
 
 
 def estimated(config: dict[str, Any] | SkillTTRLConfig, model: dict[str, Any]) -> Any:
-    from skill_ttrl.rl.memory import estimate_memory
+    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     return estimate_memory(config if isinstance(config, SkillTTRLConfig) else load_config(config), published(**model))
 
@@ -113,7 +113,7 @@ def test_parameters_are_counted_as_published(sizes: tuple[Any, ...], parameters:
 
 
 def gpu_estimate(config: SkillTTRLConfig, sizes: tuple[Any, ...], total: int = 24_000_000_000) -> Any:
-    from skill_ttrl.rl.memory import estimate_memory
+    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     model = published(**dict(zip((*names, "num_key_value_heads", "tie_word_embeddings"), sizes, strict=True)))
@@ -148,7 +148,7 @@ def test_episodes_of_many_turns_are_kept_until_they_are_learned_from() -> None:
 
 
 def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
-    from skill_ttrl.rl.memory import longest_turn
+    from skill_ttrl.stages.doctor.memory import longest_turn
 
     config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))
     skills = "skills={prompt_tokens: 100, max_retrievals: 2, retrieve_tokens: 10}"
@@ -159,7 +159,7 @@ def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
 
 
 def test_engine_in_this_process_takes_its_share() -> None:
-    from skill_ttrl.rl.memory import ASLEEP_BYTES, ENGINE_BYTES, estimate_memory
+    from skill_ttrl.stages.doctor.memory import ASLEEP_BYTES, ENGINE_BYTES, estimate_memory
 
     def found(*overrides: str, device: str = "cuda") -> Any:
         config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.0), ["rollout.backend=vllm", *overrides])
@@ -184,7 +184,7 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
     from skill_ttrl.config import LoraConfig
     from skill_ttrl.llm.models.load import add_lora
-    from skill_ttrl.rl.memory import estimate_memory
+    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     shape = published(**WIDE)
     for targets in ("all-linear", ["q_proj", "down_proj"]):
@@ -197,7 +197,7 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
 def test_each_setting_moves_its_own_part() -> None:
     def parts(*overrides: str) -> dict[str, int]:
-        from skill_ttrl.rl.memory import estimate_memory
+        from skill_ttrl.stages.doctor.memory import estimate_memory
 
         config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.001), overrides)
         return dict(estimate_memory(config, published(**WIDE)).parts)
@@ -224,7 +224,7 @@ def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
 
 def test_built_in_policy_needs_no_download() -> None:
     from skill_ttrl.llm.models.model_config import load_model_config
-    from skill_ttrl.rl.memory import estimate_memory
+    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     config = load_config({"model": {"path": "embedded"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
     estimate = estimate_memory(config, load_model_config(config.model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from skill_ttrl.rl.gpu_monitor import GpuMemoryMonitor
+from skill_ttrl.rl.device import GpuMemoryMonitor
 
 
 def test_without_a_gpu_there_are_no_figures() -> None:

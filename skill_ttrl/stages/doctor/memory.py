@@ -1,0 +1,209 @@
+"""What a run will need in memory at its peaks, part by part, from its config and the shape of its model. Sizes are bytes.
+
+The formulas of learner and sampler are `rl.memory`'s; here stands which of them a config calls for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
+from skill_ttrl.rl.memory import (
+    FP32,
+    ComputeSettings,
+    DecoderShape,
+    backward_bytes,
+    read_shape,
+    sampling_bytes,
+    weight_bytes,
+)
+
+PROCESS_BYTES = 450_000_000
+"""Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
+CUDA_CONTEXT_BYTES = 800_000_000
+"""What a CUDA context, its kernels and its libraries' workspaces take of a GPU."""
+PLANNED_GPU_BYTES = 24_000_000_000
+"""Size of the GPU that is planned for where this machine has none."""
+ENGINE_BYTES = 450_000_000
+"""What a vLLM engine adds to a CPU process beside its weights and its cache (measured with a toy model: 2.0 GB in all, with a
+cache of 1 GiB, where the process without an engine took 0.5)."""
+ASLEEP_BYTES = 1_500_000_000
+"""Taken for what a sleeping engine keeps of a GPU (graphs, workspaces). Not measured here."""
+EPISODE_TOKEN_BYTES = 43
+"""What one token of a step's prompt or answer takes while its episode is kept, as Python keeps numbers (measured with prompts of
+500 tokens and answers of 20: 42.5)."""
+BATCH_TOKEN_BYTES = 27
+"""What it takes in the learner's batch, while that is made (measured: 26.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Memory of one process on its device, in bytes."""
+
+    device: str
+    """`cpu` (resident memory) or `cuda` (memory of the GPU)."""
+    precision: str
+    """Of the forward pass: `fp32`, `bf16` or `fp16`."""
+    parameters: int
+    """Numbers in the model, tied ones once, adapters included (a count)."""
+    trainable: int
+    """Those that learn (a count)."""
+    parts: Mapping[str, int]
+    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
+    `sft_activations` (activations, logits and heap of the cold start)."""
+    phases: Mapping[str, int]
+    """Peak of each phase: `sample`, `update` and, where the config has it, `sft`."""
+    engine_rows: float = 0.0
+    """Sequences of the longest length whose keys and values fit into the engine's share; 0 without an engine."""
+
+    @property
+    def peak(self) -> int:
+        """The largest phase."""
+        return max(self.phases.values())
+
+
+def estimate_memory(
+    config: SkillTTRLConfig,
+    model_config: Any,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+    total: int | None = None,
+) -> MemoryEstimate:
+    """Estimate the memory of training and sampling with this config.
+
+    - weights, gradients, optimizer, casts: see `weight_bytes`; Muon keeps 4 for each number of a hidden matrix.
+    - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
+      refresh.
+    - activations, logits, heap: see `backward_bytes`.
+    - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
+    - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
+      own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
+    - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
+      the learner computes too, unless `vllm.sleep`. On a CPU, where sleeping changes nothing, its weights and
+      `vllm.cpu_kv_cache_gb`.
+
+    Args:
+        config: The whole config.
+        model_config: The model's transformers config (`llm.model_config`).
+        device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
+        precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
+        total: bytes of the GPU; None: this machine's, or `PLANNED_GPU_BYTES` where it has none.
+
+    Raises:
+        ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
+    """
+    kind = device or resolve_device(config.runtime.device).type
+    precision = precision or _precision(config, kind)
+    shape = read_shape(model_config, config.model.lora)
+    how = ComputeSettings(
+        compute=FP32 if precision == "fp32" else 2,
+        adapters=config.model.lora is not None,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        eager_attention=config.model.attn_implementation == "eager",
+        on_cpu=kind == "cpu",
+    )
+    weights = weight_bytes(shape, how)
+    engine, engine_rows = _engine(config, shape, how, total)
+    parts = {
+        **{name: weights[name] for name in ("weights", "gradients", "optimizer")},
+        "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
+        "casts": weights["casts"],
+        **_backward(config, shape, how, config.rl.micro_batch_size, entropy=config.rl.entropy_coef > 0),
+        **_samples(config, shape, how),
+        "runtime": PROCESS_BYTES if how.on_cpu else CUDA_CONTEXT_BYTES,
+        "engine": engine,
+    }
+    if "sft" in config.phases:
+        parts["sft_activations"] = sum(_backward(config, shape, how, config.sft.micro_batch_size).values())
+    phases = _phases(config, shape, how, parts)
+    return MemoryEstimate(kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows)
+
+
+def _phases(
+    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, parts: Mapping[str, int]
+) -> dict[str, int]:
+    """Peak of each phase."""
+
+    def together(*names: str) -> int:
+        return sum(parts[name] for name in names)
+
+    fixed = together("weights", "reference", "casts", "runtime")
+    sleeps = config.vllm.sleep and not how.on_cpu
+    engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
+    phases = {
+        "sample": fixed + together("optimizer", "kv_cache", "sampling", "episodes", "engine"),
+        "update": fixed
+        + together("optimizer", "gradients", "activations", "logits", "heap", "episodes", "batch")
+        + engine,
+    }
+    if "sft" in config.phases:
+        muon = shape.matrices * FP32 if config.sft.optimizer == "muon" and not how.adapters else 0
+        fixed += together("optimizer") - muon - together("reference")
+        phases["sft"] = fixed + together("gradients", "sft_activations")
+    return phases
+
+
+def _keeps_reference(config: SkillTTRLConfig) -> bool:
+    """The reference is a copy; without a cold start or a refresh adapters have the bare base instead."""
+    bare_base = config.model.lora is not None and "sft" not in config.phases
+    return config.rl.kl_coef > 0 and not (bare_base and config.rl.reference_refresh_steps is None)
+
+
+def _backward(
+    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, rows: int, *, entropy: bool = False
+) -> dict[str, int]:
+    answer = config.rollout.max_new_tokens
+    tokens = sum(longest_turn(config))
+    return backward_bytes(shape, how, rows=rows, tokens=tokens, answer_tokens=answer, entropy=entropy)
+
+
+def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings) -> dict[str, int]:
+    """`kv_cache sampling episodes batch`."""
+    prompt, answer = longest_turn(config)
+    prompts, tries = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
+    sampling = {"kv_cache": 0, "sampling": 0}
+    if backend_facts(config).is_learner:
+        rows = min(config.rollout.max_batch_size, tries)
+        sampling = sampling_bytes(
+            shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer
+        )
+    tokens = tries * config.agent.max_turns * (prompt + answer) * how.on_cpu
+    return sampling | {"episodes": tokens * EPISODE_TOKEN_BYTES, "batch": tokens * BATCH_TOKEN_BYTES}
+
+
+def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
+    """(tokens of the longest prompt, of the longest answer); skills add budgets of their own to both."""
+    prompt, answer = config.data.max_prompt_tokens, config.rollout.max_new_tokens
+    if config.skills is not None and config.skills.use:
+        prompt += config.skills.prompt_tokens if config.skills.in_prompt else 0
+        answer += config.skills.max_retrievals * config.skills.retrieve_tokens
+    return prompt, answer
+
+
+def _engine(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, total: int | None) -> tuple[int, float]:
+    """(bytes, longest sequences whose keys and values fit) of a vLLM engine in this process; (0, 0) without one."""
+    if not backend_facts(config).engine:
+        return 0, 0.0
+    number = {"auto": how.compute, "float32": FP32}.get(config.vllm.dtype, 2)
+    weights = (shape.parameters - shape.adapters) * number
+    longest = config.vllm.max_model_len or sum(longest_turn(config))
+    row = 2 * shape.key_value * shape.layers * longest * number
+    if how.on_cpu:
+        cache = config.vllm.cpu_kv_cache_gb * 1024**3
+        return weights + cache + ENGINE_BYTES, cache / row
+    if total is None:
+        total = device_memory("cuda") if gpus() else PLANNED_GPU_BYTES
+    share = int(config.vllm.gpu_memory_utilization * total)
+    return share, max(0, share - weights - ASLEEP_BYTES) / row
+
+
+def _precision(config: SkillTTRLConfig, kind: str) -> str:
+    name = config.runtime.precision
+    if kind == "cuda" and not gpus():  # planning for a GPU that is elsewhere
+        return "bf16" if name == "auto" else name
+    return resolve_precision(name, resolve_device(kind))
