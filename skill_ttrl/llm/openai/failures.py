@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.config import EndpointConfig, Role
-
-if TYPE_CHECKING:
-    from skill_ttrl.llm.openai.address import Address
+from skill_ttrl.llm.openai.address import Address
 
 LONGEST = 400
 """Characters of what a server says that are shown."""
