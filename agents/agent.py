@@ -1,19 +1,23 @@
-"""What acts in a text environment: what is seen in, conversations out, and back from the model's words to an action.
+"""The agent in a text environment: a scene becomes a prompt, and the model's words become an action.
 
-An agent is a pure function of what has happened so far. Sampling is the backend's, acting is the environment's.
+An agent is a pure function of the episode so far. Sampling is the backend's, acting is the environment's. With `skills` its
+prompts have a place for skills, and with a `bank` there are some: they stand in the prompts, and questions that the model
+writes to the bank are answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
 from skill_ttrl.agents.action_parser import Project, Projection, whole
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
-from skill_ttrl.types import Message, Skill, Step
+from skill_ttrl.config import SkillsConfig
+from skill_ttrl.skills.ops import last_open_query
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query
+from skill_ttrl.types import Message, Skill, Step, Task
 
 
 @dataclass(frozen=True)
@@ -32,72 +36,126 @@ class Scene:
     """Chosen at the start of the episode."""
 
 
-class Agent(Protocol):
-    """Turns an episode so far into a prompt, and the model's answer into an action."""
+@dataclass(frozen=True)
+class RetrievalQuery:
+    """A question that one rollout has just written to the bank."""
 
-    def prompt(self, scene: Scene) -> Prompt:
-        """What the model is asked in this scene."""
-        ...
-
-    def read(self, written: str, scene: Scene) -> Projection:
-        """The action that the model's own words mean in this scene."""
-        ...
+    task: Task
+    written: str
+    """All that the model wrote in this turn so far; it ends with the question."""
+    notes: tuple[Skill, ...] = ()
+    """Skills that this rollout wrote in earlier turns."""
 
 
-class ConversationAgent:
-    """An agent without skills.
+@dataclass(frozen=True)
+class RetrievedSkills:
+    """The answer to a question, as it is inserted."""
+
+    text: str
+    skills: tuple[Skill, ...]
+
+
+@dataclass(frozen=True)
+class PromptSkills:
+    """The skills of one episode's prompts."""
+
+    skills: tuple[Skill, ...] = ()
+    """In the order of their tiers, best first within one."""
+    left_out: int = 0
+    """Skills that were found for it and did not fit their token budget."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Turns an episode so far into a prompt, and the model's answer into an action.
 
     Args:
         formatter: makes the first message.
         memory: `conversation`: later observations follow the model's own turns as they are. `none`: each turn is a first.
         window: makes every prompt instead (`agent.memory: window`).
+        skills: how prompts show skills; None: they have no place for any.
+        bank: one frozen version of the skill bank. None: nobody queries a bank (the bank-off control): prompts say that it is
+            empty, and questions stay unanswered.
         project: finds the action in what was written.
         listing: of the possible actions in a prompt.
     """
 
-    def __init__(
-        self,
-        formatter: PromptFormatter,
-        memory: str = "conversation",
-        *,
-        window: Window | None = None,
-        project: Project = whole,
-        listing: Listing = AS_LISTED,
-    ) -> None:
-        self.formatter = formatter
-        self.memory = memory
-        self.window = window
-        self.project = project
-        self.listing = listing
+    formatter: PromptFormatter
+    memory: str = "conversation"
+    window: Window | None = None
+    skills: SkillsConfig | None = None
+    bank: BankView | None = None
+    project: Project = whole
+    listing: Listing = AS_LISTED
+
+    def with_bank(self, bank: BankView | None) -> Agent:
+        """The same agent with another version of the bank."""
+        return replace(self, bank=bank)
+
+    def prompt(self, scene: Scene) -> Prompt:
+        """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""
+        if self.window is not None:
+            seen, steps, asks = scene.observation, scene.steps, self.max_retrievals > 0
+            return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
+        if self.skills is None:
+            return Prompt(self._conversation(scene, None))
+        bank_empty = not scene.skills and (self.bank is None or not len(self.bank.snapshot))
+        return Prompt(self._conversation(scene, scene.skills, bank_empty))
+
+    def read(self, written: str, scene: Scene) -> Projection:
+        """The action that the model's own words mean in this scene."""
+        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
     def listed(self, scene: Scene) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
-        return self.listing(scene.admissible, scene.task, (), [step.action for step in scene.steps])
+        return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
 
-    def prompt(self, scene: Scene) -> Prompt:
-        """See `Agent.prompt`; it has no skills to show."""
-        if self.window is not None:
-            return self.window.prompt(scene.observation, scene.steps, scene.task, self.listed(scene), asks=False)
-        return Prompt(conversation(self.formatter, self.memory, scene, None))
+    @property
+    def max_retrievals(self) -> int:
+        """How often one answer may query the bank."""
+        return 0 if self.skills is None or self.bank is None else self.skills.max_retrievals
 
-    def read(self, written: str, scene: Scene) -> Projection:
-        """See `Agent.read`."""
-        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
+    def select_skills(self, tasks: Sequence[Task], said: Sequence[str]) -> list[PromptSkills]:
+        """The skills that each task's prompts show, found by what the task says, within the token budget."""
+        if self.skills is None or self.bank is None:
+            return [PromptSkills()] * len(tasks)
+        queries = [Query(seen, self._type_of(task)) for task, seen in zip(tasks, said, strict=True)]
+        return [self.fit_to_budget(found) for found in self.bank.for_prompts(queries, self.skills.in_prompt)]
 
+    def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
+        """Those of the skills, best first, that fit the token budget of a prompt."""
+        fitting = self.formatter.fit(skills, render=None if self.window is None else self.window.skill)
+        return PromptSkills(fitting, len(skills) - len(fitting))
 
-def conversation(
-    formatter: PromptFormatter,
-    memory: str,
-    scene: Scene,
-    skills: Sequence[Skill] | None,
-    bank_empty: bool | None = None,
-) -> tuple[Message, ...]:
-    """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
-    steps, observation = scene.steps, scene.observation
-    if not steps or memory == "none":
-        return formatter.messages(observation, skills, bank_empty=bank_empty)
-    turns = list(formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))
-    for step, seen in zip(steps, [*(later.observation for later in steps[1:]), observation], strict=True):
-        said = step.action if step.completion is None else step.completion.text
-        turns += [Message("assistant", said), Message("user", seen)]
-    return tuple(turns)
+    def retrieve(self, queries: Sequence[RetrievalQuery]) -> list[RetrievedSkills | None]:
+        """The bank's answer to each question, all searched together; None for one that cannot be read."""
+        assert self.bank is not None and self.skills is not None
+        budget = self.skills.retrieve_tokens
+        texts = [last_open_query(query.written) for query in queries]
+        readable = [(query, text) for query, text in zip(queries, texts, strict=True) if text is not None]
+        asked = [Query(text, self._type_of(query.task), query.notes) for query, text in readable]
+        found = iter(self.bank.find(asked, self.skills.retrieve_k))
+        return [None if text is None else self._retrieved(next(found), budget) for text in texts]
+
+    def _retrieved(self, found: Sequence[Skill], tokens: int) -> RetrievedSkills:
+        fitting = self.formatter.fit(found, tokens)
+        best_first = tuple(skill for skill in found if skill in fitting)
+        return RetrievedSkills(self.formatter.render_retrieved(best_first), best_first)
+
+    def _type_of(self, task: Task) -> str:
+        """What the bank calls the task's type."""
+        names = {} if self.skills is None else self.skills.type_names
+        return names.get(task.task_type, task.task_type)
+
+    def _conversation(
+        self, scene: Scene, skills: Sequence[Skill] | None, bank_empty: bool | None = None
+    ) -> tuple[Message, ...]:
+        """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
+        steps, observation = scene.steps, scene.observation
+        if not steps or self.memory == "none":
+            return self.formatter.messages(observation, skills, bank_empty=bank_empty)
+        turns = list(self.formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))
+        for step, seen in zip(steps, [*(later.observation for later in steps[1:]), observation], strict=True):
+            said = step.action if step.completion is None else step.completion.text
+            turns += [Message("assistant", said), Message("user", seen)]
+        return tuple(turns)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.envs import TextEnv, make_env
@@ -60,7 +60,7 @@ def schedules() -> None:
             tasks,
             1,
             envs=EnvPool(Waits),
-            agent=ConversationAgent(PromptFormatter("plain"), "none"),
+            agent=Agent(PromptFormatter("plain"), "none"),
             backend=Answers(["go"]),
             sampling=Sampling(),
             seed=0,

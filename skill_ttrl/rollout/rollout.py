@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
@@ -98,7 +97,7 @@ async def _in_lockstep(play: Play, episodes: Sequence[ActiveRollout], group_size
     """
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
         await episode.start(derive_seed(play.seed, "env", episode.task.id))
-    if isinstance(play.agent, SkillAgent):
+    if play.agent.skills is not None:
         attach_prompt_skills(episodes, play.agent, play.backend)
     for turn in range(play.max_turns):
         known: PromptCache = {}
@@ -142,7 +141,7 @@ async def _group(play: Play, row: Sequence[Placed]) -> None:
 
 async def _begin(play: Play, row: Sequence[Placed]) -> None:
     """Tries that have begun, from their first turn on; those at the same prompt share their first request."""
-    if isinstance(play.agent, SkillAgent):
+    if play.agent.skills is not None:
         attach_prompt_skills([episode for _, episode in row], play.agent, play.backend)
     known: PromptCache = {}
     waiting: dict[Request, list[Placed]] = defaultdict(list)

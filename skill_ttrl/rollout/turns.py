@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.skill_agent import Asked, SkillAgent
+from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
@@ -47,9 +46,7 @@ class Play:
     @property
     def bank_version(self) -> int | None:
         """The frozen version of the bank that the tries see; None where they see none."""
-        if not isinstance(self.agent, SkillAgent) or self.agent.access is None:
-            return None
-        return self.agent.access.snapshot.version
+        return None if self.agent.bank is None else self.agent.bank.snapshot.version
 
     def end(self, place: int, episode: ActiveRollout) -> None:
         """Keep and tell what has ended; what has not goes on."""
@@ -87,7 +84,7 @@ class Play:
         completion = checked(completion)
         projection = self.agent.read(completion.written, episode.scene)
         await episode.act(generation.prompt_ids, completion, self.max_turns, projection)
-        if isinstance(self.agent, SkillAgent) and self.agent.config.own_notes and episode.error is None:
+        if self.agent.skills is not None and self.agent.skills.own_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
 
 
@@ -111,14 +108,14 @@ def checked(completion: Completion) -> Completion:
     return completion if same else replace(completion, text=text, error=error)
 
 
-def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: SkillAgent, backend: Backend) -> None:
+def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: Agent, backend: Backend) -> None:
     """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
     begun = {(episode.task.id, episode.observation): episode for episode in episodes}
     scenes = [episode.scene for episode in begun.values()]
-    chosen = agent.choose(
+    chosen = agent.select_skills(
         [episode.task for episode in begun.values()], [each.task or each.observation for each in scenes]
     )
-    bare = agent.seeing(None)  # a prompt as its limit counts it
+    bare = agent.with_bank(None)  # a prompt as its limit counts it
     for episode, scene, shown in zip(begun.values(), scenes, chosen, strict=True):
         if agent.window is None:  # which counts for itself
             with_skills = agent.prompt(replace(scene, skills=shown.skills)).messages
@@ -170,19 +167,21 @@ async def _generate(
     requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], play: Play, seed: int
 ) -> list[Generation]:
     agent = play.agent
-    if not isinstance(agent, SkillAgent):
+    if agent.skills is None:
         return await play.backend.generate(requests, play.sampling, seed=seed)
 
     def tell(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         owners = [asking[pause.request][pause.sample] for pause in pauses]
-        questions = [Asked(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)]
-        told = agent.tell(questions)
-        for owner, answer in zip(owners, told, strict=True):
+        queries = [
+            RetrievalQuery(owner.task, pause.written, owner.notes) for owner, pause in zip(owners, pauses, strict=True)
+        ]
+        answers = agent.retrieve(queries)
+        for owner, answer in zip(owners, answers, strict=True):
             owner.retrieved += answer.skills if answer is not None else ()
         unreadable = (
             "" if pause.stop_marker == RETRIEVE_END else None for pause in pauses
         )  # other tags may end in "/>"
-        return [nothing if answer is None else answer.text for answer, nothing in zip(told, unreadable, strict=True)]
+        return [nothing if answer is None else answer.text for answer, nothing in zip(answers, unreadable, strict=True)]
 
     return await generate_with_insertions(
         play.backend,
@@ -191,5 +190,5 @@ async def _generate(
         seed=seed,
         stop_markers=RETRIEVE_MARKS,
         answer=tell,
-        limit=agent.max_questions,
+        limit=agent.max_retrievals,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import EndpointsConfig, load_config
@@ -53,9 +53,7 @@ def walks(body: Mapping[str, Any], draw: random.Random) -> str:
 
 
 def play(data: str, made: Backend, tries: int = 2, **more: Any) -> list[Group]:
-    agent = ConversationAgent(
-        PromptFormatter("plain"), "window", window=Window(Templates(), "alfworld"), project=project
-    )
+    agent = Agent(PromptFormatter("plain"), "window", window=Window(Templates(), "alfworld"), project=project)
     tasks = ALFWorldEnv(data).tasks("train")
     try:
         return wait_for(

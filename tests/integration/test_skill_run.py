@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skill_ttrl.agents.skill_agent import PromptSkills, SkillAgent
+from skill_ttrl.agents.agent import Agent, PromptSkills
 from skill_ttrl.cli.display.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
@@ -146,13 +146,13 @@ def test_asking_looks_at_the_bank_as_the_run_did(
     overrides: tuple[str, ...], looks: bool, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
-    choose = SkillAgent.choose
+    choose = Agent.select_skills
 
-    def watched(self: SkillAgent, *asked: Any) -> list[PromptSkills]:
+    def watched(self: Agent, *asked: Any) -> list[PromptSkills]:
         shown.append(choose(self, *asked))
         return shown[-1]
 
-    monkeypatch.setattr(SkillAgent, "choose", watched)
+    monkeypatch.setattr(Agent, "select_skills", watched)
     ask(find_trained(trained, overrides), "Compute bako 4.")
     ((chosen,),) = shown
     assert bool(chosen.skills) is looks

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
@@ -183,8 +182,8 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
         played = from_json(Trajectory, json.dumps({key: row[key] for key in row.keys() - {"phase", "step", "sample"}}))
         steps = [replace(step, info={**step.info, ADVICE: step.admissible[0]}) for step in played.steps]
         bank = read_run_bank(config.skills, whole, played.bank_version)
-        assert bank is not None and isinstance(parts.agent, SkillAgent)
-        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.seeing(bank.access()), asked, 0))
+        assert bank is not None and parts.agent.skills is not None
+        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.access()), asked, 0))
         bank.close()
         assert [each.skills for each in shown] == [played.skills_in_prompt] * len(steps)
         for step, each in zip(steps, shown, strict=True):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.players.scripted_agent import FIRST, ConstantPlayer, FirstPlayer, Player, make_player
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
@@ -63,7 +62,7 @@ def play_controls(
     config: SkillTTRLConfig,
     tasks: Sequence[Task],
     envs: EnvPool,
-    agent: ConversationAgent | SkillAgent,
+    agent: Agent,
     *,
     source: str = "",
 ) -> Controls:
@@ -96,12 +95,12 @@ def play_controls(
     return Controls(tuple(rows), asked=asked)
 
 
-def _player(name: str, config: SkillTTRLConfig, agent: ConversationAgent | SkillAgent, task: Task) -> Player:
-    if name != FIRST or not isinstance(agent, SkillAgent) or not agent.listing.by_words:
+def _player(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> Player:
+    if name != FIRST or agent.skills is None or not agent.listing.by_words:
         return make_player(name, resolve_env(config.env.id), config.agent)
 
     def shown(said: str) -> tuple[Skill, ...]:
-        return agent.choose([task], [said])[0].skills
+        return agent.select_skills([task], [said])[0].skills
 
     return FirstPlayer(agent.listing, shown)
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.action_list import Listing
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import ConversationAgent, Scene
+from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import episode_corpus
@@ -59,7 +58,7 @@ class Parts:
     context: BackendContext
     """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
     backend: Backend
-    agent: ConversationAgent | SkillAgent
+    agent: Agent
 
 
 def build_policy(
@@ -116,18 +115,17 @@ def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool
         )
 
 
-def make_agent(config: SkillTTRLConfig, backend: Backend) -> ConversationAgent | SkillAgent:
-    """The agent that a config asks for: one with skills where it has a skills section."""
+def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
+    """The agent that a config asks for; its prompts have skills where the config has a skills section."""
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
     listing = Listing.of(config.agent)
     window = make_window(config, backend) if config.agent.memory == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
-    if config.skills is None:
-        formatter = PromptFormatter.from_config(agent)
-        return ConversationAgent(formatter, agent.memory, window=window, project=project, listing=listing)
-    formatter = PromptFormatter.from_config(agent, skill_tokens=config.skills.prompt_tokens, count=backend.count_text)
-    return SkillAgent(formatter, config.skills, agent.memory, window=window, project=project, listing=listing)
+    skills, formatter = config.skills, PromptFormatter.from_config(agent)
+    if skills is not None:
+        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
+    return Agent(formatter, agent.memory, window, skills, project=project, listing=listing)
 
 
 def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
@@ -345,7 +343,7 @@ def fit_prompts(
     tasks: Sequence[Task],
     config: DataConfig,
     backend: Backend,
-    agent: ConversationAgent | SkillAgent,
+    agent: Agent,
     progress: Progress,
 ) -> list[Task]:
     """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out, cut or refused as `overlong` says.

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import answer_for, project
-from skill_ttrl.agents.agent import ConversationAgent, Scene
-from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.skills.similarity import normalized_tokens
@@ -127,7 +126,7 @@ def _label(step: Step, config: DemonstrationsConfig) -> str | None:
 
 def demonstrate(
     trajectories: Sequence[Trajectory],
-    agent: ConversationAgent | SkillAgent,
+    agent: Agent,
     config: DemonstrationsConfig,
     seed: int,
 ) -> Iterator[StepShown]:
@@ -168,17 +167,17 @@ def goal_of(trajectory: Trajectory) -> str:
 
 def _skills(
     steps: Sequence[tuple[Trajectory, int, str]],
-    agent: ConversationAgent | SkillAgent,
+    agent: Agent,
     config: DemonstrationsConfig,
     seed: int,
 ) -> dict[int, tuple[Skill, ...]]:
     """The skills in the prompts of each episode, by the identity of its trajectory: found, none, or others."""
     episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
-    if not isinstance(agent, SkillAgent) or agent.access is None:
+    if agent.bank is None:
         return {id(each): () for each in episodes}
     said = [goal_of(each) or each.steps[0].observation for each in episodes]
-    found = agent.choose([each.task for each in episodes], said)
-    everything = list(agent.access.snapshot)
+    found = agent.select_skills([each.task for each in episodes], said)
+    everything = list(agent.bank.snapshot)
     shown: dict[int, tuple[Skill, ...]] = {}
     for place, (trajectory, own) in enumerate(zip(episodes, found, strict=True)):
         drawn = random.Random(derive_seed(seed, "skills shown", trajectory.task.id, place))

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import TextEnv, make_env, resolve_env
@@ -245,8 +244,8 @@ def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[Parts]:
     bank: RunBank | None = None
     try:
         bank = trained.bank() if use_bank else None
-        if isinstance(agent, SkillAgent) and bank is not None and bank.config.use:
-            agent = agent.seeing(bank.access())
+        if bank is not None and bank.config.use:
+            agent = agent.with_bank(bank.access())
         yield replace(parts, agent=agent)
     finally:
         parts.backend.close()

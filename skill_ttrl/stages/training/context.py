@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import sample_messages
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
@@ -50,7 +49,7 @@ class TrainingComponents:
     """The policy whose weights change; None where it is only measured: the sampler may live elsewhere."""
     backend: Backend
     envs: EnvPool
-    agent: ConversationAgent | SkillAgent
+    agent: Agent
     train_tasks: list[Task]
     """As the trainer is given them: without true answers."""
     references: dict[str, str]
@@ -98,10 +97,10 @@ class TrainingComponents:
         rollout = self.config.rollout
         return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
 
-    def acting(self, *, bank_off: bool = False) -> ConversationAgent | SkillAgent:
+    def acting(self, *, bank_off: bool = False) -> Agent:
         """The agent with the bank as it is now; with `bank_off`, or where the config turns it off, without."""
-        if isinstance(self.agent, SkillAgent) and self.bank is not None and self.bank.config.use and not bank_off:
-            return self.agent.seeing(self.bank.access())
+        if self.bank is not None and self.bank.config.use and not bank_off:
+            return self.agent.with_bank(self.bank.access())
         return self.agent
 
     def play(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.classify import classify
@@ -99,7 +99,7 @@ def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_pa
     first, second = load_demonstrations(source(tmp_path, [{"messages": chat}]))
     assert (first.prompt, first.response, first.before) == (said[0], said[1], ())
     assert (second.prompt, second.response, second.before) == (said[2], said[3], (said[:2],))
-    agent, tokenizer = ConversationAgent(PromptFormatter("plain")), tiny_model[1]
+    agent, tokenizer = Agent(PromptFormatter("plain")), tiny_model[1]
     bench: Any = SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), acting=lambda: agent)
     prompt, response, mask = _encode(bench, [first, second])[1]
     talk = [Message("user", said[0]), Message("assistant", said[1]), Message("user", said[2])]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
@@ -60,17 +59,17 @@ class Recording(ScriptedBackend):
         return await super().generate(requests, sampling, seed=seed)
 
 
-def agent(skills: Sequence[Skill] = BANK, **config: Any) -> SkillAgent:
+def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "retrieve_k": 1, **config})
     access = BankView(Snapshot.of(3, skills), make_retriever(mode="embedding", embedder="hash", min_score=None))
     window = Window(Templates(), "alfworld", asks=True)
-    return SkillAgent(PromptFormatter("plain"), settings, "window", access, window, project)
+    return Agent(PromptFormatter("plain"), "window", window, settings, access, project)
 
 
 def play(
     data: str,
     texts: Sequence[str],
-    who: SkillAgent,
+    who: Agent,
     *,
     tries: int = 1,
     schedule: Schedule = "lockstep",

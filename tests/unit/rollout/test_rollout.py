@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import EnvError, ExtensionError
@@ -23,7 +23,7 @@ from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
 
-AGENT = ConversationAgent(PromptFormatter("plain"))
+AGENT = Agent(PromptFormatter("plain"))
 
 
 class Recording(ScriptedBackend):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
@@ -95,7 +95,7 @@ def play(
         tasks,
         tries,
         envs=envs or EnvPool(Count),
-        agent=ConversationAgent(PromptFormatter("plain"), "none"),
+        agent=Agent(PromptFormatter("plain"), "none"),
         backend=backend or Asked(),
         sampling=Sampling(),
         seed=0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.skill_agent import Asked, SkillAgent
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -32,11 +33,11 @@ BANK = Snapshot.of(
 ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 
 
-def agent(*, access: bool = True, memory: str = "none", **config: Any) -> SkillAgent:
+def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
     retriever = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score)
     seen = BankView(BANK, retriever) if access else None
-    return SkillAgent(PromptFormatter("plain", prompts="tiny"), settings, memory, seen)
+    return Agent(PromptFormatter("plain", prompts="tiny"), memory, skills=settings, bank=seen)
 
 
 class Recording(ScriptedBackend):
@@ -51,9 +52,7 @@ class Recording(ScriptedBackend):
         return await super().generate(requests, sampling, seed=seed)
 
 
-def play(
-    backend: ScriptedBackend, who: SkillAgent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1
-) -> list[Group]:
+def play(backend: ScriptedBackend, who: Agent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1) -> list[Group]:
     envs = EnvPool(lambda: make_env("SkillTTRL/Math-v0"))
     work = rollout(tasks, tries, envs=envs, agent=who, backend=backend, sampling=Sampling(), seed=0, max_turns=turns)
     return wait_for(work)
@@ -133,8 +132,8 @@ def test_skills_stand_in_the_first_prompt_from_the_tiers_in_turn() -> None:
 
 def test_what_does_not_fit_the_budget_is_passed_over() -> None:
     who = agent(in_prompt=4, min_score=None)
-    small = SkillAgent(PromptFormatter("plain", prompts="tiny", skill_tokens=9), who.config, who.memory, who.access)
-    (shown,) = small.choose([task()], ["Compute bako 4."])
+    small = replace(who, formatter=PromptFormatter("plain", prompts="tiny", skill_tokens=9))
+    (shown,) = small.select_skills([task()], ["Compute bako 4."])
     assert shown.left_out == 3
     assert [skill.id for skill in shown.skills] == ["care"]  # 28 characters, 7 tokens of 4; nothing else fits beside it
 
@@ -156,16 +155,22 @@ def test_own_notes_are_found_again_by_the_same_try_only() -> None:
 
 def test_questions_are_searched_in_one_batch_per_task_type(monkeypatch: pytest.MonkeyPatch) -> None:
     who = agent()
-    assert who.access is not None
+    assert who.bank is not None
     calls: list[list[str]] = []
-    search = who.access.retriever.search
+    search = who.bank.retriever.search
 
     def watched(snapshot: Snapshot, queries: Sequence[str], **how: Any) -> list[list[Hit]]:
         calls.append(list(queries))
         return search(snapshot, queries, **how)
 
-    monkeypatch.setattr(who.access.retriever, "search", watched)
-    told = who.tell([Asked(task(), ASK), Asked(task(), "nothing"), Asked(task(), ASK.replace("bako", "zuvi"))])
+    monkeypatch.setattr(who.bank.retriever, "search", watched)
+    told = who.retrieve(
+        [
+            RetrievalQuery(task(), ASK),
+            RetrievalQuery(task(), "nothing"),
+            RetrievalQuery(task(), ASK.replace("bako", "zuvi")),
+        ]
+    )
     assert calls == [["bako", "zuvi"]]
     assert [found and found.text for found in told] == [
         "<skill>bako plus 9</skill>",

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Scene
-from skill_ttrl.agents.skill_agent import SkillAgent
+from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.turn_prompt import Prompt
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
@@ -50,13 +49,13 @@ class Recording(ScriptedBackend):
         return await super().generate(requests, sampling, seed=seed)
 
 
-def agent(backend: ScriptedBackend, env: str, **data: Any) -> SkillAgent:
+def agent(backend: ScriptedBackend, env: str, **data: Any) -> Agent:
     """The agent that the recipe of SkillRL makes, with a bank."""
     config = load_config(f"skillrl_{env}", ["skills.embedder=hash", "skills.index=memory"])
     config.data.max_prompt_tokens = data.get("max_prompt_tokens", config.data.max_prompt_tokens)
     made = make_agent(config, backend)
-    assert isinstance(made, SkillAgent)
-    return made.seeing(
+    assert isinstance(made, Agent)
+    return made.with_bank(
         BankView(Snapshot.of(1, BANK), make_retriever(mode="embedding", embedder="hash", min_score=None))
     )
 
@@ -109,7 +108,7 @@ def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
         assert (step in long) == ("turns" in step.left_out) == ("actions" in step.left_out) or place == 0
 
 
-def shown(who: SkillAgent, env: Any, *path: str) -> tuple[Prompt, str]:
+def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
     """The prompt after some actions, and the page that it is of."""
     observation, info = env.reset(seed=0)
     steps: list[Step] = []

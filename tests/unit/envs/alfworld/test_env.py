@@ -21,7 +21,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
@@ -194,7 +194,7 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
             return super().encode(messages)
 
     work = rollout(
-        [task], 1, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=ConversationAgent(PromptFormatter("plain")),
+        [task], 1, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=Agent(PromptFormatter("plain")),
         backend=Recording([step.action for step in walked.steps]), sampling=Sampling(), seed=0, max_turns=50,
     )  # fmt: skip
     ((sampled,),) = (group.trajectories for group in asyncio.run(work))

@@ -9,10 +9,9 @@ import pytest
 
 from skill_ttrl.agents.action_list import Listing
 from skill_ttrl.agents.action_parser import project_numbered
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.players.scripted_agent import FirstPlayer, make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
@@ -91,13 +90,12 @@ def test_another_action_in_its_place_counts_as_done() -> None:
 def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(bank: tuple[Skill, ...] | None) -> None:
     window = Window(Templates(), "episode", numbered=True)
     formatter = PromptFormatter("plain")
-    agent: ConversationAgent | SkillAgent
     if bank is None:
-        agent = ConversationAgent(formatter, "window", window=window, project=project_numbered, listing=LISTING)
+        agent = Agent(formatter, "window", window=window, project=project_numbered, listing=LISTING)
     else:
         settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "max_retrievals": 0})
         access = BankView(Snapshot.of(1, bank), make_retriever(mode="embedding", embedder="hash", min_score=None))
-        agent = SkillAgent(formatter, settings, "window", access, window, project_numbered, LISTING)
+        agent = Agent(formatter, "window", window, settings, access, project_numbered, LISTING)
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
     pool = EnvPool(lambda: Room(task="normalize_skill up"))
     (group,) = wait_for(
@@ -113,7 +111,7 @@ def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(ban
 
 def controls(env: TextEnv, tasks: Sequence[Task] = (TASK,), **settings: Any) -> Any:
     config = SkillTTRLConfig(env={"id": "math"}, eval=settings)  # type: ignore[arg-type]
-    return play_controls(config, tasks, EnvPool(lambda: env), ConversationAgent(PromptFormatter("plain")))
+    return play_controls(config, tasks, EnvPool(lambda: env), Agent(PromptFormatter("plain")))
 
 
 def test_controls_have_success_and_interval_on_the_same_tasks() -> None:
@@ -121,7 +119,7 @@ def test_controls_have_success_and_interval_on_the_same_tasks() -> None:
     tasks = env.unwrapped.tasks("test")  # type: ignore[attr-defined]  # of our own
     config = SkillTTRLConfig(env={"id": DOORS}, agent={"max_turns": 2})  # type: ignore[arg-type]
     found = control_results(
-        play_controls(config, tasks, EnvPool(lambda: env), ConversationAgent(PromptFormatter("plain"))), config.eval
+        play_controls(config, tasks, EnvPool(lambda: env), Agent(PromptFormatter("plain"))), config.eval
     )
     assert list(found) == ["random", "first"]
     assert (found["first"].accuracy, found["first"].problems, found["first"].score) == (0.5, 6, None)

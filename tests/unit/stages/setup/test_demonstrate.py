@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.agents.agent import ConversationAgent
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.skill_agent import SkillAgent
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
@@ -44,9 +43,9 @@ def window() -> Window:
     return Window(Templates("tiny"), "episode")
 
 
-def skilled() -> SkillAgent:
+def skilled() -> Agent:
     access = BankView(Snapshot.of(1, SKILLS), make_retriever(embedder="hash"))
-    return SkillAgent(PromptFormatter("plain"), SkillsConfig(embedder="hash"), "window", access, window())
+    return Agent(PromptFormatter("plain"), "window", window(), SkillsConfig(embedder="hash"), access)
 
 
 def test_only_won_episodes_are_imitated() -> None:
@@ -130,7 +129,7 @@ def test_a_thought_may_be_the_next_action_that_handles_what_the_task_names() -> 
         played("c", "pen", "drawer"),
         played("d", "book", "sofa"),
     ]
-    agent = ConversationAgent(PromptFormatter("plain"), "window", window=window())
+    agent = Agent(PromptFormatter("plain"), "window", window=window())
     shown = list(demonstrate(many, agent, DemonstrationsConfig(thought="aim"), 0))
     assert [each.thought for each in shown[:4]] == [
         "take mug from shelf",
@@ -141,7 +140,7 @@ def test_a_thought_may_be_the_next_action_that_handles_what_the_task_names() -> 
 
 
 def test_an_agent_without_skills_makes_demonstrations_too() -> None:
-    agent = ConversationAgent(PromptFormatter("plain"), "window", window=window())
+    agent = Agent(PromptFormatter("plain"), "window", window=window())
     assert all(not each.skills for each in demonstrate([WON], agent, DemonstrationsConfig(), 0))
 
 
