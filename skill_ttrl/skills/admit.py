@@ -1,134 +1,176 @@
-"""What becomes of the drafts that failures led to: one update of a frozen bank, with room made among evolved skills alone.
+"""Admission: the one door through which drafted skills come into a bank.
 
-A new skill gets its id from its words, a better text keeps the id of its skill and is one version on. Evolved skills (`source`
-"evolve") have a bound of their own; over it the least useful of them go, by the lower bound of their success per use. What was
-in the bank before evolution began never makes room for it.
+`admit` takes the drafts of teachers: those that say the same are fused, each is refused with a reason or gets an id, and each
+admitted one is a change. A merge of rollouts' operations, which credits those who wrote a text, uses the `Admission` below it.
+Nothing here writes: the caller applies the changes as one update.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.intervals import wilson_interval
-from skill_ttrl.skills.bank.changes import as_successor, flagged, last_active, normalize_skill, quote
+from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.plan import MAX_TEXT_CHARS
-from skill_ttrl.skills.similarity import Similarity, content_id, match_existing, normalized_tokens
-from skill_ttrl.skills.teachers.teacher import Draft, skill_of
-from skill_ttrl.types import Change, Skill
+from skill_ttrl.skills.similarity import Similarity, clusters, content_id, match_existing, normalized_tokens, sentences
+from skill_ttrl.skills.teachers.types import Draft
+from skill_ttrl.types import Change, Skill, SkillStats
 
-SOURCE = "evolve"
-"""`Skill.source` of what evolution added. A skill whose text it changed keeps the source it had."""
+MAX_TEXT_CHARS = 10_000
+"""Longest text of a skill that a bank takes in from rollouts and from failures."""
+TITLE_CHARS = 60
+"""Longest title that is made from a text which came without one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
-    """What a round of evolution does to a bank."""
+class AdmissionRules:
+    """What one source of drafts may change in a bank."""
+
+    source: str
+    """`Skill.source` of the new skills. A rewritten skill keeps the source it had."""
+    max_text_chars: int = MAX_TEXT_CHARS
+    rewrites: bool = True
+    """Drafts may replace the text of a skill."""
+    max_drafts: int | None = None
+    """Most admitted drafts (`evolve.max_new_skills`); None: any number."""
+    room: int | None = None
+    """Most new skills; None: any number."""
+    room_settings: str = "skills.max_skills"
+    """Settings behind `room`, for messages."""
+    retired: Collection[str] = ()
+    """Fingerprints of skills that were tried and evicted: they do not come back."""
+    similarity: Similarity | None = None
+    """Compares texts whose words differ; None: only texts of the same words say the same."""
+    threshold: float = 0.95
+    """Least similarity of texts that say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The outcome for all drafts."""
 
     changes: tuple[Change, ...] = ()
-    """Replacements, then new skills, then those that go; each skill at most once."""
-    added: int = 0
-    changed: int = 0
-    retired: tuple[str, ...] = ()
-    """`fingerprint`s of those that went."""
-    notes: tuple[str, ...] = ()
-    """What was left out, each with its reason."""
-    evidence: tuple[str, ...] = ()
-    """Ids of the tasks that the changes come from."""
+    """One for each admitted draft, in order: `add`, or `replace` for a rewrite."""
+    fusions: tuple[str, ...] = ()
+    """Drafts that were fused, in words."""
+    refused: tuple[tuple[Draft, str], ...] = ()
+    """Each refused draft with the reason."""
 
 
-def evolved(
-    drafts: Sequence[Draft],
-    snapshot: Snapshot,
-    *,
-    most: int,
-    room: int | None = None,
-    round: int | None = None,
-    retired: Collection[str] = (),
-    similarity: Similarity | None = None,
-    threshold: float = 0.95,
-) -> Evolved:
-    """The changes that drafts lead to. A draft that cannot be used is left out with its reason, and the others stand.
+def admit(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Admitted:
+    """The changes that drafts, the most important first, lead to. A refused draft does not affect the others.
 
     Args:
-        drafts: the most important first.
+        drafts: proposals of a teacher.
         snapshot: the bank as it is now.
-        most: drafts that are used; what comes after them is left out.
-        room: most evolved skills in the bank; None: any number.
-        round: the training step.
-        retired: fingerprints of what was tried and went: it does not come back.
-        similarity: how alike texts are; None: only texts of the same words say the same.
-        threshold: least similarity of what says the same.
+        rules: bounds of this source.
+        step: the training step, `created_round` of new skills.
     """
-    notes: list[str] = []
-    replaced: dict[str, Change] = {}
-    added: dict[str, Change] = {}
-    said = [(normalized_tokens(skill.text), skill) for skill in snapshot]
-    near = said_already(drafts, list(snapshot), similarity, threshold)
-    for draft, match in zip(drafts, near, strict=True):
-        base = snapshot.get(draft.base) if draft.base else None
-        words = normalized_tokens(draft.text)
-        same = (skill.id for text, skill in said if text == words and covers(skill, draft.task_type))
-        problem = _refusal(draft, base, next(same, match))
-        if problem is None and draft.base in replaced:
-            problem = "there is another text for it"
-        elif problem is None and fingerprint(draft) in retired:
-            problem = "it was tried, and retired as the least useful"
-        elif problem is None and base is None and room is not None and len(added) >= room:
-            problem = "there is no room for it (evolve.max_evolved, skills.max_skills)"
-        elif problem is None and len(replaced) + len(added) >= most:
-            problem = f"there are {most} in this round already (evolve.max_new_skills)"
+    different, fusions = fused(drafts, rules.similarity, rules.threshold)
+    matches = said_already(different, list(snapshot), rules.similarity, rules.threshold)
+    admission = Admission(snapshot, rules.max_text_chars)
+    changes: list[Change] = []
+    refused: list[tuple[Draft, str]] = []
+    for draft, match in zip(different, matches, strict=True):
+        problem = _not_allowed(draft, snapshot, rules) or admission.problem(draft.text, draft.task_type, match)
+        problem = problem or _no_room(draft, changes, rules)
+        base = snapshot.get(draft.base)
         if problem is not None:
-            notes.append(
-                f"{f'text for {quote(draft.base)}' if draft.base else f'skill {quote(draft.text)}'}: {problem}"
-            )
-            continue
-        if base is not None:
-            new = _better(base, draft)
-            replaced[base.id] = Change("replace", base, new)
+            refused.append((draft, problem))
+        elif base is not None:
+            changes.append(Change("replace", base, admission.take(_rewritten(base, draft))))
         else:
-            new = flagged(
-                normalize_skill(skill_of(draft, source=SOURCE, taken={*snapshot.skills, *added}, round=round))
-            )
-            added[new.id] = Change("add", None, new)
-        said.append((words, new))
-    made = (*(replaced[name] for name in sorted(replaced)), *(added[name] for name in sorted(added)))
-    gone = _too_many(snapshot.changed(snapshot.version, made), room, replaced, added)
-    return Evolved(
-        changes=(*made, *(Change("evict", skill, None) for skill in gone)),
-        added=len(added),
-        changed=len(replaced),
-        retired=tuple(fingerprint(skill) for skill in gone),
-        notes=tuple(notes),
-        evidence=tuple(dict.fromkeys(each for change in made for each in _new_evidence(change))),
-    )
+            new = skill_of(draft, admission.new_id(draft.text), source=rules.source, step=step)
+            changes.append(Change("add", None, admission.take(new)))
+    return Admitted(tuple(changes), tuple(fusions), tuple(refused))
+
+
+class Admission:
+    """Refuses texts that a bank, or a skill admitted before, has already; gives out ids.
+
+    Args:
+        snapshot: the bank as it is now.
+        max_text_chars: longest admitted text.
+    """
+
+    def __init__(self, snapshot: Snapshot, max_text_chars: int = MAX_TEXT_CHARS) -> None:
+        self._max_text_chars = max_text_chars
+        self._ids = set(snapshot.skills)
+        self._by_content: dict[tuple[str, ...], list[Skill]] = defaultdict(list)
+        for skill in snapshot:
+            self._by_content[normalized_tokens(skill.text)].append(skill)
+
+    def problem(self, text: str, task_type: str | None = None, match: str | None = None) -> str | None:
+        """Why a text cannot become a skill's; None where it can.
+
+        Args:
+            text: any text.
+            task_type: compare with skills that tasks of this type are shown; None: with all.
+            match: id of a skill that says the same in other words, where one is known.
+        """
+        problem = text_problem(text, self._max_text_chars)
+        if problem is not None:
+            return problem
+        same = self._by_content.get(normalized_tokens(text), ())
+        owner = next((skill.id for skill in same if task_type is None or covers(skill, task_type)), match)
+        return None if owner is None else f"{quote(owner)} says that already"
+
+    def new_id(self, text: str) -> str:
+        """The id made from the text alone, the same each time; numbered where an edited skill has it."""
+        name, number = content_id(text), 1
+        while name in self._ids:
+            number += 1
+            name = f"{content_id(text)}-{number}"
+        return name
+
+    def take(self, skill: Skill) -> Skill:
+        """The skill as the bank will store it; from now on its id and its text are taken."""
+        skill = flagged(normalize_skill(skill))
+        self._ids.add(skill.id)
+        self._by_content[normalized_tokens(skill.text)].append(skill)
+        return skill
+
+
+def text_problem(text: str, max_chars: int) -> str | None:
+    """Why a text cannot be a skill's at all; None where it can."""
+    if not text.strip():
+        return "the text is empty"
+    return None if len(text) <= max_chars else f"a text of {len(text)} characters, the most is {max_chars}"
+
+
+def made_title(text: str) -> str:
+    """The first sentence of a text, cut between words where it is long."""
+    first = (sentences(text) or [text])[0]
+    if len(first) <= TITLE_CHARS:
+        return first.rstrip(".:;,")
+    cut = first[:TITLE_CHARS]
+    return (cut.rpartition(" ")[0] or cut).rstrip(".:;,") + "…"
 
 
 def covers(skill: Skill, task_type: str) -> bool:
-    """Whether tasks of this type are shown what the skill says; an empty type is any."""
+    """True if prompts of tasks of this type may show the skill; an empty type is any."""
     return skill.tier == "general" or skill.task_type in ("", task_type)
 
 
 def fingerprint(what: Skill | Draft) -> str:
-    """What tells a text for a type of task from others, whatever its id was."""
+    """Identifies a text for a type of task, whatever its id was."""
     return f"{content_id(what.text)}@{what.task_type}"
 
 
-def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
-    """Order in which evolved skills go: by the lower bound of success per use (Wilson, 95 %; 0 without a use), then as in
-    `changes.eviction_key`.
-    """
-    stats = skill.stats
-    low = wilson_interval(min(stats.successes, stats.uses), stats.uses)[0] if stats.uses else 0.0
-    return low, last_active(skill), stats.created_round, skill.id
-
-
-def _too_many(after: Snapshot, room: int | None, replaced: Collection[str], added: Collection[str]) -> list[Skill]:
-    """Those of the evolved skills that there is no room for; what this round changed and brought goes last."""
-    mine = [skill for skill in after if skill.source == SOURCE]
-    order = sorted(mine, key=lambda skill: (skill.id in added, skill.id in replaced, least_useful_first(skill)))
-    return [] if room is None else order[: max(0, len(mine) - room)]
+def skill_of(draft: Draft, name: str, *, source: str, step: int = 0) -> Skill:
+    """The new skill, called `name`, that a draft asks for."""
+    return Skill(
+        id=name,
+        title=draft.title,
+        text=draft.text,
+        when_to_apply=draft.when_to_apply,
+        tier=draft.tier,
+        task_type=draft.task_type,
+        source=source,
+        evidence=draft.evidence,
+        stats=SkillStats(created_round=step),
+    )
 
 
 def said_already(
@@ -136,11 +178,7 @@ def said_already(
 ) -> list[str | None]:
     """For each new draft the id of the skill that says the same to the same tasks (`covers`), if there is one.
 
-    Args:
-        drafts: those with a base are passed over.
-        skills: what is in the bank.
-        similarity: how alike texts are; None: only texts of the same words say the same.
-        threshold: least similarity of what says the same.
+    Drafts with a base are passed over; `similarity` and `threshold` are those of `AdmissionRules`.
     """
     found: list[str | None] = [None] * len(drafts)
     for kind in dict.fromkeys(draft.task_type for draft in drafts):
@@ -154,30 +192,76 @@ def said_already(
     return found
 
 
-def _refusal(draft: Draft, base: Skill | None, owner: str | None) -> str | None:
-    if draft.base and base is None:
-        return "it is not in the bank (any more)"
-    if not draft.text.strip():
-        return "the text is empty"
-    if len(draft.text) > MAX_TEXT_CHARS:
-        return f"a text of {len(draft.text)} characters, the most is {MAX_TEXT_CHARS}"
-    return None if owner is None else f"{quote(owner)} says that already"
+def fused(
+    drafts: Sequence[Draft], similarity: Similarity | None = None, threshold: float = 0.95
+) -> tuple[list[Draft], list[str]]:
+    """Fuse drafts of one kind that say the same, in the order of the first of them; gives the fusions in words too.
+
+    A general principle is not repeated for a type of task, nor a mistake of any type for one type; apart from that each type
+    keeps its own. The wording is that of `similarity.clusters`, the evidence that of all. Rewrites of skills are left alone.
+
+    Args:
+        drafts: the most important first.
+        similarity: as in `clusters`; None: only texts of the same words.
+        threshold: least similarity of texts that say the same.
+    """
+    notes: list[str] = []
+    placed: dict[int, Draft] = {place: draft for place, draft in enumerate(drafts) if draft.base}
+    kinds: dict[bool, list[int]] = defaultdict(list)
+    for place, draft in enumerate(drafts):
+        if not draft.base:
+            kinds[draft.tier == "mistake"].append(place)
+    for places in kinds.values():
+        for cluster in clusters([drafts[place].text for place in places], similarity, threshold):
+            for alike in _of_one_scope([places[member] for member in cluster.members], drafts):
+                placed[alike[0]] = _as_one([drafts[place] for place in alike], cluster.text)
+                if len(alike) > 1:
+                    notes.append(f"{len(alike)} skills that say the same are one: {quote(placed[alike[0]].title)}.")
+    return [placed[place] for place in sorted(placed)], notes
 
 
-def _better(base: Skill, draft: Draft) -> Skill:
+def _of_one_scope(places: Sequence[int], drafts: Sequence[Draft]) -> list[list[int]]:
+    """Split places of drafts that say the same by type of task; all stay together where one of them is for any."""
+    if any(not drafts[place].task_type for place in places):
+        return [list(places)]
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        by_type[drafts[place].task_type].append(place)
+    return list(by_type.values())
+
+
+def _as_one(alike: Sequence[Draft], text: str) -> Draft:
+    """The widest of them, in the wording that most have, with the evidence of all."""
+    best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != text))
+    return replace(best, evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)))
+
+
+def _not_allowed(draft: Draft, snapshot: Snapshot, rules: AdmissionRules) -> str | None:
+    if draft.base and not rules.rewrites:
+        return "it is to take the place of another skill, and distilling changes none"
+    return "it is not in the bank (any more)" if draft.base and draft.base not in snapshot else None
+
+
+def _no_room(draft: Draft, changes: Sequence[Change], rules: AdmissionRules) -> str | None:
+    if any(change.before is not None and change.before.id == draft.base for change in changes):
+        return "there is another text for it"
+    if fingerprint(draft) in rules.retired:
+        return "it was tried, and retired as the least useful"
+    added = sum(change.kind == "add" for change in changes)
+    if not draft.base and rules.room is not None and added >= rules.room:
+        return f"there is no room for it ({rules.room_settings})"
+    if rules.max_drafts is not None and len(changes) >= rules.max_drafts:
+        return f"there are {rules.max_drafts} in this round already (evolve.max_new_skills)"
+    return None
+
+
+def _rewritten(base: Skill, draft: Draft) -> Skill:
     """The skill with its new words; tier, type and source stay what they were."""
-    evidence = tuple(dict.fromkeys((*base.evidence, *draft.evidence)))
     new = replace(
         base,
         title=draft.title or base.title,
         text=draft.text.strip(),
         when_to_apply=draft.when_to_apply or base.when_to_apply,
-        evidence=evidence,
+        evidence=tuple(dict.fromkeys((*base.evidence, *draft.evidence))),
     )
-    return flagged(normalize_skill(as_successor(base, new)))
-
-
-def _new_evidence(change: Change) -> tuple[str, ...]:
-    before = change.before.evidence if change.before is not None else ()
-    after = change.after.evidence if change.after is not None else ()
-    return tuple(each for each in after if each not in before)
+    return as_successor(base, new)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,20 +21,20 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.skills.admit import said_already
+from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.settings import bank_settings
-from skill_ttrl.skills.merge.llm import text_problem
-from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
-from skill_ttrl.skills.teachers.teacher import Draft, TeacherResult, fused, make_teacher, skill_of
-from skill_ttrl.stages.collecting.cases import SOURCE, Gathered
+from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
+from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers.types import TeacherResult
 from skill_ttrl.stages.setup.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.types import Change, Skill, Trajectory
+from skill_ttrl.types import Skill, Trajectory
 
 UNFINISHED = ".unfinished"
 """Ends the name of a bank that is being made, beside its place."""
@@ -94,21 +94,24 @@ def distill_into(
     skills = config.skills or SkillsConfig()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
-    gathered = Gathered(skills.type_names, config.seed)
+    collector = CaseCollector(skills.type_names, config.seed)
     foreign = ForeignSplits(training_splits(config))
     for trajectory in trajectories:
         foreign.take(trajectory)
-        gathered.take(trajectory)
-    notes = [*settle(config, foreign.found("What is distilled")), *gathered.notes()]
-    lesson = teacher.distill(gathered.cases(), config.distill)
-    if not isinstance(lesson, TeacherResult):
-        raise ConfigError(f"The teacher {name!r} gave a {type(lesson).__name__} in place of a Lesson (skills.teacher).")
-    notes += lesson.notes
+        collector.add(trajectory)
+    notes = [*settle(config, foreign.found("What is distilled")), *collector.notes()]
+    result = teacher.distill(collector.cases(), config.distill)
+    if not isinstance(result, TeacherResult):
+        raise ConfigError(f"The teacher {name!r} gave a {type(result).__name__} in place of a Lesson (skills.teacher).")
     alike = None if name == "heuristic" or skills.fuse_above is None else _alike(bank)
-    new = _new_skills(lesson.drafts, bank, alike, skills.fuse_above or 1.0, round, notes)
+    rules = _rules(bank, alike, skills.fuse_above or 1.0)
+    admitted = admit(result.drafts, bank.snapshot(), rules, step=round)
+    notes += [*result.notes, *admitted.fusions]
+    notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
+    new = [change.after for change in admitted.changes if change.after is not None]
     if new:
         evidence = dict.fromkeys(task for skill in new for task in skill.evidence)
-        bank.apply([Change("add", None, skill) for skill in new], reason=SOURCE, evidence=evidence, round=round)
+        bank.apply(admitted.changes, reason=SOURCE, evidence=evidence, round=round)
     else:
         notes.append("Nothing new was found.")
     for note in notes:
@@ -116,12 +119,12 @@ def distill_into(
     now = bank.snapshot()
     return Distilled(
         teacher=name,
-        envs=tuple(sorted(gathered.envs)),
-        episodes=gathered.counts(),
+        envs=tuple(sorted(collector.envs)),
+        episodes=collector.counts(),
         skills=tuple(now.skills[skill.id] for skill in new),
         notes=tuple(notes),
-        requests=lesson.requests,
-        failed=lesson.failed,
+        requests=result.requests,
+        failed=result.failed,
         version=now.version,
     )
 
@@ -189,35 +192,17 @@ def nothing_distilled(found: Distilled, source: Path, folder: Path) -> DataError
     )
 
 
-def _new_skills(
-    drafts: Sequence[Draft],
-    bank: SkillBank,
-    alike: Similarity | None,
-    threshold: float,
-    round: int,
-    notes: list[str],
-) -> list[Skill]:
-    """The drafts that the bank has room for and does not say already, as skills."""
-    one_each, fusions = fused(drafts, alike, threshold)
-    notes += fusions
-    known = list(bank.snapshot())
-    owners = said_already(one_each, known, alike, threshold)
-    taken = {skill.id for skill in known}
-    new: list[Skill] = []
-    for draft, owner in zip(one_each, owners, strict=True):
-        problem = text_problem(draft.text)
-        if problem is None and draft.base:
-            problem = "it is to take the place of another skill, and distilling changes none"
-        if problem is not None:
-            notes.append(f"{quote(draft.title)}: {problem}.")
-        elif owner is not None:
-            notes.append(f"{quote(draft.title)}: {owner} in the bank says that already.")
-        elif len(new) == bank.max_skills:
-            notes.append(f"{quote(draft.title)}: there is no room for it (skills.max_skills={bank.max_skills}).")
-        else:
-            new.append(skill_of(draft, source=SOURCE, taken=taken, round=round))
-            taken.add(new[-1].id)
-    return new
+def _rules(bank: SkillBank, alike: Similarity | None, threshold: float) -> AdmissionRules:
+    """Distilling adds skills and changes none."""
+    return AdmissionRules(
+        SOURCE,
+        max_text_chars=TEXT_CHARS,
+        rewrites=False,
+        room=bank.max_skills,
+        room_settings=f"skills.max_skills={bank.max_skills}",
+        similarity=alike,
+        threshold=threshold,
+    )
 
 
 def _alike(bank: SkillBank) -> Similarity | None:

@@ -18,9 +18,9 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
+from skill_ttrl.skills.teachers import cases as distill_cases
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
-from skill_ttrl.stages.collecting import cases as distill_cases
 from skill_ttrl.stages.distill import distill_into, run
 from skill_ttrl.types import Task, Trajectory, from_json, to_json
 

@@ -25,7 +25,8 @@ from skill_ttrl.skills.merge.extractor import Solved, make_extractor
 from skill_ttrl.skills.merge.merger import make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.teachers.teacher import Case, make_teacher
+from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers.types import Case
 from skill_ttrl.types import Skill, Step
 
 pytestmark = pytest.mark.vllm

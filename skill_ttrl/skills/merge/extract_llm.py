@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.skills.admit import text_problem
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.merge.extract import MIN_WINNERS, holds, refusal, without_answers
 from skill_ttrl.skills.merge.extractor import Extracted, Solved, Technique, shared
-from skill_ttrl.skills.merge.llm import text_problem
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier, fenced, shortened
 from skill_ttrl.skills.similarity import normalized_tokens
@@ -96,7 +96,7 @@ class LLMExtractor:
 
 
 def _refusal(written: WrittenTechnique, solved: Solved) -> str | None:
-    problem = text_problem(written.text) or refusal(written.text, solved.problem)
+    problem = text_problem(written.text, TEXT_CHARS) or refusal(written.text, solved.problem)
     if problem is None and holds(f"{written.title}\n{written.text}", solved.answers):
         problem = "it holds the problem's answer"
     return problem

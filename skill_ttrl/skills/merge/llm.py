@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.skills.admit import text_problem
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
@@ -191,7 +192,7 @@ class _Reading:
         return None if numbers else "it names no proposal"
 
     def _new(self, entry: NewSkill) -> str | None:
-        problem = text_problem(entry.text)
+        problem = text_problem(entry.text, TEXT_CHARS)
         if problem is None and self.made == self.part.most_new:
             problem = f"it is one more than the {self.made} that were proposed"
         if problem is None:
@@ -207,7 +208,7 @@ class _Reading:
         if base in self.found.rewrites:
             return "there is another text for it"
         skill = self._skill(base)
-        problem = text_problem(entry.text)
+        problem = text_problem(entry.text, TEXT_CHARS)
         if problem is None and skill is not None and not self.part.shows_whole(skill):
             problem = "the language model was not shown its whole text"
         if problem is None:
@@ -235,13 +236,6 @@ class _Reading:
 
     def _places(self, support: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted({place for number in support for place in self.part.proposals[number - 1].places}))
-
-
-def text_problem(text: str) -> str | None:
-    """Why a text that a language model wrote cannot be a skill's; None where it can."""
-    if not text.strip():
-        return "the text is empty"
-    return None if len(text) <= TEXT_CHARS else f"a text of {len(text)} characters, the most is {TEXT_CHARS}"
 
 
 def _refused(what: str, which: str, problem: str | None) -> list[str]:

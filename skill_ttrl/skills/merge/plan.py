@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
+from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.extractor import Extractor, HeuristicExtractor
@@ -25,7 +26,7 @@ from skill_ttrl.skills.merge.merger import (
 )
 from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extracted, ops_from_group
 from skill_ttrl.skills.querying import Asked
-from skill_ttrl.skills.similarity import Similarity, content_id, match_existing, normalized_tokens, sentences
+from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
 
 __all__ = [
@@ -40,12 +41,8 @@ __all__ = [
     "merge_groups",
 ]
 
-MAX_TEXT_CHARS = 10_000
-"""Longest text of a skill that a merge takes in."""
 TROUBLE = "A language model that merges or extracts gave no usable answer"
 """Begins the warning of it."""
-TITLE_CHARS = 60
-"""Longest title that is made from a text which came without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +183,11 @@ class _Plan:
         self.voices = voices
         self.round = round
         self.skipped = skipped
-        self.max_text_chars = max_text_chars
+        # Winners' own texts were looked at before; a merger may write longer ones.
+        self.admission = Admission(snapshot, max_text_chars)
         self.used: dict[str, Skill] = {}
         self.replaced: list[Change] = []
         self.added: list[Change] = []
-        self._ids = set(snapshot.skills)
-        self._says = {
-            normalized_tokens(skill.text): skill.id for skill in reversed([*snapshot])
-        }  # of two the first id counts
 
     def credit(
         self, tries: Sequence[RolloutOps], drafts: Sequence[Draft], similarity: Similarity | None, threshold: float
@@ -218,7 +212,7 @@ class _Plan:
         """Replace skills by what winners made of them."""
         for rewrite in sorted(rewrites, key=lambda each: each.base):
             base = self.snapshot.get(rewrite.base)
-            problem = self._refusal(rewrite.text) if base is not None else "it is not in the bank (any more)"
+            problem = self.admission.problem(rewrite.text) if base is not None else "it is not in the bank (any more)"
             if base is None or problem:
                 self.skipped.append(f"evolve of {quote(rewrite.base)}: {problem}")
                 continue
@@ -226,14 +220,13 @@ class _Plan:
             evidence = dict.fromkeys((*base.evidence, *sorted({each.task_id for each in support})))
             new = replace(
                 base,
-                id=self._new_id(rewrite.text),
+                id=self.admission.new_id(rewrite.text),
                 text=rewrite.text,
                 source="merge",
                 parents=(),
                 evidence=tuple(evidence),
             )
-            new = flagged(normalize_skill(as_successor(self.used.get(base.id, base), new)))
-            self._take(new)
+            new = self.admission.take(as_successor(self.used.get(base.id, base), new))
             self.replaced.append(Change("replace", base, new))
 
     def add(self, drafts: Iterable[Draft], most: int | None) -> None:
@@ -243,7 +236,7 @@ class _Plan:
         for draft in drafts:
             support = self._support(draft.support)
             types, tasks = {each.task_type for each in support}, {each.task_id for each in support}
-            problem = self._refusal(draft.text)
+            problem = self.admission.problem(draft.text)
             if problem is None and most is not None and tasks and all(added[task] >= most for task in tasks):
                 problem = full
             if problem:
@@ -251,9 +244,9 @@ class _Plan:
                 continue
             added.update(tasks)
             source = "extract" if support and all(each.extracted for each in support) else "merge"
-            skill = _skill(draft.text, draft.title, self._new_id(draft.text), source, types, tasks, self.round)
-            self._take(skill)
-            self.added.append(Change("add", None, skill))
+            name = self.admission.new_id(draft.text)
+            skill = _skill(draft.text, draft.title, name, source, types, tasks, self.round)
+            self.added.append(Change("add", None, self.admission.take(skill)))
 
     def changes(self) -> tuple[Change, ...]:
         """All of them, each skill at most once."""
@@ -265,38 +258,17 @@ class _Plan:
         """The voices at these places; a merger that is a language model may name places that there are not."""
         return [self.voices[place] for place in sorted({*places}) if 0 <= place < len(self.voices)]
 
-    def _refusal(self, text: str) -> str | None:
-        if not text.strip():
-            return "the text is empty"
-        if len(text) > self.max_text_chars:  # winners' own were looked at before; a merger may write longer ones
-            return f"a text of {len(text)} characters, the most is {self.max_text_chars}"
-        owner = self._says.get(normalized_tokens(text))
-        return None if owner is None else f"{quote(owner)} says that already"
-
-    def _new_id(self, text: str) -> str:
-        """The id made from the text; numbered where a skill that was edited since has it."""
-        name, number = content_id(text), 1
-        while name in self._ids:
-            number += 1
-            name = f"{content_id(text)}-{number}"
-        return name
-
-    def _take(self, skill: Skill) -> None:
-        """From now on its id and its text are taken."""
-        self._ids.add(skill.id)
-        self._says.setdefault(normalized_tokens(skill.text), skill.id)
-
 
 def note(text: str, task: Task) -> Skill:
     """A skill that a try wrote and that only this try can find, before any merge."""
-    return _skill(text, "", content_id(text), "note", {task.task_type}, {task.id}, None)
+    return flagged(normalize_skill(_skill(text, "", content_id(text), "note", {task.task_type}, {task.id}, None)))
 
 
 def _skill(
     text: str, title: str, name: str, source: str, task_types: Set[str], task_ids: Set[str], round: int | None
 ) -> Skill:
     """A new skill as the bank will store it; of tasks of several types it is for any."""
-    skill = Skill(
+    return Skill(
         id=name,
         title=title or made_title(text),
         text=text,
@@ -305,16 +277,6 @@ def _skill(
         evidence=tuple(sorted(task_ids)),
         stats=SkillStats(created_round=round or 0),
     )
-    return flagged(normalize_skill(skill))
-
-
-def made_title(text: str) -> str:
-    """The first sentence of a text, cut between words where it is long."""
-    first = (sentences(text) or [text])[0]
-    if len(first) <= TITLE_CHARS:
-        return first.rstrip(".:;,")
-    cut = first[:TITLE_CHARS]
-    return (cut.rpartition(" ")[0] or cut).rstrip(".:;,") + "…"
 
 
 def _id_after(change: Change) -> str:

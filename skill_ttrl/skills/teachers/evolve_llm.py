@@ -17,11 +17,17 @@ from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.skills.bank.changes import TIERS, quote
-from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, fenced
+from skill_ttrl.skills.teachers.asking_cases import (
+    WrittenSkill,
+    draft_of,
+    first_drafts,
+    room_for_cases,
+    rules,
+    shown_cases,
+)
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.teachers.llm import WrittenSkill, draft_of, room_for_cases, shown_cases
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Skill, Tier
 
 RULES, REQUEST = "evolve", "evolve_request"
@@ -65,8 +71,8 @@ class EvolveAnswer(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One question, and what its answer may name."""
+class EvolveQuestion:
+    """One question, and the episodes and skills that its answer may name."""
 
     messages: tuple[Message, ...]
     cases: tuple[Case, ...]
@@ -100,16 +106,14 @@ def evolved_by_asking(
 
 def question_of(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
-) -> Question:
+) -> EvolveQuestion:
     """The question that failures lead to, within `evolve.prompt_tokens`; what has no room is noted."""
-    render = asking.templates.render
-    rules = {"most": str(config.max_new_skills), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
-    system = Message("system", render(RULES, **rules))
+    system = rules(asking.templates, RULES, config.max_new_skills)
 
-    def asked(bank: str, episodes: str) -> Message:
-        return Message("user", render(REQUEST, skills=bank or "none", episodes=episodes))
+    def request(bank: str, episodes: str) -> Message:
+        return Message("user", asking.templates.render(REQUEST, skills=bank or "none", episodes=episodes))
 
-    room = room_for_cases(config.prompt_tokens, (system, asked("-", "-")), EvolveAnswer)
+    room = room_for_cases(config.prompt_tokens, (system, request("-", "-")), EvolveAnswer)
     types = list(dict.fromkeys(case.task_type for case in failures))
     near = in_view(skills, types)
     whole = _with_room(near, int(SKILLS_SHARE * room))
@@ -125,7 +129,7 @@ def question_of(
             f"{cases.left_out} of {len(failures)} failures had no room in evolve.prompt_tokens={config.prompt_tokens}"
         )
     by_id = {skill.id: skill for skill in near if skill.id in whole}
-    return Question((system, asked(bank, cases.text)), cases.cases, by_id, tuple(notes))
+    return EvolveQuestion((system, request(bank, cases.text)), cases.cases, by_id, tuple(notes))
 
 
 def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
@@ -156,34 +160,23 @@ def _with_room(skills: Sequence[Skill], tokens: int) -> dict[str, str]:
     return found
 
 
-def _taken(answer: EvolveAnswer, question: Question, most: int) -> tuple[tuple[Draft, ...], list[str]]:
-    """The drafts of an answer, changed skills first, `most` in all; what is refused is said with its reason."""
-    found: list[Draft] = []
-    refused: list[str] = []
+def _taken(answer: EvolveAnswer, question: EvolveQuestion, most: int) -> tuple[tuple[Draft, ...], list[str]]:
+    """The drafts of an answer, changed skills first, `most` in all; and why entries are refused."""
     types = {case.task_type for case in question.cases}
     read = [_better(entry, question) for entry in answer.changed_skills]
     read += [_new(entry, question, types) for entry in answer.new_skills]
-    for draft, problem in read:
-        if draft is None:
-            refused.append(problem)
-        elif len(found) == most:
-            refused.append(
-                f"the teacher's skill {quote(draft.title)}: it is one more than the {most} that were asked for"
-            )
-        else:
-            found.append(draft)
+    found, refused = first_drafts(read, most)
     return tuple(found), refused
 
 
-def _better(entry: BetterSkill, question: Question) -> tuple[Draft | None, str]:
+def _better(entry: BetterSkill, question: EvolveQuestion) -> tuple[Draft | None, str]:
     skill = question.skills.get(entry.base.strip().removeprefix("#"))
     if skill is None:
         return None, f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
-    draft, problem = draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
-    return draft, problem
+    return draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
 
 
-def _new(entry: NewSkill, question: Question, types: Collection[str]) -> tuple[Draft | None, str]:
+def _new(entry: NewSkill, question: EvolveQuestion, types: Collection[str]) -> tuple[Draft | None, str]:
     said = f"the teacher's skill {quote(entry.title or entry.text)}"
     tier, kind = entry.tier.strip().lower(), entry.task_type.strip()
     if tier not in TIERS:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.admit import covers
 from skill_ttrl.skills.similarity import normalized_tokens
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
 
 LEAST = 2

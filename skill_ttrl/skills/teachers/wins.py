@@ -16,7 +16,7 @@ from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task, placeholders
 from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
 from skill_ttrl.skills.teachers.mistakes import MISTAKES
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 
 LIFT = 0.2
 """Winners must do a step more often than losers by this share of the episodes."""

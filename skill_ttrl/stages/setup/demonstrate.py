@@ -17,7 +17,7 @@ from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.actions import Forms, names_task
-from skill_ttrl.skills.teachers.teacher import case_of
+from skill_ttrl.skills.teachers.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
 ADVICE = "advice"
@@ -157,12 +157,6 @@ def demonstrate(
             answer=answer_for(action, agent.listed(scene), numbered),
             followed="" if followed is None else followed.id,
         )
-
-
-def goal_of(trajectory: Trajectory) -> str:
-    """What was to be done, in words; empty where only the observations say it."""
-    asked = trajectory.task.options.get("question")
-    return trajectory.goal or (asked if isinstance(asked, str) else "")
 
 
 def _skills(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.operators import bank_family
@@ -25,6 +25,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.folder import BANK_FILE, LOG_FILE, is_bank
 from skill_ttrl.skills.bank.settings import bank_settings
 from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.formats.agentskills_read import holds_skills
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.formats.records import SkillFile
@@ -36,9 +37,6 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.types import Group, Skill, Task, Trajectory
-
-if TYPE_CHECKING:
-    from skill_ttrl.stages.training.evolve import Evolver
 
 BANK = "bank"
 WRITER = "run"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.admit import Evolved, evolved, fingerprint, least_useful_first, said_already
+from skill_ttrl.skills import evolution
+from skill_ttrl.skills.admit import AdmissionRules, fingerprint, said_already
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.teachers.teacher import Draft
+from skill_ttrl.skills.evolution import Evolved, least_useful_first
+from skill_ttrl.skills.teachers.types import Draft
 from skill_ttrl.types import Skill, SkillStats
 
 STATIC = Skill("gen_001", "Search", "Search every place once.", "always", "general", source="import", evidence=("t0",))
@@ -26,6 +30,10 @@ def dynamic(name: str, uses: int = 0, successes: int = 0, made: int = 0) -> Skil
     return Skill(name, name, f"advice {name}", task_type="clean", source="evolve", stats=stats)
 
 
+def evolved(drafts: Sequence[Draft], snapshot: Snapshot, *, most: int, step: int = 0, **rules: Any) -> Evolved:
+    return evolution.evolved(drafts, snapshot, AdmissionRules("evolve", max_drafts=most, **rules), step=step)
+
+
 def applied(snapshot: Snapshot, found: Evolved) -> Snapshot:
     """As a real bank applies it."""
     with SkillBank.from_snapshot(snapshot, index="memory") as real:
@@ -35,7 +43,7 @@ def applied(snapshot: Snapshot, found: Evolved) -> Snapshot:
 
 def test_a_new_skill_says_where_it_comes_from() -> None:
     found = evolved(
-        [Draft("Rinse", "Rinse it first.", task_type="clean", evidence=("t3", "t1"))], bank(STATIC), most=3, round=9
+        [Draft("Rinse", "Rinse it first.", task_type="clean", evidence=("t3", "t1"))], bank(STATIC), most=3, step=9
     )
     (new,) = (skill for skill in applied(bank(STATIC), found) if skill.id != STATIC.id)
     assert (new.source, new.task_type, new.evidence, new.stats.created_round) == ("evolve", "clean", ("t3", "t1"), 9)
@@ -77,7 +85,7 @@ def test_a_round_brings_no_more_than_it_may_and_says_each_thing_once() -> None:
     drafts = [Draft("A", f"Advice {word}.") for word in ("one", "one", "two", "three", "four")]
     found = evolved(drafts, bank(), most=3)
     assert found.added == 3
-    assert ["says that already" in note or "3 in this round" in note for note in found.notes] == [True, True]
+    assert ["say the same" in note or "3 in this round" in note for note in found.notes] == [True, True]
 
 
 def test_what_is_said_already_is_found_with_the_type_that_it_is_said_to() -> None:

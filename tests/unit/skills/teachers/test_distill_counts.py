@@ -10,7 +10,8 @@ import pytest
 
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import Forms, is_of_task
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, make_teacher
+from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Step, Verdict
 
 THINGS, SPOTS, GOALS = (

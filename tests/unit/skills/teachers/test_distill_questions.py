@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import read_json, strict_schema
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.teachers.distill_llm import questions_of
-from skill_ttrl.skills.teachers.llm import SkillsAnswer, WrittenSkill, case_text, draft_of, shown_cases
-from skill_ttrl.skills.teachers.teacher import TEACHERS, Case, Draft, fused, make_teacher, skill_of
+from skill_ttrl.skills.admit import AdmissionRules, admit, fused
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.teachers.asking_cases import WrittenSkill, case_text, draft_of, shown_cases
+from skill_ttrl.skills.teachers.distill_llm import SkillsAnswer, questions_of
+from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
+from skill_ttrl.skills.teachers.types import Case, Draft
 from skill_ttrl.types import Step
 
 GOOD: dict[str, Any] = {
@@ -232,9 +236,13 @@ def test_drafts_that_say_the_same_are_one_with_the_evidence_of_all() -> None:
 
 def test_a_skill_s_id_comes_from_its_text_and_is_another_where_it_is_taken() -> None:
     draft = Draft("a", "Take it.", tier="task", task_type="clean", evidence=("1",))
-    skill = skill_of(draft, source="distill", round=3)
-    assert skill.id == skill_of(draft, source="other").id and skill.stats.created_round == 3
-    assert skill_of(draft, source="distill", taken={skill.id}).id == f"{skill.id}-2"
+    (change,) = admit([draft], Snapshot.of(1, []), AdmissionRules("distill"), step=3).changes
+    (other,) = admit([draft], Snapshot.of(1, []), AdmissionRules("other")).changes
+    assert change.after is not None and other.after is not None
+    assert change.after.id == other.after.id and change.after.stats.created_round == 3
+    edited = Snapshot.of(1, [replace(change.after, text="Edited since.")])
+    (again,) = admit([draft], edited, AdmissionRules("distill")).changes
+    assert again.after is not None and again.after.id == f"{change.after.id}-2"
 
 
 # --- teachers by name ---

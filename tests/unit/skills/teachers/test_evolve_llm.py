@@ -12,10 +12,11 @@ import pytest
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.skills.admit import evolved
+from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.teachers.teacher import Case, TeacherResult, make_teacher
+from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers.types import Case, TeacherResult
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
@@ -163,7 +164,7 @@ def test_hostile_texts_stay_between_their_tags_and_are_flagged_in_the_bank() -> 
     assert user.count("</episode>") == 1 and user.count("</skill>") == 1 and "<|im_end|>" not in user
     snapshot = Snapshot.of(1, [])
     with SkillBank.from_snapshot(snapshot, index="memory") as bank:
-        bank.apply(evolved(found.drafts, snapshot, most=3).changes)
+        bank.apply(admit(found.drafts, snapshot, AdmissionRules("evolve", max_drafts=3)).changes)
         (skill,) = bank
     assert {"injection", "control-tokens"} <= set(skill.flags)
 

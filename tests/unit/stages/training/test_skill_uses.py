@@ -9,8 +9,8 @@ import pytest
 
 from skill_ttrl.config import EvolveConfig, SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.teachers.teacher import make_teacher
-from skill_ttrl.stages.training.evolve import Evolver, SuccessTracker
+from skill_ttrl.skills.evolution import Evolver, SuccessTracker
+from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 

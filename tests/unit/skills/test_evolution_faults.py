@@ -6,17 +6,19 @@ Evaluation failures that feed the training bank, evolved skills that push out al
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.admit import evolved
+from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.evolution import Evolver, FailureSelection, SuccessTracker, evolved
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
-from skill_ttrl.skills.teachers.teacher import Case, Draft, TeacherResult, make_teacher
-from skill_ttrl.stages.training.evolve import Evolver, FailureSelection, SuccessTracker
+from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
 ROUNDS = 40
@@ -64,10 +66,10 @@ def statics() -> list[Skill]:
 def test_evaluation_failures_never_feed_the_bank(task: Task) -> None:
     """SkillRL: failures of its validation are what its training bank evolves from."""
     watch = SuccessTracker(EvolveConfig(min_episodes=1), splits=["train"], tasks=["train/3"])
-    watch.see([failure(Task("train/3", "env"))], 0)
+    watch.add([failure(Task("train/3", "env"))], 0)
     before = watch.state_dict()
     with pytest.raises(ConfigError, match="training tasks only"):
-        watch.see([failure(Task("train/3", "env")), failure(task)], 1)
+        watch.add([failure(Task("train/3", "env")), failure(task)], 1)
     assert watch.state_dict() == before, "a refused step leaves no trace"
 
 
@@ -85,7 +87,7 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
     with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:  # type: ignore[arg-type]
         bank.import_skills(statics())
         for step in range(ROUNDS):
-            found, _ = evolver.round(judged(), bank.snapshot(), step=step, capacity=bank.max_skills)
+            found, _ = evolver.evolve(judged(), bank.snapshot(), step=step, capacity=bank.max_skills)
             bank.apply(found.changes, reason="evolve", round=step)
             shown = prompt_of(bank, query)
             bank.record_usages([(skill.id, skill.source == "import" and step % 2 == 0) for skill in shown], step)
@@ -104,7 +106,7 @@ def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> No
     with SkillBank(max_skills=20, index="memory") as bank:
         bank.import_skills(statics())
         for step in range(ROUNDS):
-            bank.apply(evolver.round(judged(), bank.snapshot(), step=step, capacity=20)[0].changes)
+            bank.apply(evolver.evolve(judged(), bank.snapshot(), step=step, capacity=20)[0].changes)
         assert len(bank) == 20 and sum(skill.source == "import" for skill in bank) == 12
 
 
@@ -118,7 +120,7 @@ def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
     sizes = []
     with SkillBank(index="memory") as bank:
         for step in range(10):
-            found, _ = evolver.round(
+            found, _ = evolver.evolve(
                 FailureSelection({"clean": 0.0}, ("clean",), cases), bank.snapshot(), step=step, capacity=200
             )
             if found.changes:
@@ -132,9 +134,9 @@ def test_ids_do_not_stick_and_are_never_given_twice() -> None:
     with SkillBank(index="memory") as bank, SkillBank(index="memory") as other:
         for round_ in range(6):
             drafts = [Draft("T", f"Advice {round_}-{number}.", evidence=("t",)) for number in range(3)]
-            found = evolved(drafts, bank.snapshot(), most=3, room=9, round=round_)
-            bank.apply(found.changes)
-            other.apply(evolved(drafts, other.snapshot(), most=3).changes)
+            rules = AdmissionRules("evolve", max_drafts=3)
+            bank.apply(evolved(drafts, bank.snapshot(), replace(rules, room=9), step=round_).changes)
+            other.apply(evolved(drafts, other.snapshot(), rules).changes)
         given = [change.after.id for update in bank.history() for change in update.changes if change.after is not None]
         assert len(given) == len(set(given)) == 18, "also not those of skills that went"
         assert set(bank.snapshot().skills) <= set(other.snapshot().skills), (
@@ -142,7 +144,7 @@ def test_ids_do_not_stick_and_are_never_given_twice() -> None:
         )
         taken = next(iter(bank))
         moved = Snapshot.of(1, [Skill(taken.id, "T", "Edited since.", stats=SkillStats(3, 1))])
-        (change,) = evolved([Draft("T", taken.text)], moved, most=1).changes
+        (change,) = admit([Draft("T", taken.text)], moved, AdmissionRules("evolve")).changes
         assert change.after is not None and change.after.id == f"{taken.id}-2"
 
 
@@ -154,6 +156,6 @@ def test_what_is_said_to_tasks_of_one_type_may_be_said_to_another_but_not_twice(
 
     evolver = Evolver(EvolveConfig(), Repeating(), SuccessTracker(EvolveConfig(), splits=["train"]))
     with SkillBank(index="memory") as bank:
-        bank.apply(evolver.round(judged(), bank.snapshot(), step=0, capacity=9)[0].changes)
+        bank.apply(evolver.evolve(judged(), bank.snapshot(), step=0, capacity=9)[0].changes)
         assert sorted(skill.task_type for skill in bank) == ["clean", "heat"]
-        assert evolver.round(judged(), bank.snapshot(), step=1, capacity=9)[0].changes == ()
+        assert evolver.evolve(judged(), bank.snapshot(), step=1, capacity=9)[0].changes == ()

@@ -1,0 +1,249 @@
+"""Evolution of skills while the policy learns: success by type of task is tracked, and failures lead to new and better skills.
+
+`SuccessTracker` judges the types of tasks that have enough episodes since they were last judged, and samples their failures.
+`Evolver` lets a teacher look at those with the bank in view, and turns its drafts into one update of the bank. Evolved skills
+have a bound of their own; over it the least useful of them go. What was in the bank before evolution began never makes room for
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.config import EvolveConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.skills.admit import AdmissionRules, admit, fingerprint
+from skill_ttrl.skills.bank.changes import last_active, quote
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.similarity import Similarity
+from skill_ttrl.skills.teachers.cases import SeededSample, lean, round_robin
+from skill_ttrl.skills.teachers.types import Case, Draft, Teacher, TeacherResult, case_of
+from skill_ttrl.types import Change, Group, Skill, Trajectory, derive_seed, from_json, to_json
+
+SOURCE = "evolve"
+"""`Skill.source` of what evolution added. A skill whose text it changed keeps the source it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSelection:
+    """Success by type of task, and the failures to analyse."""
+
+    success: Mapping[str, float] = field(default_factory=dict)
+    """Of each type that had enough episodes, the worst first."""
+    below: tuple[str, ...] = ()
+    """Types below the threshold, the worst first."""
+    failures: tuple[Case, ...] = ()
+    """One of each type in turn, the worst type first; none where no type is below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The changes of a bank that one look at failures leads to."""
+
+    changes: tuple[Change, ...] = ()
+    """Replacements, then new skills, then evictions; each skill at most once."""
+    added: int = 0
+    changed: int = 0
+    retired: tuple[str, ...] = ()
+    """`fingerprint`s of the evicted skills."""
+    notes: tuple[str, ...] = ()
+    """What was fused or refused, each with its reason."""
+    evidence: tuple[str, ...] = ()
+    """Ids of the tasks that the changes come from."""
+
+
+class SuccessTracker:
+    """Success by type of task since it was last judged, and a sample of the failures.
+
+    The seeds that draw the sample derive from the run's seed, the step, the task and the rollout's index: it depends on nothing
+    else, so a resumed run has the same one.
+
+    Args:
+        config: when, and how many.
+        splits: names of the splits that the run is trained on.
+        seed: the run's.
+        type_names: the bank's names for types of tasks.
+        tasks: ids of the training tasks; None: the split alone identifies them.
+        state: an earlier `state_dict`, to continue; empty to begin.
+    """
+
+    def __init__(
+        self,
+        config: EvolveConfig,
+        *,
+        splits: Collection[str],
+        seed: int = 0,
+        type_names: Mapping[str, str] | None = None,
+        tasks: Collection[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        state = state or {}
+        self.config, self.seed = config, seed
+        self.splits, self.tasks = frozenset(splits), None if tasks is None else frozenset(tasks)
+        self.type_names = dict(type_names or {})
+        self.counts: dict[str, list[int]] = {kind: list(count) for kind, count in state.get("counts", {}).items()}
+        """(episodes, successes) of each type."""
+        self.failures: dict[str, SeededSample[Case]] = {
+            kind: SeededSample(self._most, ((key, from_json(Case, json.dumps(case))) for key, case in cases))
+            for kind, cases in state.get("failures", {}).items()
+        }
+
+    @property
+    def _most(self) -> int:
+        return max(self.config.deep, self.config.shallow)
+
+    def add(self, groups: Sequence[Group], step: int) -> None:
+        """Count the episodes of a step. Those that failed in their environment are left out.
+
+        Raises:
+            ConfigError: an episode is not of a training task.
+        """
+        self.check_training_tasks([trajectory for group in groups for trajectory in group.trajectories])
+        for group in groups:
+            for index, trajectory in enumerate(group.trajectories):
+                if trajectory.error is not None or not trajectory.steps:
+                    continue
+                case = case_of(trajectory, self.type_names)
+                count = self.counts.setdefault(case.task_type, [0, 0])
+                count[0] += 1
+                count[1] += case.won
+                if case.won:
+                    continue
+                key = derive_seed(self.seed, "evolve", step, trajectory.task.id, index)
+                sample = self.failures.setdefault(case.task_type, SeededSample(self._most))
+                if sample.takes(key):  # hundreds of them stand in a checkpoint
+                    sample.add(key, lean(case, with_listed=False))
+
+    def check_training_tasks(self, trajectories: Sequence[Trajectory]) -> None:
+        """Raise `ConfigError` where an episode is not of a training task: what is measured must not be learned from."""
+        for task in (trajectory.task for trajectory in trajectories):
+            if task.split not in self.splits or (self.tasks is not None and task.id not in self.tasks):
+                raise ConfigError(
+                    f"Skills evolve from training tasks only (splits: {', '.join(sorted(self.splits)) or 'none'}), found the "
+                    f"task {task.id!r} of split {task.split!r}. Evaluation episodes never feed the bank: hand over those of "
+                    "the training tasks."
+                )
+
+    def judge(self) -> FailureSelection:
+        """Judge each type that has enough episodes, and begin its count anew; the others go on counting."""
+        judged = {
+            kind: won / played for kind, (played, won) in self.counts.items() if played >= self.config.min_episodes
+        }
+        success = {kind: judged[kind] for kind in sorted(judged, key=lambda kind: (judged[kind], kind))}
+        below = tuple(kind for kind in success if success[kind] < self.config.threshold)
+        drawn = []
+        for kind in success:
+            del self.counts[kind]
+            sample = self.failures.pop(kind, SeededSample[Case](0))
+            most = self.config.deep if kind in below else self.config.shallow
+            drawn.append([case for _, case in sample.items[:most]])
+        return FailureSelection(success, below, tuple(round_robin(drawn)) if below else ())
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint."""
+        return {
+            "counts": self.counts,
+            "failures": {
+                kind: [[key, json.loads(to_json(case))] for key, case in sample.items]
+                for kind, sample in self.failures.items()
+            },
+        }
+
+
+@dataclass
+class Evolver:
+    """Turns failures into changes of a run's bank."""
+
+    config: EvolveConfig
+    teacher: Teacher
+    tracker: SuccessTracker
+    retired: list[str] = field(default_factory=list)
+    """Fingerprints of evicted evolved texts: they do not come back."""
+
+    def evolve(
+        self,
+        selection: FailureSelection,
+        snapshot: Snapshot,
+        *,
+        step: int,
+        capacity: int,
+        similarity: Similarity | None = None,
+        threshold: float = 0.95,
+    ) -> tuple[Evolved, TeacherResult]:
+        """The changes of a frozen bank. The teacher is not asked where nothing is below, or no change is allowed.
+
+        Args:
+            selection: the failures.
+            snapshot: the bank as it is now.
+            step: the training step.
+            capacity: most skills in the bank.
+            similarity: see `AdmissionRules`; so is `threshold`.
+            threshold: least similarity of texts that say the same.
+
+        Raises:
+            EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
+            BudgetError: the budget for language models is spent.
+        """
+        if not selection.failures or not self.config.max_new_skills:
+            return Evolved(), TeacherResult()
+        result = self.teacher.evolve(selection.failures, tuple(snapshot), self.config)
+        room = max(0, capacity - sum(skill.source != SOURCE for skill in snapshot))
+        rules = AdmissionRules(
+            SOURCE,
+            max_drafts=self.config.max_new_skills,
+            room=room if self.config.max_evolved is None else min(room, self.config.max_evolved),
+            room_settings="evolve.max_evolved, skills.max_skills",
+            retired=self.retired,
+            similarity=similarity,
+            threshold=threshold,
+        )
+        found = evolved(result.drafts, snapshot, rules, step=step)
+        self.retired += [each for each in found.retired if each not in self.retired]
+        return found, result
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint."""
+        return {**self.tracker.state_dict(), "retired": self.retired}
+
+
+def evolved(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Evolved:
+    """Admit drafts, and evict the least useful evolved skills where there are more than `rules.room`."""
+    admitted = admit(drafts, snapshot, rules, step=step)
+    made = sorted(admitted.changes, key=lambda change: (change.kind == "add", _after(change).id))
+    replaced, added = ({_after(each).id for each in made if each.kind == kind} for kind in ("replace", "add"))
+    mine = [skill for skill in snapshot.changed(snapshot.version, made) if skill.source == SOURCE]
+    order = sorted(mine, key=lambda skill: (skill.id in added, skill.id in replaced, least_useful_first(skill)))
+    gone = [] if rules.room is None else order[: max(0, len(mine) - rules.room)]
+    return Evolved(
+        changes=(*made, *(Change("evict", skill, None) for skill in gone)),
+        added=len(added),
+        changed=len(replaced),
+        retired=tuple(map(fingerprint, gone)),
+        notes=(*admitted.fusions, *(f"{_name(draft)}: {problem}" for draft, problem in admitted.refused)),
+        evidence=tuple(dict.fromkeys(each for change in made for each in _new_evidence(change))),
+    )
+
+
+def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
+    """Sort key of eviction: the lower bound of success per use (Wilson, 95 %; 0 without a use), then as `changes.eviction_key`."""
+    stats = skill.stats
+    low = wilson_interval(min(stats.successes, stats.uses), stats.uses)[0] if stats.uses else 0.0
+    return low, last_active(skill), stats.created_round, skill.id
+
+
+def _name(draft: Draft) -> str:
+    return f"text for {quote(draft.base)}" if draft.base else f"skill {quote(draft.text)}"
+
+
+def _after(change: Change) -> Skill:
+    assert change.after is not None  # of an admitted draft
+    return change.after
+
+
+def _new_evidence(change: Change) -> list[str]:
+    before = change.before.evidence if change.before is not None else ()
+    return [each for each in _after(change).evidence if each not in before]

@@ -1,0 +1,145 @@
+"""Bounded, seeded samples of episodes for teachers, so that files and runs may be larger than memory."""
+
+from __future__ import annotations
+
+import sys
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from skill_ttrl.skills.teachers.types import Case, case_of
+from skill_ttrl.types import Step, Trajectory, derive_seed
+
+T = TypeVar("T")
+SOURCE = "distill"
+"""`source` of distilled skills, reason of their update and phase of the ledger."""
+MOST_CASES = 500
+"""Won, and lost, episodes of a type that are looked at."""
+OBSERVATION_CHARS = 2000
+"""Characters that are stored of each observation."""
+NO_TYPE = "(no type)"
+"""Name of the type of tasks without one, for messages."""
+
+
+class SeededSample(Generic[T]):
+    """The `size` items of the lowest keys: with derived seeds as keys, an even sample that no order and no interruption changes.
+
+    Args:
+        size: most items.
+        items: (key, item) of an earlier sample, lowest key first.
+    """
+
+    def __init__(self, size: int, items: Iterable[tuple[int, T]] = ()) -> None:
+        self.size = size
+        self.items = list(items)
+
+    def takes(self, key: int) -> bool:
+        """True if an item with this key belongs to the sample."""
+        return len(self.items) < self.size or (self.size > 0 and key < self.items[-1][0])
+
+    def add(self, key: int, item: T) -> None:
+        """Put an item in; one too many goes out."""
+        insort(self.items, (key, item), key=itemgetter(0))
+        del self.items[self.size :]
+
+
+class CaseCollector:
+    """Counts episodes by type and samples, of each type, at most `MOST_CASES` won and as many lost ones.
+
+    Args:
+        type_names: the bank's names for types of tasks.
+        seed: of the draws.
+    """
+
+    def __init__(self, type_names: Mapping[str, str], seed: int) -> None:
+        self._type_names, self._seed = type_names, seed
+        self._samples: dict[tuple[str, str], SeededSample[tuple[int, Case]]] = {}
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._number = 0
+        self._stated = False
+        self.envs: set[str] = set()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one more episode, and sample it where it can be learned from."""
+        task = trajectory.task
+        self._number += 1
+        self.envs.add(task.env_id)
+        case = case_of(trajectory, self._type_names)
+        if trajectory.error is not None or not trajectory.steps:
+            self._counts[case.task_type]["failed"] += 1
+            return
+        self._stated = self._stated or bool(case.task)
+        outcome = "won" if case.won else "lost"
+        self._counts[case.task_type][outcome] += 1
+        sample = self._samples.setdefault((case.task_type, outcome), SeededSample(MOST_CASES))
+        key = derive_seed(self._seed, SOURCE, task.id, self._number)
+        if sample.takes(key):
+            sample.add(key, (self._number, lean(case)))
+
+    def cases(self) -> list[Case]:
+        """The sampled episodes, in the order in which they came."""
+        sampled = (item for sample in self._samples.values() for _, item in sample.items)
+        return [case for _, case in sorted(sampled, key=itemgetter(0))]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """See `Distilled.episodes`."""
+        return {
+            kind: {name: self._counts[kind][name] for name in ("won", "lost", "failed")}
+            for kind in sorted(self._counts)
+        }
+
+    def notes(self) -> list[str]:
+        """What is to be known of the episodes."""
+        notes = []
+        if len(self.envs) > 1:
+            notes.append(
+                f"The episodes are of {len(self.envs)} environments ({', '.join(sorted(self.envs))}): general principles and "
+                "mistakes are taken from all of them together. A bank for each is cleaner."
+            )
+        failed = sum(each["failed"] for each in self._counts.values())
+        if failed:
+            notes.append(
+                f"{failed} of {self._number} episodes ended by an error, or before a step, and are not looked at."
+            )
+        for (kind, how), sample in sorted(self._samples.items(), key=lambda item: (item[0][0], item[0][1] == "won")):
+            there = self._counts[kind][how]
+            if there > len(sample.items):
+                notes.append(
+                    f"{kind or NO_TYPE}: {len(sample.items)} of {there:,} {how} episodes, drawn evenly, are looked at."
+                )
+        if self._number > failed and not self._stated:
+            notes.append("No episode says what was to be done: skills cannot tell what a task names.")
+        return notes
+
+
+def lean(case: Case, *, with_listed: bool = True) -> Case:
+    """The case without tokens and with the beginning of long texts; equal texts are stored once.
+
+    Args:
+        case: the whole episode.
+        with_listed: keep the actions that were listed at each step.
+    """
+    steps = tuple(
+        Step(
+            step.observation[:OBSERVATION_CHARS],
+            step.action,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            admissible=tuple(map(sys.intern, step.admissible)) if with_listed else (),
+            verdict=step.verdict,
+            complaint=step.complaint,
+        )
+        for step in case.steps
+    )
+    return replace(case, steps=steps, last_observation=case.last_observation[:OBSERVATION_CHARS])
+
+
+def round_robin(lists: Iterable[Sequence[T]]) -> list[T]:
+    """The first of each list in turn, then the second of each, …"""
+    nothing = object()
+    return [each for row in zip_longest(*lists, fillvalue=nothing) for each in row if each is not nothing]  # type: ignore[misc]
