@@ -15,6 +15,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.stages.launch import Launch
 from skill_ttrl.types import to_json
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
@@ -91,8 +92,8 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
 ) -> None:
     began: list[str | None] = []
 
-    def would_run(source: str, overrides: list[str], *_: object, **__: object) -> None:
-        skills = load_config(source, overrides).skills
+    def would_run(found: Launch, **_: object) -> None:
+        skills = found.load().skills
         began.append(None if skills is None else skills.bank)
 
     monkeypatch.setattr("skill_ttrl.cli.train._run", would_run)
@@ -139,7 +140,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recipe imitates advice, which is nowhere in episodes that were collected without --explore."""
-    monkeypatch.setattr("skill_ttrl.cli.train._quickstart_of", lambda episodes: "recipe.yaml")
+    monkeypatch.setattr("skill_ttrl.stages.launch.quickstart_of", lambda episodes: "recipe.yaml")
     assert skillttrl(*COLLECT, "-o", tmp_path / "trajectories.jsonl").code == 0
     shutil.copytree(bank, tmp_path / "bank")
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)

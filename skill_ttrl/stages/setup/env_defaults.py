@@ -85,7 +85,7 @@ def in_another_env(source: str, env: str) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in {**fresh, **given}.items()]
 
 
-def refuse_foreign(source: str, config: SkillTTRLConfig) -> None:
+def check_foreign(source: str, config: SkillTTRLConfig) -> None:
     """Refuse what a config still takes over from the environment that it was written for, where it is used in another.
 
     Raises:

@@ -1,0 +1,275 @@
+"""From what a user has (a recipe, a skill bank, a model, an environment) to the config and the folder of a run.
+
+`skillttrl train`, `sft` and `rl` are `launch`, `launch_sft` and `launch_rl`, then `stages.train.run` of what they give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from skill_ttrl.config import InvalidConfigError, SkillTTRLConfig, load_config, recipe_names
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.envs.lookup import SHORT_NAMES
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.trajectories import beside, read_identity
+from skill_ttrl.skills.bank.folder import is_bank
+from skill_ttrl.stages.data_phases import COLLECTED
+from skill_ttrl.stages.setup.checks import with_wrong_names
+from skill_ttrl.stages.setup.env_defaults import check_foreign, in_another_env
+from skill_ttrl.stages.targets.trained import find_trained
+
+EPISODES = "trajectories.jsonl"
+"""The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings that the command line has options for. They come after `overrides`."""
+
+    overrides: Sequence[str] = ()
+    """As for `--set`."""
+    env: str | None = None
+    """Another environment, with its own tasks."""
+    seed: int | None = None
+    tracker: str | None = None
+    output: Path | None = None
+    """Run folder; None: beside the bank that is named, else `runs/NAME`."""
+    resume: str | None = None
+    notice: Notice = lambda text: None
+    """Called with each default that was chosen and is worth a word."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A config to run, and where."""
+
+    source: str
+    """A recipe's name or a file."""
+    overrides: list[str]
+    options: Options
+
+    def load(self) -> SkillTTRLConfig:
+        """The config.
+
+        Raises:
+            ConfigError, EnvError: it is wrong (all mistakes are listed), or belongs to another environment than the one asked for.
+            TrustError: see `load_config`.
+        """
+        try:
+            config = load_config(self.source, self.overrides)
+        except InvalidConfigError as error:
+            raise with_wrong_names(error) from None
+        if self.options.env is not None:
+            check_foreign(self.source, config)
+        return config
+
+    def folder(self, config: SkillTTRLConfig) -> Path:
+        """The run's folder: `runs/NAME` where none was named, numbered if taken."""
+        return self.options.output or free_folder(Path("runs") / config.name, self.options.resume)
+
+
+def launch(source: str, options: Options, *, phase: str | None = None) -> Launch:
+    """All phases of a recipe, or one of them.
+
+    Raises:
+        ConfigError, EnvError: the recipe cannot be read, or there is no such environment.
+    """
+    own: list[str] = []
+    if options.env is not None:
+        # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
+        own = ["data.train=null", "data.eval=null", *in_another_env(source, options.env)]
+    keys = {
+        "env.id": options.env,
+        "seed": options.seed,
+        "run.tracker": options.tracker,
+        "phases": f"[{phase}]" if phase else None,
+    }
+    last = [f"{key}={value}" for key, value in keys.items() if value is not None]
+    return Launch(source, [*own, *options.overrides, *last], options)
+
+
+def launch_sft(
+    source: str | None,
+    options: Options,
+    *,
+    bank: Path | None = None,
+    trajectories: Path | None = None,
+    examples: int | None = None,
+) -> Launch:
+    """The cold start alone: of a recipe, or on collected episodes with a bank's skills in their prompts.
+
+    Args:
+        source: recipe; None: the quickstart recipe of the episodes' environment, with their data.
+        options: see `Options`.
+        bank: skills to begin with.
+        trajectories: episodes to imitate; None: those in the bank's folder, or what the bank's run has collected.
+        examples: most steps that are imitated.
+
+    Raises:
+        ConfigError: neither a recipe nor episodes are named, or there are no episodes.
+    """
+    given = list(options.overrides)
+    if bank is not None or trajectories is not None:
+        episodes = trajectories or _episodes_of(bank)
+        if source is None:
+            source = quickstart_of(episodes)
+            given = [*_as_collected(episodes, options.notice), *given]
+        given += [_setting("demonstrations.trajectories", episodes), "sft.data=null"]
+    if bank is not None:
+        given.append(_setting("skills.bank", bank))
+        options = _beside_bank(options, bank, "sft")
+    if examples is not None:
+        given.append(f"demonstrations.examples={examples}")
+    if source is None:
+        raise ConfigError(
+            "Say which recipe (skillttrl configs list), or which skills and episodes: --bank, --trajectories."
+        )
+    return launch(source, replace(options, overrides=given), phase="sft")
+
+
+def launch_rl(source: str | None, options: Options, *, model: Path | None = None, bank: Path | None = None) -> Launch:
+    """The rl phase alone, from a recipe's model, a run, a checkpoint or a model folder.
+
+    Args:
+        source: recipe; None: that of `model`.
+        options: see `Options`.
+        model: where the weights are from; None without a recipe: the newest run of `launch_sft` in the bank's folder.
+        bank: skills to begin with; None: those of the run that `model` is.
+
+    Raises:
+        ConfigError: neither a recipe nor a run is named, or there is none.
+        RunFolderError, CheckpointError: see `find_trained`.
+    """
+    given = list(options.overrides)
+    if bank is not None:
+        given.append(_setting("skills.bank", bank))
+        options = _beside_bank(options, bank, "rl")
+        if source is None and model is None:
+            model = _sft_run_of(bank)
+    if source is None:
+        if model is None:
+            raise ConfigError(
+                "Say which recipe (skillttrl configs list), or --model with a run of skillttrl sft, whose recipe it then is."
+            )
+        if not RunFolder.exists(model):
+            raise ConfigError(
+                f"There is no run at {model}, and without a recipe the run that --model names says what to do. Name a run of "
+                "skillttrl sft, or a recipe (skillttrl configs list)."
+            )
+        source = str(model / "config.yaml")
+    if model is not None:
+        weights = find_trained(model).weights if RunFolder.exists(model) else model
+        given.append(_setting("model.path", weights.resolve()))
+        given += _bank_of_model(model, source, given, options.notice)
+    return launch(source, replace(options, overrides=given), phase="rl")
+
+
+def free_folder(first: Path, resume: str | None) -> Path:
+    """This folder, or the next free one, `NAME-2`, …; with `resume` the newest of them that there is."""
+    taken = [first] if first.exists() else []
+    while taken:
+        following = first.with_name(f"{first.name}-{len(taken) + 1}")
+        if not following.exists():
+            return taken[-1] if resume else following
+        taken.append(following)
+    return first
+
+
+def quickstart_of(episodes: Path) -> str:
+    """The shipped quickstart recipe of the environment that the episodes are of.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    env_id = next(read_episodes(episodes)).task.env_id
+    short = next((name for name, known in SHORT_NAMES.items() if known == env_id), None)
+    recipe = f"quickstart_{short}"
+    if recipe not in recipe_names():
+        raise ConfigError(
+            f"The episodes are of {env_id}, for which no quickstart recipe is shipped. Say which recipe to follow."
+        )
+    return recipe
+
+
+def _bank_of_model(model: Path, source: str, given: list[str], notice: Notice) -> list[str]:
+    """The override that begins with the bank of the run that the weights are of; none where another is named, or there is none."""
+    runs = (model, model.resolve().parent.parent)
+    bank = next((run / "bank" for run in runs if RunFolder.exists(run) and is_bank(run / "bank")), None)
+    named = any(each.partition("=")[0].strip() in ("skills", "skills.bank") for each in given)
+    if bank is None or named:
+        return []
+    if load_config(source, given).skills is None:
+        notice(f"{bank} stays out: the config has no skills section. --bank {bank} begins with it.")
+        return []
+    notice(f"Begins with the skill bank of the run that --model names: {bank}. Another: --bank, or --set skills.bank=.")
+    return [_setting("skills.bank", bank)]
+
+
+def _setting(key: str, path: Path) -> str:
+    """A path as an override: whatever is in its name, it is text."""
+    return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
+
+
+def _home(bank: Path) -> Path:
+    """The folder that a bank is in."""
+    return bank.parent if bank.name not in ("", "..") else bank.resolve().parent
+
+
+def _run_of(bank: Path) -> Path | None:
+    """The run whose bank it is; None for a bank of its own."""
+    return next((place for place in (bank, _home(bank)) if RunFolder.exists(place)), None)
+
+
+def _episodes_of(bank: Path | None) -> Path:
+    """The file of episodes that the bank's run has collected, or that is in the bank's folder."""
+    assert bank is not None
+    owner = _run_of(bank)
+    found = _home(bank) / EPISODES if owner is None else owner / COLLECTED
+    if not found.is_file():
+        raise ConfigError(
+            f"There are no episodes beside the bank ({found}). Say which to imitate: --trajectories FILE.jsonl; collect some "
+            "with: skillttrl collect."
+        )
+    return found
+
+
+def _as_collected(episodes: Path, notice: Notice) -> list[str]:
+    """Overrides that adapt a quickstart recipe to how the episodes were collected: where games or products are, and what can be
+    imitated. Of episodes from elsewhere nothing is known.
+    """
+    if not beside(episodes).is_file():
+        return []
+    made_with = read_identity(episodes)["made_with"]
+    given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]
+    if not made_with.get("explore"):
+        given.append("demonstrations.label=won")  # advice is recorded only where the player explored
+        notice(
+            "The episodes were collected without --explore: what was done in won ones is imitated (demonstrations.label=won)."
+        )
+    return given
+
+
+def _beside_bank(options: Options, bank: Path, name: str) -> Options:
+    """The options with a run folder in the bank's folder where none is named; nothing is put into a run whose bank it is."""
+    if options.output is not None or _run_of(bank):
+        return options
+    return replace(options, output=free_folder(_home(bank) / name, options.resume))
+
+
+def _sft_run_of(bank: Path) -> Path:
+    """The newest run of `launch_sft` in the bank's folder; of a run's bank that run."""
+    owner = _run_of(bank)
+    if owner is not None:
+        return owner
+    found = free_folder(_home(bank) / "sft", "auto")
+    if not (found / "run.json").is_file():
+        raise ConfigError(
+            f"There is no run of skillttrl sft beside the bank ({found}). Do that first, or say what to start from: a recipe, or "
+            "--model."
+        )
+    return found
