@@ -1,4 +1,4 @@
-"""What is done about a sampler whose log-probs are not the learner's own.
+"""Importance-sampling corrections for a sampler whose log-probs are not the learner's own.
 
 An engine computes the same weights with other kernels, in another precision or one update late, so tokens come from a
 distribution pi_sampler that is near to the learner's pi_old and not equal to it. With a correction the learner scores the
@@ -61,7 +61,16 @@ def corrected(
         for micro_batch in batch.micro_batches(items, rows, pad_id):
             own_F[_places(batch, items)] = score(micro_batch)[micro_batch.response_mask_N_R.bool()].float().cpu()
     trained = batch.trained_F
-    log_weight = (own_F - batch.old_log_probs_F)[trained].clamp(-LOG_WEIGHT_BOUND, LOG_WEIGHT_BOUND)
+    weights_F = torch.ones_like(own_F)
+    weights_F[trained], figures = _token_weights((own_F - batch.old_log_probs_F)[trained], kind, cap)
+    return replace(batch, old_log_probs_F=own_F, weights_F=weights_F), figures
+
+
+def _token_weights(
+    difference_K: Float[Tensor, " K"], kind: Correction, cap: float
+) -> tuple[Float[Tensor, " K"], dict[str, float]]:
+    """Weights from log pi_old - log pi_sampler, and the figures of `corrected`."""
+    log_weight = difference_K.clamp(-LOG_WEIGHT_BOUND, LOG_WEIGHT_BOUND)
     ratio = log_weight.exp()
     match kind:
         case "truncate":
@@ -71,16 +80,13 @@ def corrected(
             weight = ratio.masked_fill(outside, 0.0)
         case _:
             assert_never(kind)
-    weights_F = torch.ones_like(own_F)
-    weights_F[trained] = weight
-    figures = {
+    return weight, {
         "sampler_gap": float(log_weight.abs().mean()),
         "sampler_gap_max": float(log_weight.abs().max()),
         "sampler_kl": float((ratio - 1 - log_weight).mean()),
         "sampler_weight": float(weight.mean()),
         "sampler_capped": float(outside.float().mean()),
     }
-    return replace(batch, old_log_probs_F=own_F, weights_F=weights_F), figures
 
 
 def _places(batch: RolloutBatch, rows: Tensor) -> Tensor:

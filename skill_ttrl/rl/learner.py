@@ -1,4 +1,4 @@
-"""One policy update: a batch of rollouts in, better weights and figures out.
+"""One policy update: a batch of rollouts in, better weights and metrics out.
 
 Each epoch goes through the batch in mini-batches of whole prompts, one optimiser step each; a mini-batch is computed in
 micro-batches whose gradients add up to that of the whole. The learner knows tokens, log-probs and advantages, and nothing
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -29,8 +29,24 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
 
 
-class Learner:
-    """Policy-gradient learner.
+class Learner(Protocol):
+    """A learner as a training loop holds it: of this process, or one that spans several."""
+
+    def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
+        """Learn from one batch; see `LocalLearner.update`."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that exact resume needs beside the model's weights and the step number."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the model's weights are loaded apart."""
+        ...
+
+
+class LocalLearner:
+    """Policy-gradient learner in one process.
 
     Args:
         policy: What learns.
@@ -99,32 +115,21 @@ class Learner:
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
             mini-batch that has no others takes no optimiser step. With a correction also what `corrected` measures.
         """
-        figures = _Figures()
+        metrics = _UpdateMetrics()
         batch, gap = self._corrected(batch, temperature)
         with self.policy.training(derive_seed(seed, "dropout", step)):
             position = step * self._updates_per_step
             for epoch in range(self.config.epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
-                    self._update_mini_batch(batch, indices, position, temperature, figures)
+                    self._update_mini_batch(batch, indices, position, temperature, metrics)
                     position += 1
         refresh = self.config.reference_refresh_steps
         if self.config.kl_coef > 0 and refresh is not None and (step + 1) % refresh == 0:
             self.policy.refresh_reference()
-        tokens = int(batch.trained_F.sum())
-        entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
-        found = figures.summary() | gap
-        if not len(batch):
-            del found["learning_rate"]
-            return found | {"tokens": 0.0, "sequences": 0.0}
-        return found | {
-            "entropy": entropy,
-            "tokens": float(tokens),
-            "sequences": float(len(batch)),
-            "post_entropy": entropy,
-        }
+        return metrics.summary() | gap | _batch_metrics(batch)
 
     def _corrected(self, batch: RolloutBatch, temperature: float) -> tuple[RolloutBatch, dict[str, float]]:
-        """The batch as this policy sees it, and how far the sampler is from it."""
+        """Correct the batch for the sampler, and measure how far that is from this policy."""
         if self._correction is None:
             return batch, {}
 
@@ -147,7 +152,12 @@ class Learner:
             yield torch.isin(batch.prompt_index_N, chosen).nonzero().squeeze(1)
 
     def _update_mini_batch(
-        self, batch: RolloutBatch, indices: Int[Tensor, " M"], position: int, temperature: float, figures: _Figures
+        self,
+        batch: RolloutBatch,
+        indices: Int[Tensor, " M"],
+        position: int,
+        temperature: float,
+        metrics: _UpdateMetrics,
     ) -> None:
         config = self.config
         denominators = Denominators(
@@ -158,7 +168,7 @@ class Learner:
         alive = indices[batch.has_advantage_N[indices]] if self._skip_dead else indices
         fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
         self._optimizer.set_lr(fraction)
-        figures.rate = fraction * config.learning_rate
+        metrics.rate = fraction * config.learning_rate
         if len(alive) == 0:
             return
         losses = []
@@ -166,9 +176,9 @@ class Learner:
             loss, means = self._micro_batch_loss(micro_batch.to(self.policy.device), denominators, temperature)
             self._optimizer.backward(loss)
             losses.append(loss.detach())
-            figures.add(means, micro_batch.trained_tokens)
+            metrics.add(means, micro_batch.trained_tokens)
         norm, applied = self._optimizer.step(torch.stack(losses).sum(), config.grad_clip)
-        figures.count(norm, applied)
+        metrics.count(norm, applied)
 
     def _micro_batch_loss(
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
@@ -200,7 +210,7 @@ class Learner:
         return loss, means
 
     def state_dict(self) -> dict[str, Any]:
-        """What exact resume needs beside the model's weights and the step number.
+        """All that exact resume needs beside the model's weights and the step number.
 
         The reference's weights are part of it where they cannot be had from the model: always without adapters, since
         the model's own files hold the trained weights; with adapters only after a refresh.
@@ -208,7 +218,7 @@ class Learner:
         return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave; the model's weights are loaded apart.
+        """Restore what `state_dict` gave; the model's weights are loaded apart.
 
         Raises:
             CheckpointError: the state has no reference, and this configuration needs one.
@@ -222,11 +232,19 @@ class Learner:
         self.policy.load_reference_state(state["reference"])
 
 
-class _Figures:
-    """Gathers the figures of one update without waiting for the device until the end."""
+def _batch_metrics(batch: RolloutBatch) -> dict[str, float]:
+    if not len(batch):
+        return {"tokens": 0.0, "sequences": 0.0}
+    tokens = int(batch.trained_F.sum())
+    entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
+    return {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch)), "post_entropy": entropy}
+
+
+class _UpdateMetrics:
+    """Gathers the metrics of one update; nothing waits for the device until the end."""
 
     def __init__(self) -> None:
-        self.rate = 0.0
+        self.rate: float | None = None
         self._means: dict[str, list[Tensor]] = defaultdict(list)
         self._weights: list[int] = []
         self._norms: list[float] = []
@@ -256,7 +274,7 @@ class _Figures:
         finite = [norm for norm in self._norms if math.isfinite(norm)]
         return result | {
             "grad_norm": sum(finite) / max(1, len(finite)),
-            "learning_rate": self.rate,
+            **({} if self.rate is None else {"learning_rate": self.rate}),
             "updates": float(updates - self._skipped),
             "skipped_updates": float(self._skipped),
         }

@@ -190,12 +190,7 @@ def build_optimizer(
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise ModelError("The model has no trainable parameters. Unfreeze some, or add adapters (model.lora).")
-    hidden: list[nn.Parameter] = []
-    if kind == "muon":
-        outside = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        head = model.get_output_embeddings()
-        outside |= set() if head is None else {id(parameter) for parameter in head.parameters()}
-        hidden = [parameter for parameter in trainable if parameter.ndim == 2 and id(parameter) not in outside]
+    hidden = _hidden_matrices(model, trainable) if kind == "muon" else []
     taken = {id(parameter) for parameter in hidden}
     rest = [parameter for parameter in trainable if id(parameter) not in taken]
     optimizers: list[torch.optim.Optimizer] = []
@@ -209,3 +204,11 @@ def build_optimizer(
     if groups:
         optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True))
     return PolicyOptimizer(optimizers, scaler)
+
+
+def _hidden_matrices(model: Any, trainable: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """2-D weights that are neither embeddings nor head."""
+    outside = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = model.get_output_embeddings()
+    outside |= set() if head is None else {id(parameter) for parameter in head.parameters()}
+    return [parameter for parameter in trainable if parameter.ndim == 2 and id(parameter) not in outside]

@@ -23,7 +23,7 @@ from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rl.algorithms import build_algorithm, make_batch
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.device import GpuMemoryMonitor
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import Learner, LocalLearner
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.scripted import failure
 from skill_ttrl.runs.checkpoint import load_tensors
@@ -60,7 +60,7 @@ def reinforce(run: Run, reward: Reward) -> None:
     if config.rl.kl_coef > 0 and "sft" in config.phases:
         bench.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
     algorithm = build_algorithm(config.rl)
-    learner = Learner(
+    learner = LocalLearner(
         bench.policy,
         config.rl,
         bench.accelerator,

@@ -23,7 +23,7 @@ from skill_ttrl.rl.algorithms import (
     make_batch,
 )
 from skill_ttrl.rl.batch import Advantages, RolloutBatch
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import aggregate
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, Verdict, VoteResult
@@ -147,7 +147,7 @@ def test_an_algorithm_of_ones_own_trains_a_step_with_advantages_for_each_token(
             return float(policy.token_logprobs(micro_batch)[0][:, 0].sum())
 
     before = of_first_tokens()
-    learner = Learner(policy, settings, accelerator, total_steps=1, algorithm=algorithm)
+    learner = LocalLearner(policy, settings, accelerator, total_steps=1, algorithm=algorithm)
     metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
     assert metrics["updates"] == 1 and (of_first_tokens() > before) == (scale > 0)
 

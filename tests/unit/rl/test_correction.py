@@ -14,7 +14,7 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
 
 
@@ -76,7 +76,7 @@ def test_each_token_has_the_weight_of_its_own_gap(
 def step(make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, **how: Any) -> Policy:
     policy = make_policy()
     settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
-    Learner(policy, settings, accelerator, total_steps=1, **how).update(batch, step=0, seed=0, temperature=1.0)
+    LocalLearner(policy, settings, accelerator, total_steps=1, **how).update(batch, step=0, seed=0, temperature=1.0)
     return policy
 
 
@@ -101,7 +101,7 @@ def test_the_gradient_is_that_of_weighted_advantages(
     settings.grad_clip = 1e9
     norms = []
     for batch, correction in ((own, None), (half, "truncate")):
-        learner = Learner(make_policy(), settings, accelerator, total_steps=1, correction=correction)  # type: ignore[arg-type]
+        learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1, correction=correction)  # type: ignore[arg-type]
         norms.append(learner.update(batch, step=0, seed=0, temperature=1.0)["grad_norm"])
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-3)
 

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group
 
@@ -48,7 +48,7 @@ def test_every_step_is_a_sequence_of_its_own(
     settings = RLConfig.model_validate(
         {"loss_aggregation": mode, "micro_batch_size": size, "kl_coef": 0.0, "prompts_per_step": 1}
     )
-    learner = Learner(make_policy(), settings, accelerator, total_steps=1, max_response_tokens=HORIZON)
+    learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1, max_response_tokens=HORIZON)
     lengths = uneven.response_lengths_N.tolist()
     assert len(lengths) == 5 and len(set(lengths)) > 1
     # The ratio is 1 everywhere, so the loss of a token is minus its advantage.

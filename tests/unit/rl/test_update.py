@@ -17,7 +17,7 @@ from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
@@ -48,7 +48,9 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return all(torch.equal(left[name], right[name]) for name in left)
 
 
-def gradient_of_update(policy: Policy, learner: Learner, batch: RolloutBatch) -> tuple[list[Tensor], dict[str, float]]:
+def gradient_of_update(
+    policy: Policy, learner: LocalLearner, batch: RolloutBatch
+) -> tuple[list[Tensor], dict[str, float]]:
     """The gradient as it is when the optimiser takes its step."""
     taken: list[Tensor] = []
     inner = learner._optimizer._optimizers[0]
@@ -83,7 +85,7 @@ def test_micro_batch_size_changes_neither_gradient_nor_figures(
             kl_estimator="k2",
         )
         policy = make_policy()
-        learner = Learner(policy, settings_, accelerator, total_steps=1)
+        learner = LocalLearner(policy, settings_, accelerator, total_steps=1)
         with torch.no_grad():  # away from the reference, so that the KL has a gradient
             policy.model.model.norm.weight.mul_(1.2)
         results.append(gradient_of_update(policy, learner, batch))
@@ -102,7 +104,7 @@ def test_the_accumulated_gradient_is_that_of_the_loss_over_the_whole_batch(
     accelerator: Accelerator,
 ) -> None:
     batch = make_batch(advantages=[0.0] * 4 + [1.0, -1.0, 0.0, 0.5] + [0.0] * 4)
-    learner = Learner(make_policy(), config(loss_aggregation=mode, micro_batch_size=2), accelerator, total_steps=1)
+    learner = LocalLearner(make_policy(), config(loss_aggregation=mode, micro_batch_size=2), accelerator, total_steps=1)
     accumulated, metrics = gradient_of_update(learner.policy, learner, batch)
 
     policy = make_policy()
@@ -132,7 +134,7 @@ def test_items_without_advantage_are_not_computed_but_count_in_the_mean(
             policy = make_policy()
             rows: list[int] = []
             policy.model.lm_head.register_forward_hook(lambda m, a, output, rows=rows: rows.append(len(output)))
-            learner = Learner(policy, config(loss=loss), accelerator, total_steps=1)
+            learner = LocalLearner(policy, config(loss=loss), accelerator, total_steps=1)
             gradient, metrics = gradient_of_update(policy, learner, batch)
             results.append((gradient, metrics, sum(rows)))
     finally:
@@ -149,7 +151,7 @@ def test_a_batch_without_any_advantage_and_an_empty_one_move_nothing(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     policy = make_policy()
-    learner, before = Learner(policy, config(), accelerator, total_steps=2), weights(policy)
+    learner, before = LocalLearner(policy, config(), accelerator, total_steps=2), weights(policy)
     metrics = learner.update(make_batch(advantages=[0.0] * 12), step=0, seed=0, temperature=1.0)
     empty = learner.update(pack([], []), step=1, seed=0, temperature=1.0)
     assert metrics["updates"] == empty["updates"] == 0 and same(before, weights(policy))
@@ -171,7 +173,7 @@ def test_good_tokens_gain_and_bad_ones_lose(
             per_item = policy.token_logprobs(micro_batch)[0].sum(1)
         return float((per_item * micro_batch.advantages_N_R[:, 0]).sum())
 
-    learner, before = Learner(policy, config(learning_rate=1e-3), accelerator, total_steps=3), gap()
+    learner, before = LocalLearner(policy, config(learning_rate=1e-3), accelerator, total_steps=3), gap()
     for step in range(3):
         learner.update(batch, step=step, seed=0, temperature=1.0)
     assert gap() > before + 1.0
@@ -182,7 +184,7 @@ def test_mini_batches_are_whole_prompts_in_an_order_that_depends_on_the_step(
 ) -> None:
     batch = make_batch(prompts=7, tries=3)
     settings_ = config(mini_batch_prompts=2, epochs=2, prompts_per_step=7)
-    learner = Learner(make_policy(), settings_, accelerator, total_steps=1)
+    learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=1)
     orders = [
         [torch.unique(batch.prompt_index_N[part]).tolist() for part in learner._mini_batches(batch, s)] for s in (0, 1)
     ]
@@ -198,7 +200,7 @@ def test_the_learning_rate_follows_the_schedule_by_optimiser_step(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     settings_ = config(mini_batch_prompts=1, warmup_steps=6, learning_rate=6e-3)
-    learner = Learner(make_policy(), settings_, accelerator, total_steps=4)
+    learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=4)
     rates = [learner.update(make_batch(), step=step, seed=0, temperature=1.0)["learning_rate"] for step in range(3)]
     assert rates == pytest.approx([3e-3, 6e-3, 6e-3])
 
@@ -208,7 +210,7 @@ def test_an_update_that_is_not_finite_is_refused_and_counted(
     where: str, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     policy, batch = make_policy(), make_batch()
-    learner, before = Learner(policy, config(mini_batch_prompts=1), accelerator, total_steps=1), weights(policy)
+    learner, before = LocalLearner(policy, config(mini_batch_prompts=1), accelerator, total_steps=1), weights(policy)
     if where == "loss":
         poisoned = torch.where(
             (batch.prompt_index_N == 1).repeat_interleave(batch.lengths_N), math.nan, batch.advantages_F
@@ -236,11 +238,11 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     settings_ = config(kl_coef=0.1, mini_batch_prompts=2, reference_refresh_steps=2, schedule="cosine", epochs=2)
     make = make_lora_policy if adapters else make_policy
 
-    def run(learner: Learner, steps: range) -> list[dict[str, float]]:
+    def run(learner: LocalLearner, steps: range) -> list[dict[str, float]]:
         return [learner.update(make_batch(seed=step), step=step, seed=3, temperature=0.9) for step in steps]
 
     straight = make()
-    learner = Learner(straight, settings_, accelerator, total_steps=6)
+    learner = LocalLearner(straight, settings_, accelerator, total_steps=6)
     first = run(learner, range(3))
     torch.save({"weights": straight.model.state_dict(), "learner": learner.state_dict()}, tmp_path / "state.pt")
     rest = run(learner, range(3, 6))
@@ -248,7 +250,7 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     resumed = make()
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     resumed.model.load_state_dict(state["weights"])
-    again = Learner(resumed, settings_, accelerator, total_steps=6)
+    again = LocalLearner(resumed, settings_, accelerator, total_steps=6)
     again.load_state_dict(state["learner"])
     assert run(again, range(3, 6)) == rest
     assert same(weights(straight), weights(resumed))
@@ -258,9 +260,9 @@ def test_resume_gives_the_same_weights_bit_for_bit(
 def test_a_state_without_a_reference_is_refused_where_one_is_needed(
     make_policy: Callable[..., Policy], accelerator: Accelerator
 ) -> None:
-    state = Learner(make_policy(), config(kl_coef=0.0), accelerator, total_steps=1).state_dict()
+    state = LocalLearner(make_policy(), config(kl_coef=0.0), accelerator, total_steps=1).state_dict()
     with pytest.raises(CheckpointError, match="holds no reference"):
-        Learner(make_policy(), config(kl_coef=0.1), accelerator, total_steps=1).load_state_dict(state)
+        LocalLearner(make_policy(), config(kl_coef=0.1), accelerator, total_steps=1).load_state_dict(state)
 
 
 def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
@@ -268,7 +270,7 @@ def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
 ) -> None:
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="bf16"))
     policy, batch = make_policy(), make_batch()
-    learner = Learner(policy, config(kl_coef=0.1, micro_batch_size=12), accelerator, total_steps=1)
+    learner = LocalLearner(policy, config(kl_coef=0.1, micro_batch_size=12), accelerator, total_steps=1)
     (micro_batch,) = batch.micro_batches(torch.arange(12), 12, policy.pad_id)
     with torch.no_grad(), accelerator.autocast():
         for parameter in policy.model.parameters():

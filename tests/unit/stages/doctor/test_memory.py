@@ -252,7 +252,7 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
     from skill_ttrl.llm.models.builtin import build_tokenizer
     from skill_ttrl.rl.batch import pack
     from skill_ttrl.rl.device import make_accelerator
-    from skill_ttrl.rl.learner import Learner
+    from skill_ttrl.rl.learner import LocalLearner
     from skill_ttrl.rl.policy import Policy
     from skill_ttrl.types import Group, Step, Task, Trajectory
 
@@ -261,7 +261,7 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
     found = {"before": resident("VmRSS")}
     model = Qwen2ForCausalLM(Qwen2Config(**settings["model"]))
     policy = Policy(model, build_tokenizer(()), "cpu")
-    learner = Learner(policy, config.rl, accelerator, total_steps=2)
+    learner = LocalLearner(policy, config.rl, accelerator, total_steps=2)
     backend = HFBackend(policy.model, policy.tokenizer)
     backend.eos_ids = {-1}  # no completion ends early: the estimate is of the longest
     length, tries = config.data.max_prompt_tokens, config.rollout.n_votes_per_prompt
