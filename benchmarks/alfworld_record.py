@@ -3,7 +3,7 @@
     ALFWORLD_DATA=... python benchmarks/alfworld_record.py tests/data/alfworld_transcripts.jsonl
     ALFWORLD_DATA=... python benchmarks/alfworld_record.py plain.jsonl --every 12 --plain
 
-Five walks a game (skill_ttrl/envs/alfworld/transcripts.py), about 57,000 steps for the 274 games. Two processes take 15 to 30
+Five walks a game (benchmarks/alfworld_walks.py), about 57,000 steps for the 274 games. Two processes take 15 to 30
 minutes; stopped and called again, it goes on after the last whole game. The official engine parses the same template texts
 again at every step: here each is parsed once and copied (`--plain` leaves the engine as it is, three times slower; the
 hashes of both must be equal). Needs the extra `alfworld`.
@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from alfworld_walks import WALKS, digest, walk
+
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.envs.alfworld.transcripts import WALKS, digest, walk
 
 SPLITS = ("valid_seen", "valid_unseen")
 

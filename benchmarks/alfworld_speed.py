@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from alfworld_walks import walk
 
 from skill_ttrl.envs import make_vec_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
@@ -35,7 +36,6 @@ from skill_ttrl.envs.alfworld.frame import Engine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game, read_content, read_game_file
 from skill_ttrl.envs.alfworld.games import open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.envs.alfworld.transcripts import walk
 
 STEADY_SECONDS = 0.5
 ENVIRONMENTS = 256

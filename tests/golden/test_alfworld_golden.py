@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.alfworld_walks import DIGEST_BYTES, WALKS, digest, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS
 from skill_ttrl.envs.alfworld.game import GAME_FILE, load_game
-from skill_ttrl.envs.alfworld.transcripts import DIGEST_BYTES, WALKS, digest, walk
 
 RECORDED = Path(__file__).parents[1] / "data" / "alfworld_transcripts.jsonl"
 DIGITS = 2 * DIGEST_BYTES

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.alfworld_walks import WALKS, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import Engine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.envs.alfworld.transcripts import WALKS, walk
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import odd_problem, write_game
 

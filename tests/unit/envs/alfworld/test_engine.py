@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.alfworld_walks import walk
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
 from skill_ttrl.envs.alfworld.frame import Frame
 from skill_ttrl.envs.alfworld.game import load_game, read_content, read_game_file
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.envs.alfworld.transcripts import walk
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, TWO, content, kitchen, odd_problem, play, problem, write_game
 
