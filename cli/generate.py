@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.output import print_json
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="`alfworld` or `webshop`.")]
@@ -71,14 +72,13 @@ def generate(
     if env == "webshop":
         _catalogue(output, products, seed, as_json)
     else:
-        _games(env, output, split or "train", games or 240, seed, types, as_json)
+        _games(output, split or "train", games or 240, seed, types, as_json)
 
 
 def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> None:
-    from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.envs.webshop.maker.generate import run
     from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
-    from skill_ttrl.stages.generate_catalogue import run
 
     with RunView(Console(stderr=True), "generate webshop", loop=False) as view:
         made = run(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
@@ -86,28 +86,23 @@ def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> 
         print_json(made)
         return
     new = "all new" if made.written else "there already"
-    console = Console()
-    console.print(f"{made.products} products in {made.folder}, {new} ({made.seconds} s).", markup=False, soft_wrap=True)
-    console.print(f"Shop there: skillttrl envs play webshop --data {made.folder}", markup=False, soft_wrap=True)
+    _say(f"{made.products} products in {made.folder}, {new} ({made.seconds} s).")
+    _say(f"Shop there: skillttrl envs play webshop --data {made.folder}")
 
 
-def _games(env: str, output: Path, split: str, games: int, seed: int, types: list[str] | None, as_json: bool) -> None:
-    from skill_ttrl.cli.display.output import print_json
+def _games(output: Path, split: str, games: int, seed: int, types: list[str] | None, as_json: bool) -> None:
     from skill_ttrl.cli.display.views import RunView
-    from skill_ttrl.stages.generate_games import run
+    from skill_ttrl.envs.alfworld.maker.generate import run
 
     chosen = [name.strip() for each in types or () for name in each.split(",") if name.strip()]
-    with RunView(Console(stderr=True), f"generate {env} {split}", loop=False) as view:
-        made = run(env, split, games, output, seed=seed, types=chosen or None, progress=view)
+    with RunView(Console(stderr=True), f"generate alfworld {split}", loop=False) as view:
+        made = run(output, split, games, seed=seed, types=chosen or None, progress=view)
     if as_json:
         print_json(made)
         return
-    console = Console()
-    console.print(
-        f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s).",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(
-        f"Play one: skillttrl envs play {env} --split {split} --data {made.folder}", markup=False, soft_wrap=True
-    )
+    _say(f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s).")
+    _say(f"Play one: skillttrl envs play alfworld --split {split} --data {made.folder}")
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, soft_wrap=True)

@@ -7,8 +7,10 @@ package's `AlfredTWEnv` asks for.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from skill_ttrl.envs.alfworld.maker.maker import GENERATOR, Generated, generated
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.progress import Counting, SilentProgress
+from skill_ttrl.progress import Progress as RunProgress
+from skill_ttrl.signals import StopSignal
 from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
 from skill_ttrl.storage.files import acquire_lock, release_lock, write_atomic
 
@@ -26,6 +31,48 @@ SEED = 0
 COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
 """Games of each split that are made where no official ones are given."""
 MAX_GAMES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedGames:
+    """Games of one split as `run` leaves them."""
+
+    folder: str
+    """What `data` takes."""
+    split: str
+    games: int
+    """In the folder now."""
+    written: int
+    """By this call; the others were there."""
+    seed: int
+    task_types: tuple[str, ...]
+    """The types that take turns."""
+    seconds: float
+
+
+def run(
+    output: str | Path,
+    split: str,
+    games: int,
+    *,
+    seed: int = SEED,
+    types: Sequence[str] | None = None,
+    progress: RunProgress | None = None,
+) -> GeneratedGames:
+    """Write games of one split, as `skillttrl envs generate alfworld` does: see `generate_games`.
+
+    Raises:
+        EnvError, RunFolderError: see `generate_games`.
+        Interrupted: a signal came; the games that are there are whole.
+    """
+    started = time.monotonic()
+    count = Counting(progress or SilentProgress(), "games", "game")
+    stopped = "Stopped. The games that are there are whole; the same command goes on."
+    with StopSignal() as stop, stop.interruptible(stopped):
+        written = generate_games(output, split, games, seed, types, count)
+    record = (read_record(Path(output)) or {})["splits"][split]
+    seconds = round(time.monotonic() - started, 1)
+    return GeneratedGames(str(output), split, record["games"], written, seed, tuple(record["task_types"]), seconds)
 
 
 def ensure_generated(split: str, progress: Progress | None = None) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,45 @@ from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED_FILE, Progress
 from skill_ttrl.envs.webshop.catalogue.files import ABOUT, HUMAN, PRODUCTS
 from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, GENERATOR, MAX_PRODUCTS, SEED, make_products
 from skill_ttrl.errors import EnvError
+from skill_ttrl.progress import Counting, SilentProgress
+from skill_ttrl.progress import Progress as RunProgress
+from skill_ttrl.signals import StopSignal
 from skill_ttrl.storage.cache import remove_unfinished, unfinished
 from skill_ttrl.storage.files import acquire_lock, fsync, release_lock, write_atomic
 
 SCHEMA = 1
 TELL_EVERY = 1_000
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCatalogue:
+    """A catalogue as `run` leaves it."""
+
+    folder: str
+    """What `data` takes."""
+    products: int
+    """In the folder now."""
+    written: int
+    """By this call: all of them or, where they were there, none."""
+    seed: int
+    seconds: float
+
+
+def run(
+    output: str | Path, products: int = DEFAULT_PRODUCTS, *, seed: int = SEED, progress: RunProgress | None = None
+) -> GeneratedCatalogue:
+    """Write a catalogue in the official schema, as `skillttrl envs generate webshop` does: see `write_catalogue`.
+
+    Raises:
+        EnvError, RunFolderError: see `write_catalogue`.
+        Interrupted: a signal came; no part of the catalogue is there.
+    """
+    started = time.monotonic()
+    count = Counting(progress or SilentProgress(), "products", "product")
+    with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command begins anew."):
+        written = write_catalogue(output, products, seed, count)
+    return GeneratedCatalogue(str(output), products, written, seed, round(time.monotonic() - started, 1))
 
 
 def write_catalogue(
