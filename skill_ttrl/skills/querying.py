@@ -33,7 +33,7 @@ A = TypeVar("A", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LLMCallStats:
     """How it went with language models."""
 
     requests: int = 0
@@ -44,8 +44,8 @@ class Asked:
     error: str = ""
     """What the first of those said."""
 
-    def __add__(self, other: Asked) -> Asked:
-        return Asked(
+    def __add__(self, other: LLMCallStats) -> LLMCallStats:
+        return LLMCallStats(
             self.requests + other.requests,
             self.failed + other.failed,
             self.fallback + other.fallback,
@@ -105,9 +105,9 @@ class LLMQuerier:
             raise min(grave, key=lambda each: isinstance(each, EndpointError))  # the spent budget says more
         return [each for each in found if isinstance(each, BaseModel | EndpointError)]
 
-    def failure(self, error: EndpointError) -> Asked:
+    def failure(self, error: EndpointError) -> LLMCallStats:
         """The count of one question that came to nothing."""
-        return Asked(1, int(self.on_failure == "skip"), int(self.on_failure == "heuristic"), str(error))
+        return LLMCallStats(1, int(self.on_failure == "skip"), int(self.on_failure == "heuristic"), str(error))
 
 
 def asking_model(

@@ -16,7 +16,7 @@ from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.merge.extract import MIN_WINNERS, holds, refusal, without_answers
 from skill_ttrl.skills.merge.extractor import Extracted, Solved, Technique, shared
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier, fenced, shortened
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMCallStats, LLMQuerier, fenced, shortened
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.types import Message
 
@@ -64,14 +64,14 @@ class LLMExtractor:
         answers = self.asking.ask([self._question(problems[place]) for place in places], ExtractAnswer)
         found: list[Technique | None] = [None] * len(problems)
         skipped: list[str] = []
-        asked = Asked()
+        asked = LLMCallStats()
         for place, answer in zip(places, answers, strict=True):
             if isinstance(answer, EndpointError):
                 asked += self.asking.failure(answer)
                 if self.asking.on_failure == "heuristic":
                     found[place] = shared(problems[place])
                 continue
-            asked += Asked(1)
+            asked += LLMCallStats(1)
             written = answer.technique
             if written is None:
                 continue

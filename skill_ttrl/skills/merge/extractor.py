@@ -13,7 +13,7 @@ from typing import Protocol
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.merge.extract import technique
-from skill_ttrl.skills.querying import OPENAI, Asked, LLMEndpoints
+from skill_ttrl.skills.querying import OPENAI, LLMCallStats, LLMEndpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Extracted:
     """For each problem; None where there is nothing, which is a normal outcome."""
     skipped: tuple[str, ...] = ()
     """What a language model wrote that is refused, each with its reason."""
-    asked: Asked = field(default_factory=Asked)
+    asked: LLMCallStats = field(default_factory=LLMCallStats)
 
 
 class Extractor(Protocol):

@@ -21,7 +21,7 @@ from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
-from skill_ttrl.skills.querying import TEXT_CHARS, Asked, LLMQuerier
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMCallStats, LLMQuerier
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
 from skill_ttrl.types import Skill, SkillOps
 
@@ -109,7 +109,7 @@ class LLMMerger:
             if isinstance(answer, EndpointError):
                 self._without(part, answer, outputs, snapshot, found)
             else:
-                found.asked += Asked(1)
+                found.asked += LLMCallStats(1)
                 _Reading(part, snapshot, found).take(answer)
         drafts = found.drafts if len(parts) < 2 else self._fused(found.drafts)
         return Merged(
@@ -158,7 +158,7 @@ class _Found:
         self.rewrites = rewrites
         self.drafts: list[Draft] = []
         self.skipped: list[str] = []
-        self.asked = Asked()
+        self.asked = LLMCallStats()
 
 
 class _Reading:

@@ -17,7 +17,7 @@ from skill_ttrl.registry import Registry
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.ops import ParsedOutput
-from skill_ttrl.skills.querying import OPENAI, Asked, LLMEndpoints, OnFailure, asking_model
+from skill_ttrl.skills.querying import OPENAI, LLMCallStats, LLMEndpoints, OnFailure, asking_model
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text
 from skill_ttrl.types import SkillOps
 
@@ -54,7 +54,7 @@ class Merged:
     """At most one for each base."""
     skipped: tuple[str, ...] = ()
     """Items left out, each with its reason."""
-    asked: Asked = field(default_factory=Asked)
+    asked: LLMCallStats = field(default_factory=LLMCallStats)
 
 
 class Merger(Protocol):

@@ -25,7 +25,7 @@ from skill_ttrl.skills.merge.merger import (
     make_merger,
 )
 from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extracted, ops_from_group
-from skill_ttrl.skills.querying import Asked
+from skill_ttrl.skills.querying import LLMCallStats
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
 
@@ -134,7 +134,7 @@ def merge_groups(
     tries = sorted((each for group in tried for each in group), key=RolloutOps.order)
     won = [each for each in tries if each.won]
     found: list[RolloutOps] = []
-    asked = Asked()
+    asked = LLMCallStats()
     if extract:
         found, how = extracted(tried, extractor or HeuristicExtractor())
         skipped += how.skipped

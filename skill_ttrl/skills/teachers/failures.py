@@ -17,11 +17,10 @@ from itertools import pairwise
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.admit import covers
 from skill_ttrl.skills.similarity import normalized_tokens
+from skill_ttrl.skills.teachers.findings import MIN_EPISODES, invalid_steps, repeats, task_ids
 from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
 
-LEAST = 2
-"""A fault of fewer failures is chance."""
 SHARE = 0.5
 """Of the failures that are looked at, so many show what is drafted."""
 CIRCLING = 0.4
@@ -59,7 +58,7 @@ def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], confi
     for fault in FAULTS:
         guilty = [case for case in failures if fault.shows(case)]
         if _enough(guilty, failures):
-            draft = Draft(fault.title, fault.text, fault.why, "mistake", evidence=_tasks(guilty))
+            draft = Draft(fault.title, fault.text, fault.why, "mistake", evidence=task_ids(guilty))
             found.append((len(guilty) / len(failures), draft))
     by_type: dict[str, list[Case]] = defaultdict(list)
     for case in failures:
@@ -83,29 +82,21 @@ def verb(action: str) -> str:
     return head.strip() if bracket else " ".join(words[: 2 if len(words) > 1 and words[1] in _SMALL else 1])
 
 
-def answers(case: Case) -> list[str]:
-    """What was seen after each step."""
-    return [*(step.observation for step in case.steps[1:]), case.last_observation]
-
-
 def is_stuck(case: Case) -> bool:
     """Twice or more, the action of the step before was taken again and the same was seen again."""
-    done = [(step.action, seen) for step, seen in zip(case.steps, answers(case), strict=True)]
-    return sum(now == before for before, now in pairwise(done)) >= LEAST
+    return sum(now == before for before, now in pairwise(case.outcomes())) >= 2
 
 
 def goes_in_circles(case: Case) -> bool:
     """Much of the episode came to what had been seen before after the same action, with others between."""
-    done = [(step.action, seen) for step, seen in zip(case.steps, answers(case), strict=True)]
-    again = sum(pair in done[: place - 1] for place, pair in enumerate(done) if place > 1)
-    return again >= max(2 * LEAST, CIRCLING * len(done))
+    return repeats(case, apart=2) >= max(4, CIRCLING * len(case.steps))
 
 
 def is_refused(case: Case) -> bool:
     """Three or more different actions got one short answer, and at least a quarter of the steps did."""
     actions: dict[str, list[str]] = defaultdict(list)
-    for step, seen in zip(case.steps, answers(case), strict=True):
-        actions[seen].append(step.action)
+    for action, seen in case.outcomes():
+        actions[seen].append(action)
     return any(
         len(set(each)) >= 3 and 4 * len(each) >= len(case.steps)
         for seen, each in actions.items()
@@ -115,8 +106,8 @@ def is_refused(case: Case) -> bool:
 
 def is_malformed(case: Case) -> bool:
     """Two or more actions were not valid, and at least a fifth of them."""
-    invalid = sum(step.verdict == "invalid" for step in case.steps)
-    return invalid >= LEAST and 5 * invalid >= len(case.steps)
+    invalid = invalid_steps(case)
+    return invalid >= 2 and 5 * invalid >= len(case.steps)
 
 
 def passes_by(case: Case) -> bool:
@@ -127,7 +118,7 @@ def passes_by(case: Case) -> bool:
     done = {word for step in case.steps for word in _WORD.findall(step.action.lower())}
     seen = {
         word
-        for text in answers(case)
+        for _, text in case.outcomes()
         if len(text) <= PLACE_CHARS
         for word in _WORD.findall(text.replace(case.task, " ").lower())
         if word in wanted and word not in done
@@ -191,7 +182,7 @@ def _too_soon(kind: str, cases: Sequence[Case]) -> list[tuple[float, Draft]]:
     return [
         (
             len(guilty) / len(cases),
-            Draft(f"End with `{action}` too soon", text, why, "mistake", kind, evidence=_tasks(guilty)),
+            Draft(f"End with `{action}` too soon", text, why, "mistake", kind, evidence=task_ids(guilty)),
         )
     ]
 
@@ -218,7 +209,7 @@ def _never_came_to(
         if missing:
             most = max(missing, key=lambda each: len(missing[each]))
             text = f"{skill.text.rstrip()} {REMINDER} `{most}`: get there early, and keep steps for it."
-            draft = Draft(skill.title, text, skill.when_to_apply, "task", kind, skill.id, _tasks(missing[most]))
+            draft = Draft(skill.title, text, skill.when_to_apply, "task", kind, skill.id, task_ids(missing[most]))
             found.append((len(missing[most]) / len(cases), draft))
     return found
 
@@ -242,8 +233,4 @@ def _plain(action: str) -> str:
 
 
 def _enough(guilty: Sequence[Case], cases: Sequence[Case]) -> bool:
-    return len(guilty) >= max(LEAST, SHARE * len(cases))
-
-
-def _tasks(cases: Iterable[Case]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(case.task_id for case in cases))
+    return len(guilty) >= max(MIN_EPISODES, SHARE * len(cases))

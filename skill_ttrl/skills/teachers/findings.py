@@ -89,26 +89,10 @@ class ParsedEpisode:
         done = {step.action for step in self.case.steps}
         return all(action in done for action in self.named_listed)
 
-    @cached_property
-    def repeats(self) -> int:
-        """Steps that did again what had been done, and saw again what had been seen."""
-        known: set[tuple[str, str]] = set()
-        count = 0
-        after = [step.observation for step in self.case.steps[1:]] + [self.case.last_observation]
-        for step, seen in zip(self.case.steps, after, strict=True):
-            count += (step.action, seen) in known
-            known.add((step.action, seen))
-        return count
-
-    @cached_property
-    def invalid(self) -> int:
-        """Steps whose action could not be read, or was not among those that were listed."""
-        return sum(map(_is_invalid, self.case.steps))
-
 
 @dataclass(frozen=True)
-class Seen:
-    """All episodes of a type."""
+class EpisodeStats:
+    """The episodes of one type."""
 
     task_type: str
     won: tuple[ParsedEpisode, ...]
@@ -116,13 +100,13 @@ class Seen:
     forms: Forms
 
     @classmethod
-    def of(cls, task_type: str, forms: Forms, cases: Iterable[Case]) -> Seen:
-        """The episodes, read."""
-        played = [ParsedEpisode(case, forms) for case in cases]
+    def of(cls, task_type: str, forms: Forms, cases: Iterable[Case]) -> EpisodeStats:
+        """Parse the episodes."""
+        parsed = [ParsedEpisode(case, forms) for case in cases]
         return cls(
             task_type,
-            tuple(each for each in played if each.case.won),
-            tuple(each for each in played if not each.case.won),
+            tuple(each for each in parsed if each.case.won),
+            tuple(each for each in parsed if not each.case.won),
             forms,
         )
 
@@ -168,9 +152,25 @@ def share(episodes: Sequence[ParsedEpisode], holds: Callable[[ParsedEpisode], bo
     return sum(map(holds, episodes)) / len(episodes) if episodes else 0.0
 
 
-def told(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
-    """The tasks of episodes, as evidence."""
-    return tuple(dict.fromkeys(each.case.task_id for each in episodes))[:MOST_EVIDENCE]
+def evidence_task_ids(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
+    """Ids of the episodes' tasks, bounded."""
+    return task_ids(each.case for each in episodes)[:MOST_EVIDENCE]
+
+
+def task_ids(cases: Iterable[Case]) -> tuple[str, ...]:
+    """Ids of the tasks, each once."""
+    return tuple(dict.fromkeys(case.task_id for case in cases))
+
+
+def repeats(case: Case, apart: int = 1) -> int:
+    """Steps that did and saw again what had been done and seen, `apart` steps or more before."""
+    done = case.outcomes()
+    return sum(pair in done[: max(0, place + 1 - apart)] for place, pair in enumerate(done))
+
+
+def invalid_steps(case: Case) -> int:
+    """Steps whose action could not be read, or was not among the listed ones."""
+    return sum(map(_is_invalid, case.steps))
 
 
 def quoted(form: str) -> str:

@@ -1,6 +1,6 @@
-"""What losers do and winners do not, by counting. Each function is given the episodes of one type (`findings.Seen`).
+"""What losers do and winners do not, by counting. Each function is given the episodes of one type (`findings.EpisodeStats`).
 
-Where nobody won there is nothing to hold losers against: then only what is wrong in itself is told.
+Where nobody won there is nothing to hold losers against: then a mistake is only what is wrong in itself.
 """
 
 from __future__ import annotations
@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, names_task
-from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
+from skill_ttrl.skills.teachers.findings import (
+    MIN_EPISODES,
+    MOST,
+    EpisodeStats,
+    Finding,
+    ParsedEpisode,
+    evidence_task_ids,
+    invalid_steps,
+    quoted,
+    repeats,
+    share,
+)
+from skill_ttrl.skills.teachers.types import Case
 
 TWICE = 2.0
 """Losers do it at least so many times as often as winners."""
@@ -22,33 +34,33 @@ SOME = 0.25
 MOST_USELESS, MOST_LACKING = 5, 2
 
 
-def repetitions(seen: Seen) -> list[Finding]:
+def repetitions(seen: EpisodeStats) -> list[Finding]:
     """Doing again what showed nothing new."""
-    lost, won = _rate(seen.lost, lambda each: each.repeats), _rate(seen.won, lambda each: each.repeats)
+    lost, won = _rate(seen.lost, repeats), _rate(seen.won, repeats)
     if len(seen.lost) < MIN_EPISODES or lost < OFTEN or lost < TWICE * won:
         return []
     text = (
         f"In failed tries {_of_ten(lost)} steps repeated an action and saw again what it had shown before. When an action shows "
         "nothing new, do one that has not been tried yet."
     )
-    holders = [each for each in seen.lost if each.repeats]
+    holders = [each for each in seen.lost if repeats(each.case)]
     return [_mistake("repeats", "repeat an action that has shown nothing new", text, 1 + lost - won, holders)]
 
 
-def not_listed(seen: Seen) -> list[Finding]:
+def not_listed(seen: EpisodeStats) -> list[Finding]:
     """Actions that are not possible."""
-    lost, won = _rate(seen.lost, lambda each: each.invalid), _rate(seen.won, lambda each: each.invalid)
+    lost, won = _rate(seen.lost, invalid_steps), _rate(seen.won, invalid_steps)
     if len(seen.lost) < MIN_EPISODES or lost < OFTEN / 2 or lost < TWICE * won:
         return []
     text = (
         f"In failed tries {_of_ten(lost)} actions were not among those that were possible. Take one of the listed actions, word "
         "for word."
     )
-    holders = [each for each in seen.lost if each.invalid]
+    holders = [each for each in seen.lost if invalid_steps(each.case)]
     return [_mistake("invalid", "write an action that is not listed", text, 1 + lost - won, holders)]
 
 
-def ended_too_soon(seen: Seen) -> list[Finding]:
+def ended_too_soon(seen: EpisodeStats) -> list[Finding]:
     """Ending with the step that ends the winners' episodes, without what they had done before it."""
     last = seen.closing
     if last is None:
@@ -68,7 +80,7 @@ def ended_too_soon(seen: Seen) -> list[Finding]:
     return [_mistake(f"too soon {last}", title, text, 1.5 + len(holders) / len(seen.lost), holders)]
 
 
-def never_begun(seen: Seen) -> list[Finding]:
+def never_begun(seen: EpisodeStats) -> list[Finding]:
     """The first step of the winners that most losers never came to, though they went on."""
     if len(seen.won) < MIN_EPISODES or len(seen.lost) < MIN_EPISODES:
         return []
@@ -84,7 +96,7 @@ def never_begun(seen: Seen) -> list[Finding]:
     return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(seen.lost), never)]
 
 
-def not_named(seen: Seen) -> list[Finding]:
+def not_named(seen: EpisodeStats) -> list[Finding]:
     """Steps as winners do them, but with what the task does not name."""
     found = []
     lost, won = seen.shares(seen.lost), seen.shares(seen.won)
@@ -100,7 +112,7 @@ def not_named(seen: Seen) -> list[Finding]:
     return found
 
 
-def useless(seen: Seen) -> list[Finding]:
+def useless(seen: EpisodeStats) -> list[Finding]:
     """Forms that many losers have and hardly a winner."""
     won = seen.shares(seen.won)
     forms = [form for form in _losers_only(seen) if _with_names(form, won) is None][:MOST_USELESS]
@@ -115,7 +127,7 @@ def useless(seen: Seen) -> list[Finding]:
     return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(seen.lost), holders)]
 
 
-MISTAKES: Sequence[Callable[[Seen], list[Finding]]] = (
+MISTAKES: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
     repetitions,
     not_listed,
     ended_too_soon,
@@ -126,15 +138,15 @@ MISTAKES: Sequence[Callable[[Seen], list[Finding]]] = (
 
 
 def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[ParsedEpisode]) -> Finding:
-    return Finding(key, title, text, "", weight, told(holders), mistake=True)
+    return Finding(key, title, text, "", weight, evidence_task_ids(holders), mistake=True)
 
 
-def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[ParsedEpisode], int]) -> float:
+def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[Case], int]) -> float:
     steps = sum(len(each.case.steps) for each in episodes)
-    return sum(map(count, episodes)) / steps if steps else 0.0
+    return sum(count(each.case) for each in episodes) / steps if steps else 0.0
 
 
-def _losers_only(seen: Seen) -> list[str]:
+def _losers_only(seen: EpisodeStats) -> list[str]:
     """Forms that half of the losers have and hardly a winner, the most frequent first."""
     if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
         return []
@@ -163,7 +175,7 @@ def _with_names(form: str, won: Mapping[str, float]) -> str | None:
     return min(named, key=lambda other: (other.split().count(GAP), other), default=None)
 
 
-def _needed(seen: Seen) -> list[str]:
+def _needed(seen: EpisodeStats) -> list[str]:
     """Forms that nearly all winners have."""
     return seen.common(seen.won, NEARLY_ALL)
 

@@ -14,19 +14,28 @@ from statistics import median
 
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task, placeholders
-from skill_ttrl.skills.teachers.findings import MIN_EPISODES, MOST, Finding, ParsedEpisode, Seen, quoted, share, told
+from skill_ttrl.skills.teachers.cases import NO_TYPE
+from skill_ttrl.skills.teachers.findings import (
+    MIN_EPISODES,
+    MOST,
+    EpisodeStats,
+    Finding,
+    ParsedEpisode,
+    evidence_task_ids,
+    quoted,
+    share,
+)
 from skill_ttrl.skills.teachers.mistakes import MISTAKES
 from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 
 LIFT = 0.2
 """Winners must do a step more often than losers by this share of the episodes."""
 IN_ORDER = 0.5
-"""A chain of steps is told where at least this share of the winners followed it."""
+"""A chain of steps is a finding where at least this share of the winners followed it."""
 NEARLY_ALL = 0.8
 LONGEST_CHAIN, MOST_CHAINS = 8, 20
 MIN_FOUND = 5
 MOST_PLACES, MOST_NAMES = 3, 8
-NO_TYPE = "(no type)"
 
 
 def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
@@ -36,10 +45,10 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     types: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         types[case.task_type].append(case)
-    seen = {kind: Seen.of(kind, forms, found) for kind, found in sorted(types.items())}
+    seen = {kind: EpisodeStats.of(kind, forms, found) for kind, found in sorted(types.items())}
     notes = [note for each in seen.values() for note in _one_sided(each)]
     by_type = {kind: _found(each) for kind, each in seen.items()}
-    everywhere = _everywhere(by_type, Seen.of("", forms, cases))
+    everywhere = _everywhere(by_type, EpisodeStats.of("", forms, cases))
     said = {each.key for each in everywhere}
     drafts = _drafts([each for each in everywhere if not each.mistake], "general", "", config.max_general)
     mistakes = [each for each in everywhere if each.mistake]
@@ -51,12 +60,12 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     return TeacherResult(tuple(drafts), tuple(notes))
 
 
-def _found(seen: Seen) -> list[Finding]:
+def _found(seen: EpisodeStats) -> list[Finding]:
     found = [finding for look in (*WINNERS, *MISTAKES) for finding in look(seen)]
     return sorted(found, key=lambda each: (-each.weight, each.key))
 
 
-def _everywhere(by_type: dict[str, list[Finding]], together: Seen) -> list[Finding]:
+def _everywhere(by_type: dict[str, list[Finding]], together: EpisodeStats) -> list[Finding]:
     """What is found in most types, of mistakes in two, and again over all episodes together."""
     if len(by_type) < 2:
         return []
@@ -83,7 +92,7 @@ def _drafts(found: Sequence[Finding], tier: str, kind: str, most: int) -> list[D
     ]
 
 
-def _one_sided(seen: Seen) -> list[str]:
+def _one_sided(seen: EpisodeStats) -> list[str]:
     name = seen.task_type or NO_TYPE
     if not seen.won:
         return [f"{name}: none of {len(seen.lost)} episodes succeeded, so there are only mistakes to learn from."]
@@ -102,7 +111,7 @@ def _one_sided(seen: Seen) -> list[str]:
 # --- what winners do ---
 
 
-def steps_in_order(seen: Seen) -> list[Finding]:
+def steps_in_order(seen: EpisodeStats) -> list[Finding]:
     """The chain of steps that most winners follow and that losers lack, with what nearly all of the winners do in between."""
     telling = {form for form in _telling(seen) if GAP not in form or names_task(form)}
     chain = _best_chain(seen.won, telling)
@@ -119,11 +128,11 @@ def steps_in_order(seen: Seen) -> list[Finding]:
         title = "Steps in the order that won"
         text = f"Do these in this order: {', then '.join(map(quoted, full))}.{_legend(full)}"
     weight = 2 + winners - losers
-    return [Finding(f"order {chain}", title, text, seen.reads_like, weight, told(followers))]
+    return [Finding(f"order {chain}", title, text, seen.reads_like, weight, evidence_task_ids(followers))]
 
 
-def shared_steps(seen: Seen) -> list[Finding]:
-    """Each single step that winners share and that names something of the task: told only of all types together."""
+def shared_steps(seen: EpisodeStats) -> list[Finding]:
+    """Each single step that winners share and that names something of the task: a skill only of all types together."""
     if seen.task_type:  # there the chain says it; here it only counts in how many types it is so
         return [Finding(f"step {form}", "", "", "", 0.0, ()) for form in _telling(seen) if names_task(form)]
     found = []
@@ -132,11 +141,11 @@ def shared_steps(seen: Seen) -> list[Finding]:
         text = (
             f"Whatever the type of task, {len(did)} of {len(seen.won)} won tries did {quoted(form)}.{_legend([form])}"
         )
-        found.append(Finding(f"step {form}", f"Most wins have {quoted(form)}", text, "", 0.5, told(did)))
+        found.append(Finding(f"step {form}", f"Most wins have {quoted(form)}", text, "", 0.5, evidence_task_ids(did)))
     return found
 
 
-def places(seen: Seen) -> list[Finding]:
+def places(seen: EpisodeStats) -> list[Finding]:
     """Where what the task names was found: what filled the gap of a step in which it is named too."""
     found = []
     for form in sorted(_telling(seen)):
@@ -171,13 +180,13 @@ def places(seen: Seen) -> list[Finding]:
                 text,
                 seen.reads_like,
                 1 + sum(where[each] for each in usual) / len(holders),
-                told(holders),
+                evidence_task_ids(holders),
             )
         )
     return found
 
 
-def all_that_is_named(seen: Seen) -> list[Finding]:
+def all_that_is_named(seen: EpisodeStats) -> list[Finding]:
     """Before the last step winners have done everything that was listed in the words of the task."""
     last = seen.closing
     if last is None:
@@ -191,11 +200,11 @@ def all_that_is_named(seen: Seen) -> list[Finding]:
         return []
     how = sorted({form for played in ready for form in played.named_forms})
     text = f"Before {quoted(last)}, do every listed action that the task names ({', '.join(map(quoted, how[:2]))}), one of each kind."
-    evidence = told([played for played in ready if played.left_nothing_named()])
+    evidence = evidence_task_ids([played for played in ready if played.left_nothing_named()])
     return [Finding(f"all named {last}", "Leave out nothing that the task names", text, "", 1.5 + won - lost, evidence)]
 
 
-def length(seen: Seen) -> list[Finding]:
+def length(seen: EpisodeStats) -> list[Finding]:
     """How many steps winners took, where losers took clearly more or fewer."""
     if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
         return []
@@ -211,14 +220,14 @@ def length(seen: Seen) -> list[Finding]:
             f"Most wins take about {middle} steps and few take more than {most}; failed tries wandered on to {others}. "
             "Take the next step of the task as soon as it is possible."
         )
-        return [Finding("few steps", "Go straight for it", text, "", 0.6, told(seen.won))]
+        return [Finding("few steps", "Go straight for it", text, "", 0.6, evidence_task_ids(seen.won))]
     if others <= 0.6 * least:
         text = f"Wins took {least} steps or more, about {middle}; failed tries were over after {others}. Do all that the task asks for before the last step."
-        return [Finding("more steps", "Do not end too early", text, "", 0.8, told(seen.won))]
+        return [Finding("more steps", "Do not end too early", text, "", 0.8, evidence_task_ids(seen.won))]
     return []
 
 
-WINNERS: Sequence[Callable[[Seen], list[Finding]]] = (
+WINNERS: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
     steps_in_order,
     shared_steps,
     places,
@@ -227,7 +236,7 @@ WINNERS: Sequence[Callable[[Seen], list[Finding]]] = (
 )
 
 
-def _telling(seen: Seen) -> set[str]:
+def _telling(seen: EpisodeStats) -> set[str]:
     """Forms that most winners have and losers lack, and what most winners end with; none where losers have all of them."""
     if len(seen.won) < MIN_EPISODES:
         return set()
