@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from skill_ttrl.agents.agent import Agent
@@ -20,11 +22,13 @@ from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.models.builtin import build_tokenizer
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import Schedule, rollout
 from skill_ttrl.types import Message, Skill, Step, Task
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.scripted_backend import ScriptedBackend  # the repository's own
 
 TURNS = 12
 

@@ -239,8 +239,8 @@ def test_log_probs_come_by_both_interfaces() -> None:
 
         chat, text = ask(client(server, logprobs=True), both)
         assert [each["path"] for each in server.asked] == ["/v1/chat/completions", "/v1/completions"]
-    assert chat.logprobs is not None and set(chat.logprobs) == {-0.5}
-    assert len(text.choices) == 2 and text.logprobs is not None
+    assert chat.choices[0].logprobs is not None and set(chat.choices[0].logprobs) == {-0.5}
+    assert len(text.choices) == 2 and text.choices[0].logprobs is not None
 
 
 def test_json_that_does_not_fit_is_asked_for_again_with_what_was_wrong(tmp_path: Path) -> None:

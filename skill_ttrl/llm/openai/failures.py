@@ -12,9 +12,8 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.llm.openai.address import Address
@@ -57,34 +56,37 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
     """What an exception of one attempt means; None for one that is no failure of the attempt but a fault of this program."""
     import openai
 
+    def shown(said: object) -> str:
+        return short(address.scrubbed(str(said)))
+
     unreadable = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
     if isinstance(unreadable, MalformedResponse):
-        return Failure("unreadable", short(address.scrubbed(str(unreadable))), retryable=True)
+        return Failure("unreadable", shown(unreadable), retryable=True)
     if isinstance(error, openai.APIStatusError):
-        code, parameter, said = _stated(error.body, error.response.text)
-        found = of_status(error.status_code, code, short(address.scrubbed(said)), _lower(error.response.headers))
-        named = None if parameter is None else short(address.scrubbed(parameter))
-        return Failure(found.kind, found.message, found.retryable, found.wait, found.status, named)
+        stated = error.body if isinstance(error.body, Mapping) else {"message": error.body}
+        said = stated.get("message") or stated.get("detail") or error.response.text or "it says nothing"
+        code, parameter = stated.get("code") or stated.get("type"), stated.get("param")
+        found = of_status(error.status_code, code, shown(said), error.response.headers)
+        return replace(found, parameter=shown(parameter) if isinstance(parameter, str) else None)
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         return Failure("timeout", "there was no answer in time", retryable=True)
     if isinstance(error, openai.APIConnectionError):
         cause = error.__cause__ or error
         kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
-        said = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return Failure(kind, short(address.scrubbed(said)), retryable=True)
+        return Failure(kind, shown(f"{type(cause).__name__}: {cause}".rstrip(": ")), retryable=True)
     if isinstance(error, UnicodeDecodeError):
         return Failure("unreadable", "its answer is no text", retryable=True)
     return None
 
 
-def of_status(status: int, code: str | None, said: str, headers: Mapping[str, str]) -> Failure:
+def of_status(status: int, code: object, said: str, headers: Mapping[str, str]) -> Failure:
     """The failure that an HTTP status stands for.
 
     Args:
         status: 300 or more.
         code: the server's own name of the error, where it gives one.
         said: its message.
-        headers: of the answer, names in lower case.
+        headers: of the answer.
     """
     if status == 429 and code in EMPTY_ACCOUNT:
         return Failure("quota", said, retryable=False, status=status)
@@ -208,21 +210,6 @@ def _remedy(failure: Failure, role: Role, config: EndpointConfig, address: Addre
     return f"Try later, or raise {here}.max_retries ({config.max_retries})."
 
 
-def _stated(body: Any, text: str) -> tuple[str | None, str | None, str]:
-    """Code, field and message of an error, wherever the server puts them."""
-    error = body.get("error", body) if isinstance(body, Mapping) else body
-    if isinstance(error, Mapping):
-        said = error.get("message") or error.get("detail") or text
-        code = error.get("code") or error.get("type")
-        parameter = error.get("param")
-        return _named(code), _named(parameter), str(said)
-    return None, None, str(error or text or "it says nothing")
-
-
-def _named(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def short(text: str) -> str:
     """What a server says, on one line that a terminal can be shown."""
     text = " ".join(printable(text[: 4 * LONGEST]).split()) or "it says nothing"
@@ -232,10 +219,6 @@ def short(text: str) -> str:
 def printable(text: str) -> str:
     """The text without signs that act and do not show, such as a terminal's escape codes."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
-
-
-def _lower(headers: Any) -> dict[str, str]:
-    return {str(name).lower(): str(value) for name, value in headers.items()}
 
 
 def _number(text: str | None) -> float | None:

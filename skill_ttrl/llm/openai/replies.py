@@ -59,11 +59,6 @@ class Reply:
         return self.choices[0].text
 
     @property
-    def finish_reason(self) -> str:
-        """Why the first ended."""
-        return self.choices[0].finish_reason
-
-    @property
     def outcome(self) -> Outcome:
         """That of the first that is not "ok"; "ok" where all are."""
         return next((choice.outcome for choice in self.choices if choice.outcome != "ok"), "ok")
@@ -72,11 +67,6 @@ class Reply:
     def refusal(self) -> str | None:
         """What the first said when it declined."""
         return self.choices[0].refusal
-
-    @property
-    def logprobs(self) -> tuple[float, ...] | None:
-        """Log-probs of the first."""
-        return self.choices[0].logprobs
 
 
 def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]:
@@ -156,9 +146,8 @@ def tokens_said(body: Mapping[str, Any]) -> Tokens:
     usage = body.get("usage")
     if not isinstance(usage, Mapping):
         return Tokens()
-    details = usage.get("prompt_tokens_details")
     prompt, answer = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    cached = _count(_inner(usage, "prompt_tokens_details", "cached_tokens"))
     if prompt is None or answer is None:
         return Tokens()
     return Tokens(prompt, min(cached or 0, prompt), answer)
@@ -185,48 +174,31 @@ def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _error_in(body: Mapping[str, Any]) -> str:
     """Some servers send an error with status 200."""
     error = body.get("error")
-    return f"; it says: {error.get('message', error) if isinstance(error, Mapping) else error}" if error else ""
+    return f"; it says: {_inner(error, 'message') or error}" if error else ""
 
 
 def _chat_choice(choice: Mapping[str, Any]) -> Choice:
     message = choice.get("message")
     if not isinstance(message, Mapping):
         raise MalformedResponse("a choice has no message")
-    content, refusal = _text_of(message.get("content")), message.get("refusal")
-    reason = str(choice.get("finish_reason") or "stop")
+    entries = _inner(choice, "logprobs", "content")
+    scores = [_inner(entry, "logprob") for entry in entries] if isinstance(entries, list) else None
+    refusal = str(message["refusal"]) if message.get("refusal") else None
     called = bool(message.get("tool_calls") or message.get("function_call"))
-    logprobs = choice.get("logprobs")
-    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    values = None
-    if isinstance(entries, list) and all(isinstance(each, Mapping) for each in entries):
-        values = _logprobs([each.get("logprob") for each in entries])
-    return _choice(content, reason, choice, values, str(refusal) if refusal else None, called)
+    return _choice(choice, _text_of(message.get("content")), scores, refusal, called)
 
 
 def _text_choice(choice: Mapping[str, Any]) -> Choice:
     text = choice.get("text")
     if not isinstance(text, str):
         raise MalformedResponse("a choice has no text")
-    logprobs = choice.get("logprobs")
-    values = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
-    return _choice(
-        text,
-        str(choice.get("finish_reason") or "stop"),
-        choice,
-        _logprobs(values) if isinstance(values, list) else None,
-        None,
-        False,
-    )
+    return _choice(choice, text, _inner(choice, "logprobs", "token_logprobs"))
 
 
 def _choice(
-    text: str,
-    reason: str,
-    choice: Mapping[str, Any],
-    logprobs: tuple[float, ...] | None,
-    refusal: str | None,
-    called: bool,
+    choice: Mapping[str, Any], text: str, scores: Any, refusal: str | None = None, called: bool = False
 ) -> Choice:
+    reason = str(choice.get("finish_reason") or "stop")
     outcome: Outcome = "ok"
     if reason == "content_filter":
         outcome = "filtered"
@@ -238,6 +210,9 @@ def _choice(
         outcome = "length"
     elif not text:
         outcome = "empty"
+    logprobs = None
+    if isinstance(scores, list) and all(_finite(each) for each in scores):  # half a list says nothing of the whole
+        logprobs = tuple(float(each) for each in scores)
     stopped = choice.get("stop_reason")
     return Choice(text, reason, outcome, logprobs, refusal, stopped if isinstance(stopped, str) else None)
 
@@ -254,9 +229,11 @@ def _text_of(content: Any) -> str:
     raise MalformedResponse(f"a message's content is {type(content).__name__}")
 
 
-def _logprobs(values: Sequence[Any]) -> tuple[float, ...] | None:
-    """None where one is missing: half a list says nothing of the whole."""
-    return tuple(float(value) for value in values) if all(_finite(value) for value in values) else None
+def _inner(value: Any, *names: str) -> Any:
+    """A field of a field; None where one of them is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _finite(value: Any) -> bool:

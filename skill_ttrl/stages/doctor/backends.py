@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
+
+import httpx
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
@@ -49,36 +48,30 @@ class Answer:
     """Why there was no answer."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A key must not travel on to another host."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message[str, str], newurl: str
-    ) -> None:
-        return None
-
-
 def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """GET an address once. Whatever happens is told, never raised."""
+    """GET an address once; a redirect is not followed, so that a key travels to no other host. Never raises."""
     from skill_ttrl.llm.vllm.servers.key import is_localhost
 
     try:
-        direct = [urllib.request.ProxyHandler({})] if is_localhost(urlsplit(address).hostname or "") else []
-        opener = urllib.request.build_opener(_NoRedirect, *direct)
-        request = urllib.request.Request(address, headers={"Accept": "application/json", **(headers or {})})
-        with opener.open(request, timeout=WAIT) as answer:
-            status, text = int(answer.status), answer.read(LONGEST_BODY)
-    except urllib.error.HTTPError as error:
-        return Answer(error.code)
-    except (OSError, ValueError) as error:  # no such host, refused, too late, no HTTP, an address that is none
-        reason = getattr(error, "reason", error)
-        return Answer(0, problem=escape_terminal(" ".join(str(reason).split()))[:200] or type(error).__name__)
-    except Exception as error:  # http.client has exceptions of its own for what is no HTTP
+        near = is_localhost(urlsplit(address).hostname or "")  # a proxy does not reach this machine's own servers
+        sent = {"Accept": "application/json", **(headers or {})}
+        with (
+            httpx.Client(timeout=WAIT, trust_env=not near) as client,
+            client.stream("GET", address, headers=sent) as answer,
+        ):
+            body = bytearray()
+            for piece in answer.iter_bytes() if answer.is_success else ():
+                body += piece
+                if len(body) > LONGEST_BODY:
+                    return Answer(answer.status_code)
+    except httpx.RemoteProtocolError as error:
         return Answer(0, problem=f"it does not speak HTTP ({type(error).__name__})")
+    except Exception as error:  # no such host, refused, too late, an address or a proxy that is none
+        return Answer(0, problem=escape_terminal(" ".join(str(error).split()))[:200] or type(error).__name__)
     try:
-        return Answer(status, json.loads(text))
+        return Answer(answer.status_code, json.loads(body))
     except (ValueError, RecursionError):
-        return Answer(status)
+        return Answer(answer.status_code)
 
 
 def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check]:

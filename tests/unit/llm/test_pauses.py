@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.pauses import MAX_IDLE, InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.types import Completion
+from tests.scripted_backend import ScriptedBackend
 
 MARK = "</ask>"
 

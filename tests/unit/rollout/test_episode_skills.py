@@ -15,7 +15,6 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import Schedule, rollout
@@ -25,6 +24,7 @@ from skill_ttrl.skills.retrieval.retriever import make_retriever
 from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
 from skill_ttrl.types import Completion, Group, Skill
 from tests.alfworld_kitchen import content, write_game
+from tests.scripted_backend import ScriptedBackend
 
 GAME = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
 TYPE = "pick_and_place_simple"

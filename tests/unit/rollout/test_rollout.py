@@ -16,12 +16,12 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import EnvError, ExtensionError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
+from tests.scripted_backend import ScriptedBackend
 
 AGENT = Agent(PromptFormatter("plain"))
 

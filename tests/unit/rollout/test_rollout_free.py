@@ -19,12 +19,12 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError, EnvError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, EnvTimeoutError
 from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
 from tests.alfworld_kitchen import write_game
+from tests.scripted_backend import ScriptedBackend
 
 FOREVER = 30.0
 """Seconds that stand for ever: a test that waited for them would fail by its own limits."""

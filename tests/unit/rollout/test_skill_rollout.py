@@ -13,13 +13,13 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.retriever import Hit, make_retriever
 from skill_ttrl.types import Group, Skill, Task
+from tests.scripted_backend import ScriptedBackend
 
 BANK = Snapshot.of(
     5,

@@ -17,7 +17,6 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import listed_actions
@@ -26,6 +25,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.retriever import make_retriever
 from skill_ttrl.stages.setup.build import make_agent
 from skill_ttrl.types import Skill, Step, Tier
+from tests.scripted_backend import ScriptedBackend
 from tests.webshop_files import options, product, wanted, write_catalogue
 
 UPSTREAM_LONGEST = 13_000

@@ -32,12 +32,12 @@ from skill_ttrl.envs.alfworld.game import KEPT_WORLDS, load_game
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
+from tests.scripted_backend import ScriptedBackend
 
 TRIALS = {
     "pick_and_place_simple-Apple-None-Fridge-1/trial_A": PLACE.format("Apple", "Fridge"),

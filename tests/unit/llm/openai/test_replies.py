@@ -84,10 +84,10 @@ def test_tokens_are_taken_as_the_server_counts_them_and_nonsense_is_nothing() ->
 
 def test_log_probs_are_whole_or_none() -> None:
     entries = [{"logprob": -0.5}, {"logprob": -1}]
-    assert read_chat(chat(logprobs={"content": entries})).logprobs == (-0.5, -1.0)
-    assert read_chat(chat(logprobs={"content": [*entries, {"logprob": None}]})).logprobs is None
+    assert read_chat(chat(logprobs={"content": entries})).choices[0].logprobs == (-0.5, -1.0)
+    assert read_chat(chat(logprobs={"content": [*entries, {"logprob": None}]})).choices[0].logprobs is None
     found = read_completion({"choices": [{"text": "x", "logprobs": {"token_logprobs": [-2.0]}}]})
-    assert found.logprobs == (-2.0,)
+    assert found.choices[0].logprobs == (-2.0,)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_count_that_is_none_is_taken_for_no_count_at_all(count: Any) -> None:
         "usage": {"prompt_tokens": count, "completion_tokens": 2}
     }
     reply = read_chat(body)
-    assert reply.usage == Tokens() and reply.logprobs is None
+    assert reply.usage == Tokens() and reply.choices[0].logprobs is None
 
 
 def test_half_a_surrogate_pair_does_not_reach_a_file_and_a_secret_is_found_however_it_is_spelled() -> None:

@@ -17,7 +17,6 @@ from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.llm.scripted import ScriptedBackend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
@@ -30,6 +29,7 @@ from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import Evaluation, TypeResult, control_results, control_warning
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
+from tests.scripted_backend import ScriptedBackend
 
 NUMBERED = AgentConfig(memory="window", projection="action", actions="numbered", order="words", unlisted=["look"])
 LISTING = Listing.of(NUMBERED)

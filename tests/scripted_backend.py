@@ -1,4 +1,4 @@
-"""A backend that answers from a list. For tests only: nothing in it samples, and it says so in every completion's version."""
+"""A backend that answers from a list; nothing in it samples, and it says so in the version of every completion."""
 
 from __future__ import annotations
 
