@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import Jobs, environment_arguments, show_collected
-from skill_ttrl.errors import ConfigError, SplitError
+from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
     from skill_ttrl.cli.display.views import RunView
@@ -168,15 +168,9 @@ def _configured(config: str, overrides: Sequence[str], env: str | None, data: Se
     return load_config(config, [*asked, *overrides, *([f"env.kwargs.data={json.dumps(data[0])}"] if data else [])])
 
 
-@contextmanager
-def _naming_the_option(split: str | None) -> Iterator[None]:
+def _naming_the_option(split: str | None) -> AbstractContextManager[None]:
     """Where no split was named, the one that is looked for need not be there: it is not the user's word."""
-    try:
-        yield
-    except SplitError as error:
-        if split is not None:
-            raise
-        raise SplitError(f"{error} Name one with --split.") from None
+    return annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
 
 
 def _measure(

@@ -23,7 +23,8 @@ The command line turns these into one line on stderr and the exit code (`EXIT_CO
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
@@ -143,6 +144,16 @@ class MissingDependencyError(SkillTTRLError, ImportError):
         return cls(
             f"{feature} needs packages that are not installed. Install them with: pip install 'skill-ttrl[{extra}]'"
         )
+
+
+@contextmanager
+def annotate_error(kind: type[SkillTTRLError], sentence: str) -> Iterator[None]:
+    """Append a sentence to the message of errors of this kind: what it means here, and how to go on."""
+    try:
+        yield
+    except kind as error:
+        text = f"{error} {sentence}"
+        raise (EndpointError(text, error.kind) if isinstance(error, EndpointError) else kind(text)) from None
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, admit
@@ -265,13 +265,12 @@ def _runs(process: int) -> bool:
 @contextmanager
 def _unlearnt() -> Iterator[None]:
     """Says of a language model that failed what it means for the bank."""
-    try:
+    ways = "go on without it: --set skills.on_failure=skip, or heuristic"
+    with (
+        annotate_error(EndpointError, f"The bank was not changed. To {ways}."),
+        annotate_error(BudgetError, "The bank was not changed."),
+    ):
         yield
-    except EndpointError as error:
-        ways = "go on without it: --set skills.on_failure=skip, or heuristic"
-        raise EndpointError(f"{error} The bank was not changed. To {ways}.", error.kind) from None
-    except BudgetError as error:
-        raise BudgetError(f"{error} The bank was not changed.") from None
 
 
 class _Heard(SilentProgress):

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.records import column, read_records, record_ids
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import first_keys, whole_lines
@@ -225,13 +225,12 @@ def _open(path: Path, dry_run: bool) -> Iterator[SkillBank]:
 @contextmanager
 def _unmerged() -> Iterator[None]:
     """Says of a language model that failed what it means for the bank."""
-    try:
+    ways = "go on without it: skills.on_failure=skip, or heuristic"
+    with (
+        annotate_error(EndpointError, f"Nothing was merged. To {ways}."),
+        annotate_error(BudgetError, "Nothing was merged."),
+    ):
         yield
-    except EndpointError as error:
-        ways = "go on without it: skills.on_failure=skip, or heuristic"
-        raise EndpointError(f"{error} Nothing was merged. To {ways}.", error.kind) from None
-    except BudgetError as error:
-        raise BudgetError(f"{error} Nothing was merged.") from None
 
 
 def _read(path: Path, notes: list[str]) -> list[_Samples]:

@@ -12,14 +12,14 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
-from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.errors import BudgetError, RunFolderError, annotate_error
 from skill_ttrl.llm.openai.cache import PaidAnswers
 from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import cost_text
@@ -302,13 +302,9 @@ def when_spent(leaving: str) -> str:
     return f"{kept.rstrip()} {AGAIN if again else f'{RAISE}.'}"
 
 
-@contextmanager
-def annotate_budget_error(leaving: str) -> Iterator[None]:
+def annotate_budget_error(leaving: str) -> AbstractContextManager[None]:
     """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
-    try:
-        yield
-    except BudgetError as error:
-        raise BudgetError(f"{error} {leaving}") from None
+    return annotate_error(BudgetError, leaving)
 
 
 class _Spent(BudgetError):

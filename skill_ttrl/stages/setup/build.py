@@ -21,7 +21,7 @@ from skill_ttrl.config import EMBEDDED, DataConfig, SkillsConfig, SkillTTRLConfi
 from skill_ttrl.data.episodes import episode_corpus
 from skill_ttrl.data.tasks import load_tasks, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
-from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError
+from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError, annotate_error
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
@@ -313,10 +313,8 @@ def source_tasks(
         tasks = load_tasks(source, env_id, split=split)
     else:
         told = Counting(progress or SilentProgress(), OPENING, prepare_unit(env_id, config.env.kwargs))
-        try:
+        with annotate_error(SplitError, _SPLITS):
             tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
-        except SplitError as error:
-            raise SplitError(f"{error} {_SPLITS}") from None
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks

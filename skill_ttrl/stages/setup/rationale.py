@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import EndpointError, annotate_error
 from skill_ttrl.progress import Progress
 from skill_ttrl.skills.querying import LLMQuerier, shortened
 from skill_ttrl.stages.setup.demonstrate import StepShown
@@ -48,11 +48,9 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
     failed = 0
     for begin in range(0, len(shown), BATCH):
         batch = shown[begin : begin + BATCH]
-        try:
+        ways = "with skills.on_failure=skip a demonstration without a thought has none"
+        with annotate_error(EndpointError, f"Nothing was trained; {ways}. {KEPT}"):
             answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
-        except EndpointError as error:
-            ways = "with skills.on_failure=skip a demonstration without a thought has none"
-            raise EndpointError(f"{error} Nothing was trained; {ways}. {KEPT}", error.kind) from None
         for each, answer in zip(batch, answers, strict=True):
             if isinstance(answer, EndpointError):
                 failed += 1
