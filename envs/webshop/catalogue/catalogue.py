@@ -41,18 +41,12 @@ GENERATED_FILE = "generated.json"
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
-    "catalogue.analysis",
-    "catalogue.files",
-    "goal",
-    "goals",
-    "maker.maker",
-    "maker.sentences",
-    "maker.words",
-    "catalogue.product",
-    "catalogue.search",
-    "catalogue.store",
+    "goal.py",
+    "goals.py",
+    *(f"catalogue/{name}.py" for name in ("analysis", "files", "product", "search", "store")),
+    *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.py", "words.toml")),
 )
-"""Modules whose text decides what a store holds: one that other text has made is made again."""
+"""Files whose text decides what a store holds: one that other text has made is made again."""
 
 DAYS_UNUSED = 30
 """A store that was not opened for so long is removed when another is made."""
@@ -229,8 +223,7 @@ def _writers() -> str:
     import Stemmer
 
     shop = Path(__file__).parents[1]
-    modules = digest_of(shop.joinpath(*name.split(".")).with_suffix(".py") for name in _WRITERS)
-    return f"{modules} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
+    return f"{digest_of(shop / name for name in _WRITERS)} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
 
 
 def _digest(data: bytes) -> str:
