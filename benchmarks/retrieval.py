@@ -1,4 +1,4 @@
-"""Retrieval over a large bank: recall against exact scores, time of a whole query, build time and memory.
+"""Retrieval over a large bank: time of a whole query, build time and memory, with vectors in memory and in Chroma.
 
     python benchmarks/retrieval.py                          # 50,000 generated skills, the table of docs/retrieval-results.md
     python benchmarks/retrieval.py --texts problems.jsonl   # skills made of your own texts (one a line, or JSON objects)
@@ -29,17 +29,16 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.embedders import make_embedder
-from skill_ttrl.skills.retrieval.index import HNSW, ChromaIndex, MemoryIndex, VectorIndex
-from skill_ttrl.skills.retrieval.retriever import EXACT_BELOW, Retriever
+from skill_ttrl.skills.retrieval.chroma import ChromaIndex
+from skill_ttrl.skills.retrieval.index import MemoryIndex
+from skill_ttrl.skills.retrieval.make import make_embedder
+from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.types import Skill
 
 K = 6
-DEFAULTS = {"space": "l2"}
-CANDIDATES = "chroma, candidates"
-CONFIGURATIONS = ("memory", "chroma", CANDIDATES, "chroma defaults, candidates", "chroma defaults, bare")
+CONFIGURATIONS = ("memory", "chroma")
 COLUMNS = (
-    "vectors in", "recall@6", "lists equal", "query min ms", "p10 ms", "query p50 ms", "p95 ms", "CPU ms", "of it embedding ms", "build s", "reopen s",
+    "vectors in", "lists equal", "query min ms", "p10 ms", "query p50 ms", "p95 ms", "CPU ms", "of it embedding ms", "build s", "reopen s",
     "peak MB", "disk MB", "load",
 )  # fmt: skip
 
@@ -68,7 +67,7 @@ def main() -> None:
         print(f"| {' | '.join(str(row.get(column, '-')) for column in COLUMNS)} |")
     print(f"\n{options.skills} skills, {options.queries} questions, {os.cpu_count()} cores")
     if options.json:
-        options.json.write_text(json.dumps({"options": sys.argv[1:], "hnsw": HNSW, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps({"options": sys.argv[1:], "rows": rows}, indent=1))
 
 
 def child(name: str, folder: str) -> dict[str, Any]:
@@ -83,48 +82,39 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Figures of one configuration."""
     texts, queries = make_texts(options)
     snapshot = Snapshot.of(1, [Skill(id=f"s{row:06}", title="", text=text) for row, text in enumerate(texts)])
-    own = not options.only.startswith("chroma defaults")  # collections of the same settings are built once
-    folder = options.folder / ("own" if own else "defaults")
-    exact_below = EXACT_BELOW if options.only in ("memory", "chroma") else 0
-    fresh = not folder.exists()
+    folder = options.folder / options.only
 
-    def opened() -> tuple[Retriever, VectorIndex]:
+    def opened() -> Retriever:
         embedder = make_embedder(options.embedder, options.model)
-        hnsw = HNSW if own else DEFAULTS
-        index = MemoryIndex() if options.only == "memory" else ChromaIndex(embedder.name, folder=folder, hnsw=hnsw)
-        return Retriever(options.mode, embedder, index, exact_below=exact_below), index
+        index = MemoryIndex() if options.only == "memory" else ChromaIndex(embedder.name, folder=folder)
+        return Retriever(options.mode, embedder, index)
 
     started = time.perf_counter()
-    retriever, index = opened()
+    retriever = opened()
     retriever.search(snapshot, queries[:1])
     build = time.perf_counter() - started
-    row: dict[str, Any] = {"vectors in": options.only} | ({"build s": round(build, 1)} if fresh else {})
+    row: dict[str, Any] = {"vectors in": options.only, "build s": round(build, 1)}
     if options.only != "memory":
         retriever.close()
         started = time.perf_counter()
-        retriever, index = opened()
+        retriever = opened()
         retriever.search(snapshot, queries[:1])
         row["reopen s"] = round(time.perf_counter() - started, 1)
         row["disk MB"] = round(sum(file.stat().st_size for file in folder.rglob("*")) / 1e6)
     embedder = make_embedder(options.embedder, options.model)
-    truth = exact(retriever, snapshot, queries)
+    in_memory = Retriever(options.mode, embedder, MemoryIndex())
+    truth = [[hit.skill.id for hit in hits] for hits in in_memory.search(snapshot, queries, k=K)]
+    in_memory.close()
     found, seconds = [], []
     cpu = time.process_time()
     for query in queries:
         started = time.perf_counter()
-        if options.only.endswith("bare"):  # what Chroma's own order would give
-            vector = embedder.embed([query])[0]
-            near = index.nearest(vector, K) or []
-            names = [key for key, _ in near]
-        else:
-            names = [hit.skill.id for hit in retriever.search(snapshot, [query], k=K)[0]]
+        names = [hit.skill.id for hit in retriever.search(snapshot, [query], k=K)[0]]
         seconds.append(time.perf_counter() - started)
         found.append(names)
     row["CPU ms"] = round(
         (time.process_time() - cpu) / len(queries) * 1e3, 2
     )  # other processes slow it less than the clock
-    if options.only.endswith("bare"):
-        found = to_ids(retriever, snapshot, found)
     row |= figures(found, truth, seconds)
     started = time.perf_counter()
     for query in queries[:100]:
@@ -136,27 +126,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def exact(retriever: Retriever, snapshot: Snapshot, queries: list[str]) -> list[list[str]]:
-    """Lists of the same retriever with every skill scored."""
-    below, retriever._exact_below = retriever._exact_below, len(snapshot)
-    lists = [[hit.skill.id for hit in hits] for hits in retriever.search(snapshot, queries, k=K)]
-    retriever._exact_below = below
-    return lists
-
-
-def to_ids(retriever: Retriever, snapshot: Snapshot, keys: list[list[str]]) -> list[list[str]]:
-    """Ids of the skills whose vectors these keys name."""
-    view, _ = retriever._version(snapshot)
-    return [[view.skills[row].id for key in one for row in view.rows_of[key]][:K] for one in keys]
-
-
 def figures(found: list[list[str]], truth: list[list[str]], seconds: list[float]) -> dict[str, Any]:
-    """Recall and times as the table shows them."""
-    pairs = list(zip(found, truth, strict=True))
-    recall = sum(len(set(one) & set(other)) for one, other in pairs) / sum(len(other) for other in truth)
+    """Equal lists and times as the table shows them."""
     return {
-        "recall@6": f"{recall:.4f}",
-        "lists equal": f"{np.mean([one == other for one, other in pairs]):.3f}",
+        "lists equal": f"{np.mean([one == other for one, other in zip(found, truth, strict=True)]):.3f}",
         "query min ms": round(min(seconds) * 1e3, 2),
         "p10 ms": round(float(np.quantile(seconds, 0.1)) * 1e3, 2),
         "query p50 ms": round(float(np.median(seconds)) * 1e3, 2),

@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import is_bank
-from skill_ttrl.skills.bank.settings import bank_settings
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
@@ -166,8 +166,10 @@ def run(
             found = distill_into(kept, told_episodes(source, progress, heard), config, models_of(config))
         if not merge and not found.skills:
             raise nothing_distilled(found, source, folder)
-        by_vectors = kept.retrieval_mode in ("embedding", "hybrid")
-        retrieval = f"{kept.retrieval_mode}, {kept.embedder}" if by_vectors else kept.retrieval_mode
+        by_vectors = kept.settings.retrieval_mode in ("embedding", "hybrid")
+        retrieval = (
+            f"{kept.settings.retrieval_mode}, {kept.settings.embedder}" if by_vectors else kept.settings.retrieval_mode
+        )
     return replace(
         found,
         notes=(*heard.said, *found.notes),
@@ -198,8 +200,8 @@ def _rules(bank: SkillBank, alike: Similarity | None, threshold: float) -> Admis
         SOURCE,
         max_text_chars=TEXT_CHARS,
         rewrites=False,
-        room=bank.max_skills,
-        room_settings=f"skills.max_skills={bank.max_skills}",
+        room=bank.settings.max_skills,
+        room_settings=f"skills.max_skills={bank.settings.max_skills}",
         similarity=alike,
         threshold=threshold,
     )
@@ -227,7 +229,7 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
             yield bank
         return
     said = config.skills.model_fields_set if config.skills else set()
-    settings = bank_settings(config.skills or SkillsConfig())
+    settings = asdict(BankSettings.from_config(config.skills or SkillsConfig()))
     chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
     folder.parent.mkdir(parents=True, exist_ok=True)
     for left in _left_behind(folder):

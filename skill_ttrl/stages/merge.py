@@ -142,7 +142,7 @@ def run(
         known = merged_samples(kept.history())
         samples, again = [part.without(known) for part in samples], samples
         notes += _merged_before(again, known, bank)
-        plan = SkillBank.from_snapshot(before, max_skills=kept.max_skills)
+        plan = SkillBank.from_snapshot(before, max_skills=kept.settings.max_skills)
         updates, reports = [], []
         for part in samples:
             with ledger.phase("merge"):

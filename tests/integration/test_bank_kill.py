@@ -34,7 +34,7 @@ for count, line in enumerate(sys.stdin):
     if child == 0:
         if count % 2:
             skill_ttrl.skills.bank.log.write_all = write_slowly
-        bank = SkillBank(sys.argv[1], max_skills=6, snapshot_every=5)
+        bank = SkillBank(sys.argv[1], max_skills=6)
         os.write(1, f"open {bank.version} {os.getpid()}\\n".encode())
         while True:
             number = bank.version + 1

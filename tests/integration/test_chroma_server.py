@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.embedders import HashEmbedder
-from skill_ttrl.skills.retrieval.index import ChromaIndex, MemoryIndex
-from skill_ttrl.skills.retrieval.retriever import Retriever, make_retriever
+from skill_ttrl.skills.retrieval.chroma import ChromaIndex
+from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
+from skill_ttrl.skills.retrieval.index import MemoryIndex
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.types import Skill
 
 QUERIES = ["how to carry over", "open the 7th fridge", ""]
@@ -80,8 +83,8 @@ def test_a_server_gives_the_lists_of_the_embedded_one_and_serves_several(server:
     expected = Retriever("embedding", HashEmbedder(), MemoryIndex()).search(snapshot, QUERIES)
     assert [len(hits) for hits in expected] == [6, 6, 0]
     name = HashEmbedder().name
-    first = Retriever("embedding", HashEmbedder(), ChromaIndex(name, server=server), exact_below=5)
-    second = Retriever("embedding", HashEmbedder(), ChromaIndex(name, server=server), exact_below=5)
+    first = Retriever("embedding", HashEmbedder(), ChromaIndex(name, server=server))
+    second = Retriever("embedding", HashEmbedder(), ChromaIndex(name, server=server))
     assert first.search(snapshot, QUERIES) == expected
     assert second.search(snapshot, QUERIES) == expected
 
@@ -90,17 +93,17 @@ def test_a_server_gives_the_lists_of_the_embedded_one_and_serves_several(server:
             assert set(texts) <= set(QUERIES), "the server holds the skills' vectors"
             return super().embed(texts)
 
-    third = Retriever("embedding", NeverAgain(), ChromaIndex(name, server=server), exact_below=5)
+    third = Retriever("embedding", NeverAgain(), ChromaIndex(name, server=server))
     assert third.search(snapshot, QUERIES) == expected
     for retriever in (first, second, third):
         retriever.close()
-    embedded = Retriever("embedding", HashEmbedder(), ChromaIndex(name, folder=tmp_path), exact_below=5)
+    embedded = Retriever("embedding", HashEmbedder(), ChromaIndex(name, folder=tmp_path))
     assert embedded.search(snapshot, QUERIES) == expected
     embedded.close()
 
 
 def test_by_names_and_with_two_embedders(server: str) -> None:
-    named = make_retriever(mode="hybrid", embedder="hash", index="chroma", chroma_server=server)
+    named = make_retriever(BankSettings(retrieval_mode="hybrid", chroma_server=server))
     assert [len(hits) for hits in named.search(bank(30), QUERIES, k=2)] == [2, 2, 0]
     other = Retriever("embedding", HashEmbedder(64), ChromaIndex("hash:v1:64", server=server))
     assert other.search(bank(30), QUERIES) == Retriever("embedding", HashEmbedder(64), MemoryIndex()).search(
@@ -113,7 +116,7 @@ def test_by_names_and_with_two_embedders(server: str) -> None:
 def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
     snapshot = bank(300)
     index = ChromaIndex("hash:v1:384", server=server)
-    retriever = Retriever("embedding", HashEmbedder(), index, exact_below=5)
+    retriever = Retriever("embedding", HashEmbedder(), index)
     expected = retriever.search(snapshot, QUERIES)
     admin = index._client
     (collection,) = admin.list_collections()
@@ -121,7 +124,7 @@ def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
     assert collection.count() == len({skill.text for skill in snapshot})
     admin.delete_collection(collection.name)
     assert retriever.search(snapshot, QUERIES) == expected
-    assert retriever.search(snapshot, QUERIES) == expected
+    assert retriever.search(Snapshot.of(2, snapshot), QUERIES) == expected
     assert admin.list_collections()[0].count() == len({skill.text for skill in snapshot})
     retriever.close()
 
@@ -129,9 +132,9 @@ def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
 def test_no_server_and_a_server_that_dies(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(SkillBankError, match=rf"The Chroma server 127\.0\.0\.1:{port} .*skills\.chroma_server"):
-        make_retriever(index="chroma", chroma_server=f"127.0.0.1:{port}")
+        make_retriever(BankSettings(chroma_server=f"127.0.0.1:{port}"))
     process = start(tmp_path / "served", port)
-    retriever = make_retriever(index="chroma", chroma_server=f"127.0.0.1:{port}")
+    retriever = make_retriever(BankSettings(chroma_server=f"127.0.0.1:{port}"))
     try:
         retriever.search(bank(20), QUERIES)
     finally:

@@ -257,7 +257,7 @@ def test_without_the_bank_no_embedder_is_looked_for(
         raise AssertionError("an embedder was looked for")
 
     monkeypatch.setattr("skill_ttrl.stages.setup.pin.hub_commit", no_hub)
-    monkeypatch.setattr("skill_ttrl.skills.retrieval.embedders.hub_commit", no_hub)
+    monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
     overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
     found = run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6

@@ -56,7 +56,7 @@ def test_real_episodes_become_skills_that_are_true_of_them(played: Path, tmp_pat
         assert skill.source == "distill" and not skill.flags and len(skill.text) < 500
     with SkillBank.open(tmp_path / "bank", read_only=True) as bank:
         (update,) = bank.history()
-        assert (update.reason, bank.embedder, list(bank)) == (
+        assert (update.reason, bank.settings.embedder, list(bank)) == (
             "distill",
             "hash",
             sorted(found.skills, key=lambda each: each.id),
@@ -170,7 +170,7 @@ def test_a_bank_that_is_there_is_added_to_only_when_asked(played: Path, tmp_path
     found = run(played, bank, merge=True)
     again = run(played, bank, merge=True)
     with SkillBank.open(bank, read_only=True) as kept:
-        assert len(kept) == 1 + len(found.skills) and kept.version == 2 and kept.max_skills == 50
+        assert len(kept) == 1 + len(found.skills) and kept.version == 2 and kept.settings.max_skills == 50
     assert not again.skills and sum("says that already" in note for note in again.notes) == len(found.skills)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
@@ -190,7 +190,11 @@ def test_the_config_names_types_numbers_and_the_embedder(played: Path, tmp_path:
     assert set(found.episodes) == {"look", "clean"} and len(found.skills) == 2 and found.retrieval == "keyword"
     assert any("there is no room for it (skills.max_skills=2)" in note for note in found.notes)
     with SkillBank.open(tmp_path / "bank", read_only=True) as kept:
-        assert (kept.retrieval_mode, kept.embedder, kept.max_skills) == ("keyword", "hash", 2)
+        assert (kept.settings.retrieval_mode, kept.settings.embedder, kept.settings.max_skills) == (
+            "keyword",
+            "hash",
+            2,
+        )
 
 
 class Own:

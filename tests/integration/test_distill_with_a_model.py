@@ -143,7 +143,7 @@ def test_one_question_without_an_answer_can_be_got_over(episodes: Path, tmp_path
     assert any(text.startswith("Do these in this order: `grab mug off ") for text in heat) and len(more) > len(skills)
     assert "counted instead (heuristic)" in " ".join(counted.notes)
     with SkillBank.open(tmp_path / "skipped", read_only=True) as kept:
-        assert kept.embedder == "hash"  # setting on_failure says nothing about the embedder
+        assert kept.settings.embedder == "hash"  # setting on_failure says nothing about the embedder
 
 
 def test_what_was_answered_is_not_asked_again(episodes: Path, tmp_path: Path) -> None:

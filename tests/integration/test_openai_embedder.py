@@ -17,7 +17,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.runs.reader import read_jsonl, read_run
 from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
-from skill_ttrl.skills.retrieval.embedders import make_embedder
+from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.reports.inspect_bank import search_bank

@@ -24,7 +24,7 @@ from skill_ttrl.skills import similarity as fuse
 from skill_ttrl.skills.formats.skillrl_memory import memory_of
 from skill_ttrl.skills.merge import extract as techniques
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.skills.retrieval.embedders import WORDS
+from skill_ttrl.skills.retrieval.embed_hash import WORDS
 from skill_ttrl.skills.teachers import actions
 from skill_ttrl.skills.teachers import failures as evolve
 from skill_ttrl.types import Skill, Step, Task, Trajectory

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.skills.bank.changes import (
@@ -31,9 +31,9 @@ from skill_ttrl.skills.bank.changes import (
     validate_changes,
     with_usage,
 )
-from skill_ttrl.skills.bank.folder import check_settings_trusted, read_settings
+from skill_ttrl.skills.bank.folder import check_settings_trusted
 from skill_ttrl.skills.bank.log import FileLog, Log, MemoryLog, replay
-from skill_ttrl.skills.bank.settings import SETTINGS, Mode, bank_settings, check_settings
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
@@ -67,20 +67,10 @@ class SkillBank:
 
     Args:
         path: the bank's folder, made when it is not there; None: in memory.
-        max_skills: capacity. Whatever would pass it evicts the least useful (`changes.eviction_key`) in the same update,
-            what that update adds last.
-        retrieval_mode: `embedding`, `keyword`, `hybrid` or `template` (`skills/retrieval/retriever.py`).
-        top_k: skills found for one query.
-        min_score: skills of the tier `task` that score less are not found, others below 0 alone; see `retrieval.Retriever`.
-        embedder: name of the embedder (`skills/retrieval/embedders.py`).
-        embedder_model: Hugging Face id or folder.
-        embedder_revision: commit of a hub model.
-        stale_after: rounds without a use after which `evict_stale` retires a skill; None: never.
-        index: where vectors are kept; a bank in memory, or read only, keeps them in memory.
-        chroma_server: `host:port` of a Chroma server.
+        settings: None: the defaults of `BankSettings`.
         read_only: change nothing and take no lock: works while another process writes the bank.
-        snapshot_every: fewest updates between two snapshots in the folder.
         writer: see `BankUpdate.writer`.
+        **changed: fields of `BankSettings` in place of those of `settings`, such as `max_skills=50`.
 
     Raises:
         SkillBankError: the folder cannot be read or written, or another process writes it.
@@ -89,38 +79,23 @@ class SkillBank:
     def __init__(
         self,
         path: str | Path | None = None,
+        settings: BankSettings | None = None,
         *,
-        max_skills: int = 200,
-        retrieval_mode: Mode = "embedding",
-        top_k: int = 6,
-        min_score: float | None = None,
-        embedder: str = "hash",
-        embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2",
-        embedder_revision: str | None = None,
-        stale_after: int | None = None,
-        index: Literal["chroma", "memory"] = "chroma",
-        chroma_server: str | None = None,
         read_only: bool = False,
-        snapshot_every: int = 50,
         writer: str = "",
+        **changed: Any,
     ) -> None:
-        if max_skills < 1:
-            raise SkillBankError(f"max_skills is at least 1, found {max_skills}.")
         self.path = None if path is None else Path(path)
-        self.max_skills, self.stale_after = max_skills, stale_after
-        self.retrieval_mode: Mode = retrieval_mode
-        self.top_k, self.min_score = top_k, min_score
-        self.embedder, self.embedder_model, self.embedder_revision = embedder, embedder_model, embedder_revision
-        in_memory = self.path is None or read_only
-        self.index: Literal["chroma", "memory"] = "memory" if in_memory else index
-        self.chroma_server = None if in_memory else chroma_server
+        self.settings = replace(settings or BankSettings(), **changed)
         self.writer = writer
         self._retriever: Retriever | None = None
         self._check_trusted: Callable[[], None] = lambda: None
         self._log: Log = MemoryLog()
+        if self.path is None or read_only:
+            self.settings = replace(self.settings, index="memory", chroma_server=None)
         if self.path is not None:
-            settings = None if read_only else {name: getattr(self, name) for name in SETTINGS}
-            self._log = FileLog(self.path, settings=settings, read_only=read_only, snapshot_every=snapshot_every)
+            remembered = None if read_only else self.settings.remembered()
+            self._log = FileLog(self.path, settings=remembered, read_only=read_only)
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False, **changed: Any) -> SkillBank:
@@ -129,26 +104,22 @@ class SkillBank:
         Raises:
             SkillBankError: there is none, or it cannot be opened.
         """
-        kept = read_settings(Path(path))
-        settings = {name: kept[name] for name in SETTINGS if name in kept}
-        check_settings(settings, Path(path))
-        bank = cls(path, read_only=read_only, **{**settings, **changed})
+        bank = cls(path, BankSettings.of_folder(Path(path)), read_only=read_only, **changed)
         bank._check_trusted = partial(check_settings_trusted, Path(path), changed)
         return bank
 
     @classmethod
     def from_config(cls, config: SkillsConfig, path: str | Path | None = None, *, writer: str = "") -> SkillBank:
         """A bank with the settings of a config's `skills` section. What it begins with (`skills.bank`) is not loaded."""
-        return cls(path, **bank_settings(config), writer=writer)
+        return cls(path, BankSettings.from_config(config), writer=writer)
 
     @classmethod
-    def from_snapshot(cls, snapshot: Snapshot, **settings: Any) -> SkillBank:
+    def from_snapshot(cls, snapshot: Snapshot, settings: BankSettings | None = None, **changed: Any) -> SkillBank:
         """A bank in memory that begins with a frozen version, under that version's number."""
-        bank = cls(**settings)
-        tidied = Snapshot.of(
-            snapshot.version, map(normalize_skill, snapshot), snapshot.origin
-        )  # as every other way into a bank
-        bank._log = MemoryLog(snapshot if tidied == snapshot else tidied)
+        bank = cls(None, settings, **changed)
+        # Normalized, as by every other way into a bank.
+        normalized = Snapshot.of(snapshot.version, map(normalize_skill, snapshot), snapshot.origin)
+        bank._log = MemoryLog(snapshot if normalized == snapshot else normalized)
         return bank
 
     # --- looking ---
@@ -192,13 +163,13 @@ class SkillBank:
         """
         if version == self.version:
             return self.snapshot()
-        start = self._log.nearest(version)
-        if not start.version <= version < self.version:
+        first = self._log.first
+        if not first.version <= version < self.version:
             raise SkillBankError(
-                f"There is no version {version} of this bank: it has {start.version} to {self.version}. "
+                f"There is no version {version} of this bank: it has {first.version} to {self.version}. "
                 "See them with: skillttrl inspect BANK --history"
             )
-        return replay(start, islice(self._log.updates(start.version), version - start.version))
+        return replay(first, islice(self._log.updates(), version - first.version))
 
     def diff(self, a: int, b: int) -> tuple[Change, ...]:
         """The changes that make version `a` into version `b`, net, by id."""
@@ -217,7 +188,7 @@ class SkillBank:
         now = self.snapshot()
         done = validate_changes(now, changes)
         new = {change.after.id for change in done if change.after is not None and change.kind in ("add", "replace")}
-        done += evictions(now.changed(now.version, done), self.max_skills, spare=new)
+        done += evictions(now.changed(now.version, done), self.settings.max_skills, spare=new)
         return BankUpdate(now.version + 1, done, reason, tuple(evidence), round)
 
     def apply(
@@ -293,9 +264,9 @@ class SkillBank:
             SkillBankError: an id is taken, or there are more than the bank can hold.
         """
         changes = imported(self.snapshot(), skills, on_duplicate)
-        if len(changes) > self.max_skills:
+        if len(changes) > self.settings.max_skills:
             raise SkillBankError(
-                f"{len(changes)} skills do not fit into a bank of at most {self.max_skills}. Raise max_skills "
+                f"{len(changes)} skills do not fit into a bank of at most {self.settings.max_skills}. Raise max_skills "
                 "(--max-skills), or import fewer."
             )
         return self.apply(changes, **with_default_reason("import", why), origin=None if len(self) else origin)
@@ -363,12 +334,12 @@ class SkillBank:
 
         Skills of the source `seeded` stay: whoever seeds a bank wants them there, used or not (as in Skill-TTRL).
         """
-        if self.stale_after is None:
+        if self.settings.stale_after is None:
             return []
-        least = current_round - self.stale_after
+        least = current_round - self.settings.stale_after
         stale = [skill for skill in self if skill.source != SEEDED and last_active(skill) <= least]
         if stale:
-            reason = f"evict: not used for {self.stale_after} rounds"
+            reason = f"evict: not used for {self.settings.stale_after} rounds"
             self.apply([Change("evict", skill, None) for skill in stale], reason=reason, round=current_round)
         return [skill.id for skill in stale]
 
@@ -401,22 +372,13 @@ class SkillBank:
         """What searches this bank, made when it is first asked for; closed with the bank.
 
         Raises:
-            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make_retriever`.
+            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make.make_retriever`.
         """
         if self._retriever is None:
-            from skill_ttrl.skills.retrieval.retriever import make_retriever
+            from skill_ttrl.skills.retrieval.make import make_retriever
 
             self._check_trusted()
-            self._retriever = make_retriever(
-                mode=self.retrieval_mode,
-                embedder=self.embedder,
-                embedder_model=self.embedder_model,
-                embedder_revision=self.embedder_revision,
-                index=self.index,
-                folder=self.path,
-                chroma_server=self.chroma_server,
-                min_score=self.min_score,
-            )
+            self._retriever = make_retriever(self.settings, self.path)
         return self._retriever
 
     def retrieve(self, query: str, task_type: str | None = None, top_k: int | None = None) -> list[Skill]:
@@ -432,7 +394,7 @@ class SkillBank:
         top_k: int | None = None,
     ) -> list[Hit]:
         """The same with scores (`retrieval.Retriever.search`)."""
-        k = self.top_k if top_k is None else top_k
+        k = self.settings.top_k if top_k is None else top_k
         return self.retriever.search(self.snapshot(), [query], task_type=task_type, tiers=tiers, k=k)[0]
 
     # --- files and closing ---
@@ -450,9 +412,9 @@ class SkillBank:
         from skill_ttrl.skills.formats.files import read_file
 
         skills, origin = (found := read_file(path)).skills, found.origin
-        if len(skills) > self.max_skills:
+        if len(skills) > self.settings.max_skills:
             raise SkillBankError(
-                f"{path} holds {len(skills)} skills, the bank at most {self.max_skills}. Raise max_skills."
+                f"{path} holds {len(skills)} skills, the bank at most {self.settings.max_skills}. Raise max_skills."
             )
         changes = [*(Change("remove", skill, None) for skill in self), *imported(Snapshot(), skills)]
         return self.apply(changes, reason=reason or "load", origin=origin)

@@ -1,20 +1,22 @@
-"""The settings of a bank: those that its folder remembers, and those that a config gives."""
+"""The settings of a bank: those that its folder remembers, and where its vectors are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.folder import BANK_FILE
+from skill_ttrl.skills.bank.folder import BANK_FILE, read_settings
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import SkillsConfig
+    from skill_ttrl.config.skills import SkillsConfig
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
-SETTINGS = (
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+REMEMBERED = (
     "max_skills",
     "retrieval_mode",
     "top_k",
@@ -28,11 +30,66 @@ SETTINGS = (
 IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
 
 
-def check_settings(settings: Mapping[str, Any], path: Path) -> None:
+@dataclass(frozen=True)
+class BankSettings:
+    """Capacity and retrieval of a bank.
+
+    Raises:
+        SkillBankError: `max_skills` is less than 1.
+    """
+
+    max_skills: int = 200
+    """Capacity. An update that would exceed it also evicts the least useful skills (`changes.eviction_key`)."""
+    retrieval_mode: Mode = "embedding"
+    """See `skills/retrieval/retriever.py`."""
+    top_k: int = 6
+    """Skills found for one query."""
+    min_score: float | None = None
+    """Least score of skills of the tier `task`; those of other tiers are found from 0 on. See `retriever.Retriever`."""
+    embedder: str = "hash"
+    """Name of the embedder (`skills/retrieval/make.py`)."""
+    embedder_model: str = DEFAULT_MODEL
+    """Hugging Face id or folder."""
+    embedder_revision: str | None = None
+    """Commit of a hub model."""
+    stale_after: int | None = None
+    """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
+    index: Literal["chroma", "memory"] = "chroma"
+    """Where vectors are kept; a bank in memory, or read only, keeps them in memory."""
+    chroma_server: str | None = None
+    """`host:port` of a Chroma server, in place of one in the bank's folder."""
+
+    def __post_init__(self) -> None:
+        if self.max_skills < 1:
+            raise SkillBankError(f"max_skills is at least 1, found {self.max_skills}.")
+
+    @classmethod
+    def from_config(cls, config: SkillsConfig) -> BankSettings:
+        """Settings from a config's `skills` section."""
+        return cls(**{name: getattr(config, IN_CONFIG.get(name, name)) for name in cls.__dataclass_fields__})
+
+    @classmethod
+    def of_folder(cls, path: Path) -> BankSettings:
+        """Settings that a bank was last written with.
+
+        Raises:
+            SkillBankError: there is no bank, or its settings are damaged.
+        """
+        stored = read_settings(path)
+        stored = {name: stored[name] for name in REMEMBERED if name in stored}
+        _check(stored, path)
+        return cls(**stored)
+
+    def remembered(self) -> dict[str, Any]:
+        """Settings that the bank's folder keeps."""
+        return {name: getattr(self, name) for name in REMEMBERED}
+
+
+def _check(settings: Mapping[str, Any], path: Path) -> None:
     """Refuse what a config would refuse: `bank.json` may have been edited."""
     from pydantic import ValidationError
 
-    from skill_ttrl.config import SkillsConfig
+    from skill_ttrl.config.skills import SkillsConfig
 
     try:
         SkillsConfig.model_validate({IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True)
@@ -42,8 +99,3 @@ def check_settings(settings: Mapping[str, Any], path: Path) -> None:
         raise SkillBankError(
             f"{path / BANK_FILE} is damaged: {name} is {quote(problem['input'])} ({problem['msg']}). Correct it there."
         ) from None
-
-
-def bank_settings(config: SkillsConfig) -> dict[str, Any]:
-    """Settings from a config's `skills` section that a bank is made with."""
-    return {name: getattr(config, IN_CONFIG.get(name, name)) for name in (*SETTINGS, "index", "chroma_server")}

@@ -114,7 +114,7 @@ def _tracker(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.skills.retrieval.embedders import make_embedder
+    from skill_ttrl.skills.retrieval.make import make_embedder
     from skill_ttrl.stages.training.run_bank import starting_skills
 
     skills = config.skills
@@ -134,7 +134,7 @@ def _skills(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _skill_packages(skills: SkillsConfig) -> list[Check]:
-    from skill_ttrl.skills.retrieval.retriever import check_packages
+    from skill_ttrl.skills.retrieval.make import check_packages
 
     check_packages(skills)
     return []

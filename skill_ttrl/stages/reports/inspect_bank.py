@@ -86,7 +86,7 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     """
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
-        facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.max_skills}
+        facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.settings.max_skills}
         facts |= {"retrieval": _retrieval(bank), "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
         return _listed("bank", folder, facts, list(now), limit, bank.notices)
 
@@ -234,11 +234,10 @@ def _history_row(update: BankUpdate) -> tuple[Any, ...]:
 
 
 def _retrieval(bank: SkillBank) -> str:
-    return (
-        bank.retrieval_mode
-        if bank.retrieval_mode in ("keyword", "template")
-        else f"{bank.retrieval_mode} ({'hash: by words, not by meaning' if bank.embedder == 'hash' else bank.embedder})"
-    )
+    mode, embedder = bank.settings.retrieval_mode, bank.settings.embedder
+    if mode in ("keyword", "template"):
+        return mode
+    return f"{mode} ({'hash: by words, not by meaning' if embedder == 'hash' else embedder})"
 
 
 def _size(skill: Skill) -> int:

@@ -27,8 +27,7 @@ from skill_ttrl.skills.merge.extractor import EXTRACTORS, make_extractor
 from skill_ttrl.skills.merge.merger import MERGERS, make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.skills.retrieval.embedders import EMBEDDERS
-from skill_ttrl.skills.retrieval.retriever import check_packages
+from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_place
 from skill_ttrl.stages.collecting.watch import find_player

@@ -9,7 +9,7 @@ from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, Ski
 from skill_ttrl.data.records import read_records
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.skills.retrieval.embedders import hub_commit
+from skill_ttrl.skills.retrieval.embed_sentences import hub_commit
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
 FILE_HASH = "sha256:"

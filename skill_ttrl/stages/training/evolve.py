@@ -98,7 +98,7 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
             selection,
             bank.bank.snapshot(),
             step=step,
-            capacity=bank.bank.max_skills,
+            capacity=bank.bank.settings.max_skills,
             similarity=bank.alike,
             threshold=bank.config.fuse_above or 1.0,
         )

@@ -23,7 +23,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.folder import BANK_FILE, LOG_FILE, is_bank
-from skill_ttrl.skills.bank.settings import bank_settings
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.formats.agentskills_read import holds_skills
@@ -333,12 +333,14 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
         return None
     with SkillBank.open(run / BANK, read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
-    return RunBank(config, SkillBank.from_snapshot(snapshot, **bank_settings(config)))
+    return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
 
 
 def bank_in_memory(config: SkillsConfig) -> RunBank:
     """A bank that begins as the config says and is kept nowhere: another one than the run's, to measure with."""
-    return RunBank(config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), **bank_settings(config)))
+    return RunBank(
+        config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), BankSettings.from_config(config))
+    )
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:

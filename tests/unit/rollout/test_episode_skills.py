@@ -18,9 +18,10 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
 from skill_ttrl.types import Completion, Group, Skill
 from tests.alfworld_kitchen import content, write_game
@@ -61,7 +62,7 @@ class Recording(ScriptedBackend):
 
 def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "retrieve_k": 1, **config})
-    access = BankView(Snapshot.of(3, skills), make_retriever(mode="embedding", embedder="hash", min_score=None))
+    access = BankView(Snapshot.of(3, skills), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
     window = Window(Templates(), "alfworld", asks=True)
     return Agent(PromptFormatter("plain"), "window", window, settings, access, project)
 

@@ -15,9 +15,11 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.retriever import Hit, make_retriever
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.retrieval.retriever import Hit
 from skill_ttrl.types import Group, Skill, Task
 from tests.scripted_backend import ScriptedBackend
 
@@ -35,7 +37,7 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
-    retriever = make_retriever(mode="embedding", embedder="hash", min_score=settings.min_score)
+    retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=settings.min_score, index="memory"))
     seen = BankView(BANK, retriever) if access else None
     return Agent(PromptFormatter("plain", prompts="tiny"), memory, skills=settings, bank=seen)
 

@@ -20,9 +20,10 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import listed_actions
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.setup.build import make_agent
 from skill_ttrl.types import Skill, Step, Tier
 from tests.scripted_backend import ScriptedBackend
@@ -56,7 +57,7 @@ def agent(backend: ScriptedBackend, env: str, **data: Any) -> Agent:
     made = make_agent(config, backend)
     assert isinstance(made, Agent)
     return made.with_bank(
-        BankView(Snapshot.of(1, BANK), make_retriever(mode="embedding", embedder="hash", min_score=None))
+        BankView(Snapshot.of(1, BANK), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
     )
 
 

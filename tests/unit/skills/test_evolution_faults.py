@@ -84,10 +84,10 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
         EvolveConfig(max_new_skills=3, max_evolved=30), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"])
     )
     query = Query("Clean the mug and put it away.", "clean")
-    with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:  # type: ignore[arg-type]
+    with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:
         bank.import_skills(statics())
         for step in range(ROUNDS):
-            found, _ = evolver.evolve(judged(), bank.snapshot(), step=step, capacity=bank.max_skills)
+            found, _ = evolver.evolve(judged(), bank.snapshot(), step=step, capacity=bank.settings.max_skills)
             bank.apply(found.changes, reason="evolve", round=step)
             shown = prompt_of(bank, query)
             bank.record_usages([(skill.id, skill.source == "import" and step % 2 == 0) for skill in shown], step)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
+from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
+from skill_ttrl.skills.retrieval.embedders import Vectors
 from skill_ttrl.skills.similarity import Cluster, clusters, consensus_text, embedding_similarity, match_existing
 from tests.trigrams import ngram_similarity
 

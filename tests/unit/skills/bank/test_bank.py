@@ -318,9 +318,19 @@ def test_importing_many(bank: SkillBank) -> None:
 def test_settings_come_from_the_config_and_are_remembered(tmp_path: Path) -> None:
     config = SkillsConfig(max_skills=7, retrieval="keyword", top_k=2, stale_after=9, embedder="hash")
     with SkillBank.from_config(config, tmp_path / "bank") as bank:
-        assert (bank.max_skills, bank.retrieval_mode, bank.top_k, bank.stale_after) == (7, "keyword", 2, 9)
+        assert (
+            bank.settings.max_skills,
+            bank.settings.retrieval_mode,
+            bank.settings.top_k,
+            bank.settings.stale_after,
+        ) == (7, "keyword", 2, 9)
     with SkillBank.open(tmp_path / "bank", top_k=4) as again:
-        assert (again.max_skills, again.retrieval_mode, again.top_k, again.stale_after) == (7, "keyword", 4, 9)
+        assert (
+            again.settings.max_skills,
+            again.settings.retrieval_mode,
+            again.settings.top_k,
+            again.settings.stale_after,
+        ) == (7, "keyword", 4, 9)
     with pytest.raises(SkillBankError, match=r"no skill bank at .*: found nothing"):
         SkillBank.open(tmp_path / "none")
     with pytest.raises(SkillBankError, match="max_skills is at least 1"):

@@ -78,7 +78,7 @@ def shuffled(content: Any, order: Any) -> Any:
 def kept(path: Path, folder: Path | None = None) -> str:
     """The file after a way through a bank: its log, replayed, and back."""
     found = read_file(path, "skillrl")
-    with SkillBank(folder, max_skills=1000, snapshot_every=1) as bank:
+    with SkillBank(folder, max_skills=1000) as bank:
         bank.import_skills(found.skills, origin=found.origin)
         if folder is None:
             return dump_skills(bank.snapshot(), "skillrl")

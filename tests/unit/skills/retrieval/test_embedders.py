@@ -15,14 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.skills.retrieval import embedders as embed
-from skill_ttrl.skills.retrieval.embedders import (
-    EMBED_CHARS,
-    EMBEDDERS,
-    HashEmbedder,
-    SentenceTransformerEmbedder,
-    make_embedder,
-)
+from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
+from skill_ttrl.skills.retrieval.embed_sentences import SentenceTransformerEmbedder, hub_commit
+from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS
+from skill_ttrl.skills.retrieval.make import EMBEDDERS, make_embedder
 
 MASK = (1 << 64) - 1
 
@@ -30,7 +26,7 @@ MASK = (1 << 64) - 1
 def naive(text: str, dimension: int) -> list[float]:
     """The hash embedding one n-gram at a time, in Python's whole numbers."""
     features: list[int] = []
-    for word in embed.words_of(text[:EMBED_CHARS]):
+    for word in words_of(text[:EMBED_CHARS]):
         padded = f" {word} "
         grams = [(0, padded)] + [(n, padded[i : i + n]) for n in (3, 4, 5) for i in range(len(padded) - n + 1)]
         for kind, gram in grams:
@@ -237,7 +233,7 @@ def test_a_cached_hub_model_is_pinned_to_its_commit(
     (entry / "refs").mkdir()
     (entry / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert embed.hub_commit("org/mini", "main") == commit
+    assert hub_commit("org/mini", "main") == commit
     loaded = make_embedder("sentence-transformers", "org/mini")
     assert loaded.name == f"sentence-transformers:org/mini@{commit}:384"
     assert np.array_equal(loaded.embed(["two terms"]), minilm.embed(["two terms"]))

@@ -9,26 +9,29 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.settings import BankSettings, Mode
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval import index as index_module
-from skill_ttrl.skills.retrieval.embedders import HashEmbedder, Vectors
-from skill_ttrl.skills.retrieval.index import ChromaIndex, MemoryIndex
-from skill_ttrl.skills.retrieval.retriever import Mode, Retriever, make_retriever
+from skill_ttrl.skills.retrieval import search_index
+from skill_ttrl.skills.retrieval.chroma import ChromaIndex
+from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
+from skill_ttrl.skills.retrieval.embedders import Vectors
+from skill_ttrl.skills.retrieval.index import MemoryIndex
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
 from skill_ttrl.types import Skill
 
 SUBJECTS = ["fraction", "equation", "drawer", "fridge", "triangle", "boundary", "prime", "mug", "remainder", "receipt"]
 VERBS = ["check", "simplify", "open", "carry", "compare", "count", "multiply", "examine", "substitute", "clean"]
 HINTS = ["first", "twice", "before moving on", "when stuck", "with care", "from the left", "at the end", "modulo ten"]
 QUERIES = ["how to simplify a fraction", "open the fridge", "prime remainder modulo", "stuck", "count 17", "mugs"]
-FORCED = 5
-"""`exact_below` that sends every search of these banks through Chroma's candidates."""
 
 Lists = list[list[tuple[str, float]]]
 
@@ -63,21 +66,13 @@ def lists(retriever: Retriever, snapshot: Snapshot, k: int = 6) -> Lists:
     return [[(hit.skill.id, hit.score) for hit in hits] for hits in retriever.search(snapshot, QUERIES, k=k)]
 
 
-def chroma(
-    folder: Path, embedder: HashEmbedder | None = None, exact_below: int = FORCED, mode: Mode = "embedding"
-) -> Retriever:
+def chroma(folder: Path, embedder: HashEmbedder | None = None, mode: Mode = "embedding") -> Retriever:
     made = embedder or HashEmbedder()
-    return Retriever(mode, made, ChromaIndex(made.name, folder=folder), exact_below=exact_below)
+    return Retriever(mode, made, ChromaIndex(made.name, folder=folder))
 
 
 def memory(mode: Mode = "embedding") -> Retriever:
     return Retriever(mode, HashEmbedder(), MemoryIndex())
-
-
-@pytest.fixture(autouse=True)
-def light_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that is quick to build, for banks of this size."""
-    monkeypatch.setattr(index_module, "HNSW", {**index_module.HNSW, "ef_construction": 100})
 
 
 @pytest.mark.parametrize("mode", ["embedding", "hybrid"])
@@ -92,51 +87,25 @@ def test_two_builds_a_reopened_one_and_brute_force_agree_at_2000(tmp_path: Path,
             assert lists(retriever, snapshot) == expected
             retriever.close()
         assert embedder.texts == 0
-        exact = chroma(tmp_path / name, exact_below=10_000, mode=mode)
-        assert lists(exact, snapshot) == expected  # vectors come back from the disk bit for bit
-        exact.close()
 
 
-def test_the_candidates_do_come_from_chroma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    nearest = ChromaIndex.nearest
-
-    def counted(self: ChromaIndex, vector: NDArray[np.float32], n: int) -> list[tuple[str, float]] | None:
-        asked.append(n)
-        return nearest(self, vector, n)
-
-    monkeypatch.setattr(ChromaIndex, "nearest", counted)
-    retriever = chroma(tmp_path)
-    lists(retriever, bank(600))
-    assert len(asked) >= len(QUERIES) and min(asked) == 32
-    asked.clear()
-    retriever.search(bank(600), ["mug"], k=100)
-    assert asked == [400]
-    retriever.close()
-
-
-def test_ties_beyond_the_candidates_still_go_by_id(tmp_path: Path) -> None:
-    """More equal scores than Chroma names at first: texts that differ only in what the embedder does not see."""
-    same = [Skill(id=f"t{number:04}", title="", text="carry the mug" + "!" * number) for number in range(120)]
-    snapshot = Snapshot.of(1, [*same, *bank(400)])
-    retriever = chroma(tmp_path)
-    hits = retriever.search(snapshot, ["carry the mug"], k=6)[0]
-    assert [hit.skill.id for hit in hits] == [f"t{number:04}" for number in range(6)]
-    retriever.close()
-
-
-def test_a_filter_that_leaves_few_among_the_nearest(tmp_path: Path) -> None:
-    rest = [
-        Skill(id=f"x{number}", title="", text=f"carry the mug {number}", task_type="other") for number in range(500)
+@pytest.mark.parametrize("mode", ["embedding", "hybrid"])
+def test_a_bank_of_more_than_one_block_is_searched_exactly(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Blocks bound the memory; which skills are found, and their scores, are those of one block."""
+    some = [
+        Skill(id=skill.id, title="", text=skill.text, task_type=("math", "other")[int(skill.id[1:]) % 2])
+        for skill in bank(500)
     ]
-    snapshot = Snapshot.of(1, [*bank(300), *rest])
-    wanted = [Skill(id=skill.id, title="", text=skill.text, task_type="math") for skill in bank(300)]
-    snapshot = Snapshot.of(2, [*wanted, *rest])
-    found = [
-        retriever.search(snapshot, ["carry the mug"], task_type="math", k=6)
-        for retriever in (chroma(tmp_path), memory())
-    ]
-    assert found[0] == found[1] and all(hit.skill.task_type == "math" for hit in found[0][0])
+    snapshot = Snapshot.of(1, some)
+
+    def found() -> list[list[Hit]]:
+        retriever = memory(mode)
+        return [hits for kind in (None, "math") for hits in retriever.search(snapshot, QUERIES, task_type=kind, k=6)]
+
+    expected = found()
+    assert all(len(hits) == 6 for hits in expected)
+    monkeypatch.setattr(search_index, "BLOCK_ROWS", 7)
+    assert found() == expected
 
 
 def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
@@ -170,15 +139,14 @@ def test_what_no_version_needs_goes_in_time_and_comes_back_when_asked(
     first, second = bank(200), bank(20, version=2, start=1000)
     indexes = (ChromaIndex(HashEmbedder().name, folder=tmp_path), MemoryIndex())
     for index in indexes:
-        retriever = Retriever("embedding", HashEmbedder(), index, exact_below=FORCED)
+        retriever = Retriever("embedding", HashEmbedder(), index)
         expected = lists(retriever, first)
-        keys = list(retriever._versions[id(first)][0].rows_of)
+        keys = sorted({sha256(skill.text.encode()).hexdigest() for skill in first})
+        assert sorted(index.fetch(keys)) == keys
         lists(retriever, second)
         assert index.fetch(keys) == {}
         assert lists(retriever, first) == expected
         assert lists(retriever, second) == lists(memory(), second)
-        if isinstance(index, ChromaIndex):
-            assert len(index.fetch(keys)) == len(keys)  # added again for its candidates
         retriever.close()
 
 
@@ -268,12 +236,12 @@ def test_another_embedder_is_refused_and_both_are_named(tmp_path: Path) -> None:
 
 
 def test_one_process_owns_a_folder(tmp_path: Path) -> None:
-    owner = make_retriever(index="chroma", folder=tmp_path)
+    owner = make_retriever(BankSettings(), tmp_path)
     with pytest.raises(SkillBankError, match="already open in this process"):
-        make_retriever(index="chroma", folder=tmp_path)
+        make_retriever(BankSettings(), tmp_path)
     code = (
         "import sys; from pathlib import Path; from skill_ttrl.errors import SkillBankError\n"
-        "from skill_ttrl.skills.retrieval.index import ChromaIndex\n"
+        "from skill_ttrl.skills.retrieval.chroma import ChromaIndex\n"
         "try: ChromaIndex('hash:v1:384', folder=Path(sys.argv[1]))\n"
         "except SkillBankError as error: print(error); sys.exit(7)"
     )
@@ -304,7 +272,4 @@ def test_more_than_one_batch_of_chroma(tmp_path: Path) -> None:
         np.array_equal(held[key], row) for key, row in zip(keys, vectors, strict=True)
     )
     assert index.fetch([]) == {}
-    found = index.nearest(vectors[0], 8)
-    assert found is not None and {key for key, _ in found} == {f"k{number}" for number in range(0, 23, 3)}
-    assert [cosine for _, cosine in found] == pytest.approx([1.0] * 8)
     index.close()

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.bank.settings import BankSettings, Mode
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
+from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
-from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Mode, Retriever, make_retriever
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Retriever
 from skill_ttrl.skills.retrieval.search_index import skill_text
 from skill_ttrl.types import Skill, Tier
 
@@ -108,7 +111,7 @@ def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Ski
 def test_equal_texts_tie_and_go_by_id() -> None:
     snapshot = Snapshot.of(1, [skill(f"s{number:03}", "carry the one") for number in reversed(range(300))])
     for mode in ("embedding", "keyword", "hybrid"):
-        hits = make_retriever(mode=mode).search(snapshot, ["carry one"], k=5)[0]
+        hits = make_retriever(BankSettings(retrieval_mode=mode, index="memory")).search(snapshot, ["carry one"], k=5)[0]
         assert ids(hits) == ["s000", "s001", "s002", "s003", "s004"]
         assert len({hit.score for hit in hits}) == 1
 
@@ -144,7 +147,7 @@ def test_filters_by_type_and_tier() -> None:
             skill("e", "carry one", "mistake", "math"),
         ],
     )
-    retriever = make_retriever(mode="hybrid")
+    retriever = make_retriever(BankSettings(retrieval_mode="hybrid", index="memory"))
 
     def found(task_type: str | None = None, tiers: tuple[Tier, ...] | None = None) -> list[str]:
         return ids(retriever.search(snapshot, ["carry one"], task_type=task_type, tiers=tiers)[0])
@@ -160,15 +163,26 @@ def test_filters_by_type_and_tier() -> None:
 def test_the_threshold() -> None:
     snapshot = Snapshot.of(1, [skill("near", "multiply fractions"), skill("far", "open the fridge")])
     asked = ["multiply a fraction"]
-    assert ids(make_retriever(mode="embedding").search(snapshot, asked)[0]) == ["near", "far"]
-    assert ids(make_retriever(mode="embedding", min_score=0.4).search(snapshot, asked)[0]) == ["near"]
-    assert make_retriever(mode="embedding", min_score=0.999).search(snapshot, asked) == [[]]
-    assert make_retriever(mode="keyword", min_score=100.0).search(snapshot, asked) == [[]]
+    assert ids(make_retriever(BankSettings(retrieval_mode="embedding", index="memory")).search(snapshot, asked)[0]) == [
+        "near",
+        "far",
+    ]
+    assert ids(
+        make_retriever(BankSettings(retrieval_mode="embedding", min_score=0.4, index="memory")).search(snapshot, asked)[
+            0
+        ]
+    ) == ["near"]
+    assert make_retriever(BankSettings(retrieval_mode="embedding", min_score=0.999, index="memory")).search(
+        snapshot, asked
+    ) == [[]]
+    assert make_retriever(BankSettings(retrieval_mode="keyword", min_score=100.0, index="memory")).search(
+        snapshot, asked
+    ) == [[]]
 
 
 @pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
 def test_nothing_is_found_where_there_is_nothing(mode: Mode) -> None:
-    retriever = make_retriever(mode=mode)
+    retriever = make_retriever(BankSettings(retrieval_mode=mode, index="memory"))
     full = Snapshot.of(1, [skill("a", "carry one"), skill("b", "")])
     assert retriever.search(Snapshot(), ["carry", "one"]) == [[], []]
     assert retriever.search(full, []) == []
@@ -180,7 +194,7 @@ def test_nothing_is_found_where_there_is_nothing(mode: Mode) -> None:
     ]
     assert retriever.search(full, ["carry"], k=0) == [[]]
     assert retriever.search(Snapshot.of(1, [skill("b", "")]), ["carry"])[0] in ([], [Hit(skill("b", ""), 0.0)])
-    assert make_retriever(mode="keyword").search(full, ["mug"]) == [[]]
+    assert make_retriever(BankSettings(retrieval_mode="keyword", index="memory")).search(full, ["mug"]) == [[]]
 
 
 def test_hostile_and_endless_texts_are_data() -> None:
@@ -193,10 +207,12 @@ def test_hostile_and_endless_texts_are_data() -> None:
         ],
     )
     for mode in ("embedding", "keyword", "hybrid"):
-        retriever = make_retriever(mode=mode)
+        retriever = make_retriever(BankSettings(retrieval_mode=mode, index="memory"))
         assert ids(retriever.search(snapshot, ["carry " * 100_000])[0])[0] == "big"
         assert ids(retriever.search(snapshot, ["\ud800 retrieve query"])[0])[0] == "tag"
-    assert make_retriever(mode="keyword").search(snapshot, ["fridge"]) == [[]]  # past the prefix
+    assert make_retriever(BankSettings(retrieval_mode="keyword", index="memory")).search(snapshot, ["fridge"]) == [
+        []
+    ]  # past the prefix
 
 
 def test_what_of_a_skill_is_searched() -> None:
@@ -258,10 +274,10 @@ def test_an_embedder_that_breaks_its_promise_is_named() -> None:
 
 def test_names_that_are_not_known(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Unknown retrieval 'fuzzy'\. Known: embedding, keyword, hybrid"):
-        make_retriever(mode="fuzzy")  # type: ignore[arg-type]
+        make_retriever(BankSettings(retrieval_mode="fuzzy", index="memory"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Unknown index 'faiss'\. Known: chroma, memory"):
-        make_retriever(mode="embedding", index="faiss")  # type: ignore[arg-type]
+        make_retriever(BankSettings(retrieval_mode="embedding", index="faiss"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs the bank's folder or a chroma_server"):
-        make_retriever(mode="embedding", index="chroma")
-    make_retriever(mode="keyword", embedder="no such", index="chroma", folder=tmp_path)  # opens neither
+        make_retriever(BankSettings(retrieval_mode="embedding"))
+    make_retriever(BankSettings(retrieval_mode="keyword", embedder="no such"), tmp_path)  # opens neither
     assert not list(tmp_path.iterdir())

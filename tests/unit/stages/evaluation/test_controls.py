@@ -21,9 +21,10 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.retriever import make_retriever
+from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import Evaluation, TypeResult, control_results, control_warning
@@ -94,7 +95,9 @@ def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(ban
         agent = Agent(formatter, "window", window=window, project=project_numbered, listing=LISTING)
     else:
         settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "max_retrievals": 0})
-        access = BankView(Snapshot.of(1, bank), make_retriever(mode="embedding", embedder="hash", min_score=None))
+        access = BankView(
+            Snapshot.of(1, bank), make_retriever(BankSettings(retrieval_mode="embedding", index="memory"))
+        )
         agent = Agent(formatter, "window", window, settings, access, project_numbered, LISTING)
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
     pool = EnvPool(lambda: Room(task="normalize_skill up"))
