@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.summary import Summary, learned_by, read_summary
+from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.stages.reports.summary_text import learned_by
 
 RUNS = {
     "quickstart": ("majority", "vote_sft", "label", "random", "format"),

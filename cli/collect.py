@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 Env = Annotated[
     str, typer.Option(help="Short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0` of your own.")
 ]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FILE.jsonl", help="One line an episode; the same command goes on with it."),
+]
+Split = Annotated[str, typer.Option(help="Part of the environment's tasks.")]
+Episodes = Annotated[
+    int | None, typer.Option(min=1, help="So many, spread over the split and its types. Default: all.")
+]
+Tries = Annotated[int, typer.Option(min=1, help="Episodes of each task; of a policy: one group.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Seed of every random choice. Default: 0; of a policy, its config's.")
+]
 Agent = Annotated[
     str,
     typer.Option(
@@ -76,27 +88,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, noth
 
 def collect(
     env: Env,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE.jsonl", help="One line an episode; the same command goes on with it."
-        ),
-    ],
+    output: Output,
     agent: Agent = "expert",
-    split: Annotated[str, typer.Option(help="Part of the environment's tasks.")] = "train",
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="So many, spread over the split and its types. Default: all.")
-    ] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task; of a policy: one group.")] = 1,
+    split: Split = "train",
+    episodes: Episodes = None,
+    tries: Tries = 1,
     types: Types = None,
     explore: Explore = None,
     data: Data = None,
     config: Recipe = None,
     no_bank: NoBank = False,
     chunk: Chunk = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of every random choice. Default: 0; of a policy, its config's.")
-    ] = None,
+    seed: Seed = None,
     jobs: Jobs = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -109,45 +112,29 @@ def collect(
     from skill_ttrl.cli.display.output import print_json, prints_aside
     from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.envs import resolve_env
+    from skill_ttrl.stages.collect import run
+    from skill_ttrl.stages.collecting.collection import TaskSelection
     from skill_ttrl.stages.collecting.watch import find_player
 
     is_player = find_player(agent, resolve_env(env)) is not None
-    _refuse_idle(is_player, agent, {"--explore": explore, "--jobs": jobs}, {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None})  # fmt: skip
-    title = f"collect {env} {split}: {agent}"
-    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view:
+    of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
+    _refuse_idle(is_player, agent, {"--explore": explore, "--jobs": jobs}, of_policy)
+    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
+        kwargs = environment_arguments(overrides or (), data) if is_player else {} if data is None else {"data": data}
+        selection = TaskSelection(env, split, kwargs, words(types), episodes, tries)
         if is_player:
-            from skill_ttrl.stages.collect import run
-
-            found = run(
-                env,
-                agent=agent,
-                split=split,
-                kwargs=environment_arguments(overrides or (), data),
-                types=words(types),
-                episodes=episodes,
-                tries=tries,
-                explore=explore or 0.0,
-                seed=seed or 0,
-                jobs=jobs,
-                output=output,
-                progress=view,
-            )
+            found = run(selection, agent=agent, explore=explore or 0.0, seed=seed or 0, jobs=jobs, output=output, progress=view)  # fmt: skip
         else:
             from skill_ttrl.stages.collecting.policy import run_policy
 
             found = run_policy(
                 agent,
-                env,
-                split=split,
+                selection,
                 overrides=overrides or (),
-                kwargs=None if data is None else {"data": data},
-                types=words(types),
-                episodes=episodes,
-                tries=tries,
-                chunk=chunk,
-                seed=seed,
                 config=config,
                 use_bank=not no_bank,
+                chunk=chunk,
+                seed=seed,
                 output=output,
                 progress=view,
             )

@@ -111,7 +111,7 @@ def distilled_view(found: Distilled) -> RenderableType:
 
 def closing_lines(found: Distilled) -> list[str]:
     """What was left out, what it cost, and what became of the bank."""
-    from skill_ttrl.runs.summary import usage_lines
+    from skill_ttrl.llm.openai.ledger import usage_lines
 
     lines = [_cell(note, 300) for note in found.notes[:MAX_NOTES]]
     if len(found.notes) > MAX_NOTES:

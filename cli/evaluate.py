@@ -17,6 +17,7 @@ from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 if TYPE_CHECKING:
     from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.stages.collecting.collection import Collected
     from skill_ttrl.stages.evaluation.measure import Evaluation
 
 SPLIT = "test"
@@ -128,19 +129,14 @@ def evaluate(
     place = (env, split or SPLIT, limit) if env is not None else None
     with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, _naming_the_option(split):
         if path is None:
-            from skill_ttrl.stages import collect
-
-            who_plays: Any = {"agent": agent or "expert", "seed": seed or 0, "jobs": jobs}
-            if config is not None:
-                configured = _configured(config, overrides or (), env, data)
-                played = collect.run_as_configured(
-                    configured, split=split, limit=limit, output=output, progress=view, **who_plays
-                )
-            else:
-                arguments = environment_arguments(overrides or (), data[0] if data else None)
-                played = collect.run(
-                    str(env), split=split or SPLIT, kwargs=arguments, episodes=limit, output=output, progress=view, **who_plays
-                )  # fmt: skip
+            who_plays = {
+                "agent": agent or "expert",
+                "seed": seed or 0,
+                "jobs": jobs,
+                "output": output,
+                "progress": view,
+            }
+            played = _play(config, env, split, limit, data, overrides or (), who_plays)
         else:
             found = _measure(path, overrides or (), data or (), config, output, chunk, not no_bank, view, place=place)
     if path is None:
@@ -154,6 +150,26 @@ def evaluate(
         return
     for each in found:
         Console().print(evaluation_table(each))
+
+
+def _play(
+    config: str | None,
+    env: str | None,
+    split: str | None,
+    limit: int | None,
+    data: Sequence[str] | None,
+    overrides: Sequence[str],
+    who_plays: dict[str, Any],
+) -> Collected:
+    """A player, on the tasks that a config is measured on, or of an environment."""
+    from skill_ttrl.stages import collect
+    from skill_ttrl.stages.collecting.collection import TaskSelection
+
+    if config is not None:
+        configured = _configured(config, overrides, env, data)
+        return collect.run_as_configured(configured, split=split, limit=limit, **who_plays)
+    arguments = environment_arguments(overrides, data[0] if data else None)
+    return collect.run(TaskSelection(str(env), split or SPLIT, arguments, episodes=limit), **who_plays)
 
 
 def _configured(config: str, overrides: Sequence[str], env: str | None, data: Sequence[str] | None) -> SkillTTRLConfig:

@@ -87,7 +87,7 @@ def merge_view(found: MergeResult) -> RenderableType:
 
 def closing_lines(found: MergeResult) -> list[str]:
     """The counts, what was left out, and what became of the bank."""
-    from skill_ttrl.runs.summary import usage_lines
+    from skill_ttrl.llm.openai.ledger import usage_lines
 
     skipped = found.report.skipped
     lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]

@@ -12,8 +12,8 @@ from rich.text import Text
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.skill_list import skill_list
 from skill_ttrl.cli.display.views import interval, number, rows_table
-from skill_ttrl.runs.summary import CONTROL, SKILL_USE
 from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis

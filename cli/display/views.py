@@ -162,7 +162,7 @@ class RunView:
 
 def summary_table(summary: Summary) -> Table:
     """Before and after, with intervals where they were measured."""
-    from skill_ttrl.runs.summary import CONTROL, learned_by, summary_rows
+    from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_rows
 
     held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
     table = Table(title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}")
@@ -188,7 +188,8 @@ def summary_table(summary: Summary) -> Table:
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     """What stands under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
-    from skill_ttrl.runs.summary import change_lines, skill_lines, usage_lines, vote_line
+    from skill_ttrl.llm.openai.ledger import usage_lines
+    from skill_ttrl.stages.reports.summary_text import change_lines, skill_lines, vote_line
 
     lines = change_lines(summary)
     worth = summary.intervals.get("bank_worth")

@@ -20,15 +20,14 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
 from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
+from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.files import (
     LOCK_FILE,
     acquire_lock,
     explain_os_error,
     fsync,
-    length_of_whole_lines,
     release_lock,
     wrap_os_errors,
-    write_all,
     write_atomic,
 )
 from skill_ttrl.trust import SUFFIX, check_links, sign
@@ -119,7 +118,7 @@ class RunFolder:
         if lock:
             try:
                 for name in APPEND_FILES:
-                    folder._cut_torn_line(name)
+                    cut_torn_line(path / name)
             except RunFolderError:
                 folder.close()
                 raise
@@ -189,17 +188,7 @@ class RunFolder:
             raise RunFolderError(f"A run has no append file {name!r}.{did_you_mean(name, APPEND_FILES)}")
         data = "".join(f"{line}\n" for line in lines).encode()
         self._require_lock()
-        with wrap_os_errors("write", self.path / name):
-            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            try:
-                before = os.fstat(descriptor).st_size
-                try:
-                    write_all(descriptor, data)
-                except BaseException:
-                    os.ftruncate(descriptor, before)
-                    raise
-            finally:
-                os.close(descriptor)
+        append_whole(self.path / name, data, durable=False)
 
     def sizes(self) -> dict[str, int]:
         """Length in bytes of every append file, 0 where there is none: what a checkpoint keeps for `truncate_to`."""
@@ -315,14 +304,6 @@ class RunFolder:
     def _require_lock(self) -> None:
         if self._lock is None:
             raise RunFolderError(f"{self.path} is open for reading only. Open it with lock=True to write.")
-
-    def _cut_torn_line(self, name: str) -> None:
-        path = self.path / name
-        if path.exists():
-            with wrap_os_errors("repair", path):
-                whole = length_of_whole_lines(path)
-                if whole < path.stat().st_size:
-                    os.truncate(path, whole)
 
 
 def _make_folder(path: Path) -> list[Path]:

@@ -6,12 +6,12 @@ import datetime
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from skill_ttrl.config import Role, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.storage.append_log import flatten
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
@@ -90,7 +90,7 @@ def config_differences(saved: SkillTTRLConfig, given: SkillTTRLConfig) -> list[s
 
     A revision that `saved` has resolved and `given` leaves open is no difference.
     """
-    there, here = _flatten(saved.model_dump(mode="json")), _flatten(given.model_dump(mode="json"))
+    there, here = (flatten(config.model_dump(mode="json"), lists=False) for config in (saved, given))
     differences = []
     for key in sorted(there.keys() | here.keys()):
         old, new = there.get(key), here.get(key)
@@ -111,13 +111,3 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

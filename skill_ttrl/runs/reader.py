@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,11 +70,10 @@ class Run:
     def _frame(self, name: str, why_missing: str) -> DataFrame:
         import pandas
 
-        path = self.path / name
-        if not path.exists():
+        if not (self.path / name).exists():
             self.notes.append(f"{name} is missing: {why_missing}.")
-            return pandas.DataFrame()
-        records, torn = read_jsonl(path)
+        torn: list[str] = []
+        records = read_jsonl(self.path / name, torn)
         if torn:
             self.notes.append(f"{name}: its last line is torn (the run is writing it, or was killed) and was left out.")
         return pandas.DataFrame.from_records(records)
@@ -89,57 +86,3 @@ def read_run(path: str | Path) -> Run:
         RunFolderError: not a run folder, or written under another schema version.
     """
     return Run(Path(path), read_run_json(path))
-
-
-def read_jsonl(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    """The objects of a JSONL file, and whether a torn last line was left out.
-
-    Raises:
-        RunFolderError: it cannot be read, or a whole line is no JSON object; names file and line.
-    """
-    records: list[dict[str, Any]] = []
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.endswith(b"\n"):
-                    return records, True
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
-                records.append(record)
-    except ValueError as error:
-        raise RunFolderError(f"{path}, line {len(records) + 1} is not JSON: {error}.") from None
-    except OSError as error:
-        raise RunFolderError(f"Cannot read {path}: {error.strerror}.") from None
-    return records, False
-
-
-def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Lines of a JSONL file with their places ("file:3"); a torn last one is left out and noted, blank ones are passed over.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.endswith(b"\n"):
-                    notes.append(
-                        f"{path}: its last line is torn (a run is writing it, or was killed) and was left out."
-                    )
-                elif line.strip():
-                    yield f"{path}:{number}", line
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
-
-
-def first_keys(path: Path) -> set[str]:
-    """Fields of the first record of a JSONL file; of anything else nothing, and reading it will say what is wrong."""
-    if path.suffix != ".jsonl" or not path.is_file():
-        return set()
-    with path.open("rb") as stream:
-        try:
-            found = json.loads(stream.readline())
-        except (ValueError, RecursionError):
-            return set()
-    return set(found) if isinstance(found, dict) else set()

@@ -7,10 +7,9 @@ model, which loads nothing of what a model takes; a policy plays in `collect_pol
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from skill_ttrl.config import AgentConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
-from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.scripted import play_episode
@@ -30,11 +28,11 @@ from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
     Collected,
-    Place,
-    Tally,
+    Collection,
+    EpisodeWriter,
+    TaskSelection,
     Unit,
-    open_file,
-    training_place,
+    training_selection,
     written,
 )
 from skill_ttrl.stages.collecting.watch import find_player
@@ -46,15 +44,10 @@ _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has sta
 
 
 def run(
-    env: str,
+    selection: TaskSelection,
     *,
     agent: str = "expert",
     prompts: AgentConfig | None = None,
-    split: str = "train",
-    kwargs: Mapping[str, Any] | None = None,
-    types: Sequence[str] = (),
-    episodes: int | None = None,
-    tries: int = 1,
     explore: float = 0.0,
     seed: int = 0,
     jobs: int | None = None,
@@ -62,24 +55,19 @@ def run(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Collected:
-    """Have a player play the tasks of a split in their order, and keep every episode.
+    """Have a player play tasks in their order, and keep every episode.
 
     An episode in which the environment or the player fails is data: its line has `error`, and it counts as no success.
 
     Args:
-        env: short name, Gymnasium id, or `module:EnvId-v0`.
+        selection: which tasks; the environment is made with its `kwargs`.
         agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, or `module:attribute`, called without arguments
-            (`agents.player.Player`). Each process has one, so `start` must forget earlier episodes.
+            (`agents.players.scripted_agent.Player`). Each process has one, so `start` must forget earlier episodes.
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
-        split: part of the environment's tasks.
-        kwargs: handed to the environment.
-        types: only tasks of these types; empty: all.
-        episodes: so many, of tasks spread over the split and its types (`envs.lookup.spread`); None: all.
-        tries: episodes of each task; they begin alike, and the player's choices differ.
         explore: chance of a step, in [0, 1], that any admissible action is taken in place of the player's own, which stays in the
             step's `info` as `advice`.
-        seed: of the environment, where a task has none, and of the player.
+        seed: of the environment, where a task has none, and of the player, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
         output: `FILE.jsonl`; what it was made with stands in `FILE.jsonl.json`. None: nothing is kept.
@@ -94,9 +82,10 @@ def run(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, found {jobs}.")
-    refuse_split(kwargs or {})
-    place = Place(env, split, {**(kwargs or {}), **split_argument(env, split)}, tuple(types), episodes, tries)
-    return _collect(place, agent, prompts, explore, seed, jobs, output, confidence, progress or SilentProgress())
+    collection = Collection(
+        selection.made(selection.kwargs), agent, seed, output, confidence, progress or SilentProgress(), explore
+    )
+    return _collect(collection, prompts, jobs)
 
 
 def run_as_configured(
@@ -142,12 +131,14 @@ def run_as_configured(
             "shows the agent first under the same bank. Or measure without: --set skills.use=false."
         )
     return run(
-        env.id,
+        TaskSelection(
+            env.id,
+            env.eval_split if split is None else split,
+            env.kwargs,
+            episodes=env.eval_tasks if limit is None else limit,
+        ),
         agent=agent,
         prompts=config.agent,
-        split=env.eval_split if split is None else split,
-        kwargs=env.kwargs,
-        episodes=env.eval_tasks if limit is None else limit,
         seed=seed,
         jobs=jobs,
         output=output,
@@ -156,34 +147,15 @@ def run_as_configured(
     )
 
 
-def _collect(
-    place: Place,
-    agent: str,
-    prompts: AgentConfig | None,
-    explore: float,
-    seed: int,
-    jobs: int | None,
-    output: str | Path | None,
-    confidence: float,
-    progress: Progress,
-) -> Collected:
-    _refuse_exploring(make_player(agent, resolve_env(place.env), prompts), explore)  # before anything is played
-    units = place.units(progress)
-    began = time.perf_counter()
-    with ExitStack() as stack:
-        file = None
-        if output is not None:
-            more = ({"explore": explore} if explore else {}) | _made_with(prompts)
-            made_with = place.made_with(units, agent, seed, more)
-            file = stack.enter_context(open_file(output, made_with))
-        tally = Tally(units, file, progress)
-        tally.read_kept()
-        make = partial(_Playing, place.env, place.kwargs, agent, prompts, seed, explore)
-        left = len(units) - len(tally.outcomes)
-        _play(make, tally, jobs or min(cores(), max(1, left // _EPISODES_A_PROCESS)))
-        return tally.found(
-            place, agent, seed, confidence=confidence, seconds=time.perf_counter() - began, explore=explore
-        )
+def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None) -> Collected:
+    selection, agent, explore = collection.selection, collection.agent, collection.explore
+    _refuse_exploring(make_player(agent, resolve_env(selection.env), prompts), explore)  # before anything is played
+    units = selection.units(collection.progress)
+    make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
+    depends_on: dict[str, Any] = {"explore": explore} if explore else {}
+    if prompts is not None:
+        depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
+    return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs))
 
 
 def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Collected:
@@ -204,14 +176,12 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         from skill_ttrl.stages.collecting.policy import collect_for_run
 
         return collect_for_run(path, config, progress)
-    jobs = 1  # more need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know
-    asked, place = config.collect, training_place(config)
-    return _collect(place, asked.agent, None, asked.explore, config.seed, jobs, path, config.eval.confidence, progress)
-
-
-def _made_with(prompts: AgentConfig | None) -> dict[str, Any]:
-    """The settings of a policy's prompts that decide an episode of a player."""
-    return {} if prompts is None else {"prompts": prompts.model_dump(mode="json", include=_LISTING)}
+    asked = config.collect
+    collection = Collection(
+        training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, asked.explore
+    )
+    # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
+    return _collect(collection, None, jobs=1)
 
 
 def _refuse_exploring(player: Player, explore: float) -> None:
@@ -246,7 +216,7 @@ class _Playing:
             self._play = partial(self._play, max_steps=prompts.max_turns)
         self._made: tuple[gymnasium.Env[Any, Any], Player] | None = None
 
-    def __call__(self, unit: Unit) -> tuple[bytes, Outcome]:
+    def __call__(self, unit: Unit) -> tuple[str, Outcome]:
         """The line of the episode, and what is counted of it."""
         env, player = self._made = self._made or self._make()
         task, attempt = unit
@@ -262,19 +232,19 @@ class _Playing:
             return self._make_env(), self._make_player()
 
 
-def _play(make: partial[_Playing], tally: Tally, jobs: int) -> None:
+def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None) -> int:
     """Play what is left, in order; what was played is kept however it ends."""
-    left = tally.units[len(tally.outcomes) :]
-    if not left:
-        return
-    tally.progress.start(PHASE, len(tally.units), "episode", len(tally.outcomes))
-    with StopSignal() as stop, closing(work(make, left, jobs)) as results:
+    left = writer.units[len(writer.outcomes) :]
+    writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
+    results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
+    with StopSignal() as stop, closing(results):
         try:
             for _ in left:
-                with stop.interruptible(tally.leaving()):
+                with stop.interruptible(writer.leaving()):
                     line, outcome = next(results)
-                tally.show(outcome)
-                tally.add(line, outcome)
+                writer.show(outcome)
+                writer.add(line, outcome)
         finally:
-            tally.write()
-    tally.progress.finish(PHASE)
+            writer.write()
+    writer.progress.finish(PHASE)
+    return 0

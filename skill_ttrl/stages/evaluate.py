@@ -8,11 +8,10 @@ from pathlib import Path
 
 from skill_ttrl.answers import journal
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.openai.ledger import USAGE, track_usage
+from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.folder import VERDICTS
-from skill_ttrl.runs.summary import usage_lines
 from skill_ttrl.stages.evaluation.measure import Evaluation, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import EvalDataset, Subject, resolve_target

@@ -14,8 +14,8 @@ from skill_ttrl.config import InvalidConfigError, SkillTTRLConfig, load_config, 
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.trajectories import beside, read_identity
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
 from skill_ttrl.stages.setup.checks import with_wrong_names
@@ -242,7 +242,7 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     """Overrides that adapt a quickstart recipe to how the episodes were collected: where games or products are, and what can be
     imitated. Of episodes from elsewhere nothing is known.
     """
-    if not beside(episodes).is_file():
+    if not identity_file(episodes).is_file():
         return []
     made_with = read_identity(episodes)["made_with"]
     given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]

@@ -21,7 +21,6 @@ from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import first_keys, whole_lines
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.merge.extractor import make_extractor
@@ -30,6 +29,7 @@ from skill_ttrl.skills.merge.plan import MergeReport, make_merger, merge_groups
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.setup.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of, winning
+from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
 from skill_ttrl.voting import majority_vote
 

@@ -13,7 +13,8 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.intervals import Interval, repeats_interval
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.summary import Summary, read_summary, summary_rows
+from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 

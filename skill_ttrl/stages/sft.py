@@ -23,7 +23,6 @@ from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.setup.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.setup.leak import (
@@ -39,6 +38,7 @@ from skill_ttrl.stages.setup.rationale import with_thoughts
 from skill_ttrl.stages.training.context import Run, TrainingComponents
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message, Skill, Step, derive_seed
 
 Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
@@ -207,7 +207,7 @@ def encode_kept(bench: TrainingComponents, path: Path) -> list[EncodedDemonstrat
         RunFolderError: it was changed.
     """
     chats: list[tuple[tuple[Message, ...], str]] = []
-    for row in read_jsonl(path)[0]:
+    for row in read_jsonl(path):
         said = row.get("messages")
         if not isinstance(said, list) or len(said) < 2 or not all(map(_is_message, said)):
             chats = []

@@ -20,13 +20,14 @@ from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.identity import config_differences, some
 from skill_ttrl.runs.metrics import MetricsLog
-from skill_ttrl.runs.summary import Summary, write_summary
+from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import gather
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
+from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import make_reward, reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases

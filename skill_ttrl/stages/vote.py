@@ -13,12 +13,11 @@ from skill_ttrl.answers import journal
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.openai.ledger import USAGE, track_usage
+from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, Draw
+from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
-from skill_ttrl.runs.samples import SampleFolder
-from skill_ttrl.runs.summary import usage_lines
 from skill_ttrl.stages.evaluation.vote_comparison import Held, Settings, Visits, replay
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples

@@ -1,25 +1,38 @@
-"""What is kept line by line while it is made: lines that are whole or not there, and beside them what they were made with.
+"""Append-only JSONL with crash recovery and, beside it, a file that says what the lines were made with.
 
-`SampleFolder` and `TrajectoryFile` rest on it: whoever goes on with what another call began must make the same things.
+A line is written completely or not at all. `open` continues only what was made with the same things.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.storage.files import fsync, length_of_whole_lines, wrap_os_errors, write_all, write_atomic
+from skill_ttrl.storage.files import (
+    acquire_lock,
+    fsync,
+    length_of_whole_lines,
+    release_lock,
+    wrap_os_errors,
+    write_all,
+    write_atomic,
+)
+from skill_ttrl.types import first_problem, from_json
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 _SHOWN = 6
 
 
-def append_whole(file: Path, data: bytes) -> None:
-    """Append all of `data` to a file and force it to the disk.
+def append_whole(file: Path, data: bytes, *, durable: bool = True) -> None:
+    """Append all of `data` to a file or nothing; force it to the disk where it must be `durable`.
 
     Raises:
         RunFolderError: the disk is full or the file cannot be written; it is as it was.
@@ -30,7 +43,8 @@ def append_whole(file: Path, data: bytes) -> None:
             before = os.fstat(descriptor).st_size
             try:
                 write_all(descriptor, data)
-                os.fsync(descriptor)
+                if durable:
+                    os.fsync(descriptor)
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
@@ -39,7 +53,7 @@ def append_whole(file: Path, data: bytes) -> None:
 
 
 def cut_torn_line(file: Path) -> int:
-    """Cut what a kill left behind the last line break; how many bytes that were.
+    """Cut what a kill left behind the last line break; return the number of bytes cut.
 
     Raises:
         RunFolderError: the file cannot be written.
@@ -54,23 +68,118 @@ def cut_torn_line(file: Path) -> int:
     return torn
 
 
-def new_identity(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of an identity file; what else is noted there decides nothing."""
-    return {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)}
+class AppendLog:
+    """An open log, locked for this process. A context manager that frees the lock.
 
+    Subclasses say where its files are and what the messages call them.
 
-def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
-    """Replace an identity file in one step.
+    Args:
+        path: the log, as messages name it.
+        file: its lines.
+        identity_file: what they were made with, and `facts` that decide nothing.
+        made_with: all that the lines depend on, as JSON can hold it.
+        lock: the lock file; None: `.lock` in the folder `path`.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: it was made with something else (the differences are named), another process writes to it, or it cannot
+            be written.
     """
-    with wrap_os_errors("write", file):
-        write_atomic(file, (json.dumps(identity, indent=2, ensure_ascii=False) + "\n").encode())
+
+    holds = "lines"
+    line = "line of it"
+    depends_on = "settings"
+    remake = "remove it and begin again"
+
+    def __init__(
+        self, path: Path, file: Path, identity_file: Path, made_with: Mapping[str, Any], lock: Path | None = None
+    ) -> None:
+        self.path, self.file, self.identity_file = path, file, identity_file
+        self.cut = 0
+        """Bytes of a torn last line that were cut when it was opened."""
+        self.identity: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)}
+        self._lock: int | None = acquire_lock(path, lock)
+        try:
+            if identity_file.is_file():
+                self.identity = read_identity(identity_file, f"{path} holds {self.holds}")
+                _check_made_with(self.identity["made_with"], made_with, f"{path} holds {self.holds}", self.depends_on)
+                self.cut = cut_torn_line(file)
+            elif file.is_file() and file.stat().st_size:
+                raise RunFolderError(
+                    f"{path} exists, and nothing beside it ({identity_file.name}) says what it was made with, so it cannot be "
+                    "gone on with. Choose another --output, or remove it."
+                )
+            else:
+                self._write_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines written so far, one after another: files are larger than memory."""
+        if self.file.is_file():
+            with wrap_os_errors("read", self.file), self.file.open("rb") as stream:
+                yield from stream
+
+    def read(self, kind: type[T], expected: Sequence[str] | None, name_of: Callable[[T], str]) -> Iterator[T]:
+        """Read the lines back, each checked to be the one that belongs there.
+
+        Args:
+            kind: type of a line.
+            expected: names of all lines in their order; None: whatever they are.
+            name_of: the name of a line that was read.
+
+        Raises:
+            RunFolderError: the file was changed; names the line.
+        """
+        changed = f"The file was changed; {self.remake}."
+        for number, line in enumerate(self.lines(), 1):
+            if expected is not None and number > len(expected):
+                raise RunFolderError(
+                    f"{self.file} has more than the {len(expected)} lines that belong there. {changed}"
+                )
+            try:
+                found = from_json(kind, line)
+            except ValidationError as error:
+                raise RunFolderError(
+                    f"{self.file}:{number} is no {self.line}: {first_problem(error)}. {changed}"
+                ) from None
+            if expected is not None and (name := name_of(found)) != (wanted := expected[number - 1]):
+                raise RunFolderError(f"{self.file}:{number} is of {name}, but {wanted} belongs there. {changed}")
+            yield found
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Append lines, given without their line breaks, and force them to the disk: all of them or none.
+
+        Raises:
+            RunFolderError: the disk is full or the file cannot be written; it is as it was.
+        """
+        append_whole(self.file, "".join(f"{line}\n" for line in lines).encode())
+
+    def note(self, **fields: Any) -> None:
+        """Note what is known of the lines and decides nothing, such as `facts`."""
+        if any(self.identity.get(name, self) != value for name, value in fields.items()):
+            self.identity |= fields
+            self._write_identity()
+
+    def close(self) -> None:
+        """Free the lock. Safe to call twice."""
+        if self._lock is not None:
+            release_lock(self.path, self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _write_identity(self) -> None:
+        with wrap_os_errors("write", self.identity_file):
+            write_atomic(self.identity_file, (json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_identity(file: Path, holds: str) -> dict[str, Any]:
-    """The content of an identity file.
+    """Read an identity file: `made_with`, and what was noted.
 
     Args:
         file: where it is.
@@ -91,20 +200,9 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
     return found
 
 
-def refuse_another(there: Any, here: Mapping[str, Any], holds: str, same: str) -> None:
-    """Refuse to go on with what was made with something else.
-
-    Args:
-        there: what it was made with.
-        here: what it would be made with now.
-        holds: as for `read_identity`.
-        same: what must be given to go on with it, for the message.
-
-    Raises:
-        RunFolderError: the two differ; the differences are named.
-    """
+def _check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:
     # Through JSON once, as what was written has gone: tuples are lists there.
-    old, new = _leaves(there), _leaves(json.loads(json.dumps(here)))
+    old, new = flatten(there), flatten(json.loads(json.dumps(here)))
     different = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if different:
         shown = "; ".join(
@@ -112,21 +210,21 @@ def refuse_another(there: Any, here: Mapping[str, Any], holds: str, same: str) -
         )
         more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
         raise RunFolderError(
-            f"{holds} of something else: {shown}{more}. Choose another --output, or give the same {same} to go on with it."
+            f"{holds} of something else: {shown}{more}. Choose another --output, or give the same {depends_on} to go on with it."
         )
 
 
-def _leaves(value: Any, key: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as one mapping, keys joined by points."""
+def flatten(value: Any, key: str = "", *, lists: bool = True) -> dict[str, Any]:
+    """Nested mappings, and lists, as one mapping; keys joined by points. Empty ones stay as they are."""
     if isinstance(value, Mapping) and value:
         inner: Iterable[tuple[Any, Any]] = value.items()
-    elif isinstance(value, list) and value:
+    elif lists and isinstance(value, list) and value:
         inner = enumerate(value)
     else:
         return {key: value}
     found: dict[str, Any] = {}
     for name, child in inner:
-        found |= _leaves(child, f"{key}.{name}" if key else str(name))
+        found |= flatten(child, f"{key}.{name}" if key else str(name), lists=lists)
     return found
 
 

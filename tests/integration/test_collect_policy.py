@@ -14,11 +14,14 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
 from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.trajectories import read_identity
+from skill_ttrl.rollout.samples import Draw
+from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into, run
-from skill_ttrl.stages.collecting.policy import chunks, run_policy
+from skill_ttrl.stages.collecting.collection import TaskSelection
+from skill_ttrl.stages.collecting.policy import plan_episodes, run_policy
 from skill_ttrl.types import Task, Trajectory, from_json
 from tests.doors import DOORS, Doors
 from tests.faulty_server import FaultyServer
@@ -35,6 +38,7 @@ TINY: dict[str, Any] = {
     "runtime": {"device": "cpu", "threads": 1},
 }
 PLAIN = ("agent.template=plain",)
+TESTS, TRAINS = TaskSelection(DOORS, "test"), TaskSelection(DOORS)
 
 
 def opens(body: Mapping[str, Any], draw: random.Random) -> str:
@@ -101,7 +105,7 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
 def test_of_one_episode_a_task_the_interval_is_wilsons_and_progress_is_told_as_each_ends() -> None:
     heard = Heard()
     with FaultyServer(answer=opens, faults=()) as server:
-        found = run_policy("openai:opener", DOORS, split="test", overrides=settings(server), progress=heard)
+        found = run_policy("openai:opener", TESTS, overrides=settings(server), progress=heard)
     assert found.by_type["right"].interval == wilson_interval(2, 3) and found.output is None
     assert [done for done, _ in heard.told] == [1, 2, 3, 4, 5, 6]
     last = heard.told[-1][1]
@@ -111,8 +115,10 @@ def test_of_one_episode_a_task_the_interval_is_wilsons_and_progress_is_told_as_e
 
 
 def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) -> None:
+    selection = TaskSelection(DOORS, episodes=17, tries=3)
+
     def collect(path: Path, **more: Any) -> int:
-        found = run_policy("embedded", DOORS, config=str(recipe), episodes=17, tries=3, chunk=6, output=path, **more)
+        found = run_policy("embedded", selection, config=str(recipe), chunk=6, output=path, **more)
         return found.played
 
     whole = tmp_path / "whole.jsonl"
@@ -143,7 +149,7 @@ def test_what_was_whole_when_a_signal_came_is_kept_and_gone_on_with(tmp_path: Pa
 
     def collect(progress: Any = None) -> Any:
         overrides = settings(server)
-        return run_policy("openai:opener", DOORS, overrides=overrides, chunk=4, output=out, progress=progress)
+        return run_policy("openai:opener", TRAINS, overrides=overrides, chunk=4, output=out, progress=progress)
 
     with FaultyServer(answer=opens, faults=()) as server:
         with pytest.raises(
@@ -160,7 +166,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
 
     def collect(budget: str) -> Any:
         prices = ("endpoints.policy.price_out=1000000", f"endpoints.max_cost={budget}")
-        return run_policy("openai:opener", DOORS, overrides=settings(server, *prices), chunk=4, output=out)
+        return run_policy("openai:opener", TRAINS, overrides=settings(server, *prices), chunk=4, output=out)
 
     with FaultyServer(answer=opens, faults=()) as server:
         with pytest.raises(BudgetError, match=r"Stopped with \d+ of 30 episodes kept in"):
@@ -188,13 +194,11 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
     }
     (tmp_path / "bank.json").write_text(json.dumps({**bank, "task_specific_skills": {}, "common_mistakes": []}))
     (tmp_path / "skilled.yaml").write_text(json.dumps(SKILLS))
-    where: dict[str, Any] = {"split": "test", "episodes": 2, "config": "skilled.yaml"}
+    where: dict[str, Any] = {"selection": TaskSelection(DOORS, "test", episodes=2), "config": "skilled.yaml"}
     with FaultyServer(answer=opens, faults=()) as server:
         overrides = [word for word in at(server) if word != "--set"]
-        run_policy("openai:opener", DOORS, overrides=overrides, output=tmp_path / "with.jsonl", **where)
-        run_policy(
-            "openai:opener", DOORS, overrides=overrides, output=tmp_path / "without.jsonl", use_bank=False, **where
-        )
+        run_policy("openai:opener", overrides=overrides, output=tmp_path / "with.jsonl", **where)
+        run_policy("openai:opener", overrides=overrides, output=tmp_path / "without.jsonl", use_bank=False, **where)
     assert {each.skills_in_prompt != () for each in lines(tmp_path / "with.jsonl")} == {True}
     assert {each.skills_in_prompt for each in lines(tmp_path / "without.jsonl")} == {()}
     made_with = read_identity(tmp_path / "with.jsonl")["made_with"]["policy"]
@@ -210,19 +214,20 @@ def test_how_many_of_its_actions_were_invalid_is_counted_and_of_a_players_it_is_
 
     with FaultyServer(answer=tagged, faults=()) as server:
         overrides = settings(server, "agent.projection=skillrl")
-        found = run_policy("openai:opener", DOORS, split="train", episodes=4, overrides=overrides)
+        found = run_policy("openai:opener", TaskSelection(DOORS, episodes=4), overrides=overrides)
     assert found.overall.success == 1 and found.overall.steps == 2 and found.overall.invalid == 0.5
     assert {each.invalid for each in found.by_type.values()} == {0.5}
-    assert run(DOORS, agent="random", split="test").overall.invalid is None
+    assert run(TESTS, agent="random").overall.invalid is None
 
 
 def test_chunks_hold_whole_tasks_and_each_has_a_seed_of_its_own() -> None:
     units = [(Task(str(number), DOORS), attempt) for number in range(4) for attempt in range(3)][:11]
-    found = list(chunks(units, 3, 7, 5))
+    draw = Draw("", 3, Sampling(), 5)
+    found = plan_episodes(units, draw, 7)
     assert [[task.id for task in part.tasks] for part in found] == [["0", "1"], ["2", "3"]]
-    assert [(part.start, part.episodes) for part in found] == [(0, 6), (6, 5)]
+    assert [part.lines for part in found] == [6, 5]
     assert found[0].seed == 5 != found[1].seed
-    assert [len(part.tasks) for part in chunks(units, 3, 1, 5)] == [1, 1, 1, 1], "a group is never cut"
+    assert [len(part.tasks) for part in plan_episodes(units, draw, 1)] == [1, 1, 1, 1], "a group is never cut"
 
 
 def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
@@ -245,7 +250,7 @@ def at_nowhere() -> list[str]:
 def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
     short = ["data.max_prompt_tokens=2"]
     with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):
-        run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
+        run_policy("embedded", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
@@ -259,7 +264,7 @@ def test_without_the_bank_no_embedder_is_looked_for(
     monkeypatch.setattr("skill_ttrl.stages.setup.pin.hub_commit", no_hub)
     monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
     overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
-    found = run_policy("embedded", DOORS, split="test", config=str(recipe), overrides=overrides, use_bank=bool(more))
+    found = run_policy("embedded", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6
 
 

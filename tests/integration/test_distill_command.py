@@ -36,7 +36,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for agent in ("expert", "random"):
             part = folder / f"{agent}.jsonl"
             kwargs = {"data": "generated"}
-            collect.run("alfworld", agent=agent, kwargs=kwargs, types=TYPES, episodes=12, jobs=1, output=part)
+            collect.run(TaskSelection("alfworld", "train", kwargs, TYPES, 12), agent=agent, jobs=1, output=part)
             out.write(part.read_bytes())
     return whole
 

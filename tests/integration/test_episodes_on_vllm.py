@@ -27,11 +27,11 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.vllm.servers.key import key_headers
 from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.run_bank import bank_in_memory
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Group, Trajectory
 from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_vllm_server import free_port
@@ -297,12 +297,12 @@ def test_reinforced_by_the_shop_it_follows_and_goes_on(
 
 
 def _look_at(run: Path) -> None:
-    rows = [row for row in read_jsonl(run / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    rows = [row for row in read_jsonl(run / "metrics.jsonl") if row["phase"] == "rl"]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(0 < row["sampler_gap"] < CLOSE and row["grad_norm"] > 0 for row in rows), rows
     assert all(row["failed_rollouts"] == 0 and 1 <= row["episode_steps"] <= TURNS for row in rows)
     versions: dict[int, set[int]] = {}
-    for line in read_jsonl(run / "trajectories.jsonl")[0]:
+    for line in read_jsonl(run / "trajectories.jsonl"):
         found = {step["completion"]["policy_version"] for step in line["steps"]}
         versions.setdefault(line["step"], set()).update(found)
     assert versions == {0: {0}, 1: {1}, 2: {2}}
@@ -320,12 +320,12 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     words += ["--episodes", 24, "--tries", 2, "--config", path, "--json"]
     found = skillttrl(*words)
     assert found.code == 0, found
-    lines = read_jsonl(out)[0]
+    lines = read_jsonl(out)
     assert len(lines) == 24 and found.json["overall"]["episodes"] == 24
     assert all(line["error"] is None and line["steps"] for line in lines)
     steps = [step for line in lines for step in line["steps"]]
     assert sum(step["verdict"] == "valid" for step in steps) > len(steps) / 2
-    usage = read_jsonl(Path(f"{out}.usage.jsonl"))[0]
+    usage = read_jsonl(Path(f"{out}.usage.jsonl"))
     assert {line["outcome"] for line in usage} <= {"ok", "length"}
     assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0
 

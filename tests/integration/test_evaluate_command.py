@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.runs.samples import IDENTITY
+from skill_ttrl.runs.episode_logs import IDENTITY
 from skill_ttrl.stages import evaluate
 from skill_ttrl.stages.targets.resolve import resolve_target
 from tests.integration.test_cli_commands import refused, skillttrl

@@ -16,11 +16,11 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.training.context import Run
 from skill_ttrl.stages.training.evolve import TROUBLE, evolve
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, Group, from_json
 from tests.integration.test_kill_and_resume import harness
 from tests.scripted_model import asked, scripted
@@ -65,11 +65,11 @@ def updates(run: Path) -> list[BankUpdate]:
 
 
 def looks(run: Path) -> list[dict[str, Any]]:
-    return read_jsonl(run / "evolve.jsonl")[0]
+    return read_jsonl(run / "evolve.jsonl")
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
-    return read_jsonl(run / "metrics.jsonl")[0]
+    return read_jsonl(run / "metrics.jsonl")
 
 
 def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_uses_of_skills_that_prompts_show_are_counted(whole: Path) -> None:
     with SkillBank.open(whole / "bank", read_only=True) as bank:
         stats = sorted((skill.stats.created_round, skill.stats.uses, skill.stats.successes) for skill in bank)
     assert stats == [(2, 24, 0), (5, 16, 0)]
-    trajectories, _ = read_jsonl(whole / "trajectories.jsonl")
+    trajectories = read_jsonl(whole / "trajectories.jsonl")
     assert sum(len(each["skills_in_prompt"]) for each in trajectories) == 40
 
 

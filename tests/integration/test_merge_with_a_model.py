@@ -18,10 +18,10 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.merge.plan import TROUBLE
 from skill_ttrl.stages import merge, train
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.faulty_server import FaultyServer
 from tests.integration.test_kill_and_resume import harness
@@ -70,7 +70,7 @@ def asking(server: FaultyServer, *more: str, role: str = "merger") -> list[str]:
 def merged_run(server: FaultyServer, folder: Path, *more: str, resume: Any = None) -> list[dict[str, Any]]:
     """The figures of each step."""
     train.run(load_config("quickstart_notes", [*SMALL, *asking(server, *more)]), folder, resume=resume)
-    return read_jsonl(folder / "metrics.jsonl")[0]
+    return read_jsonl(folder / "metrics.jsonl")
 
 
 def log_of(folder: Path) -> list[BankUpdate]:
@@ -93,10 +93,10 @@ def test_a_run_s_bank_holds_what_the_model_made_of_the_winners_skills(whole: Pat
     with SkillBank.open(whole / "bank", read_only=True) as bank:
         made = [skill for skill in bank if skill.source == "merge"]
     assert made and all(skill.text.startswith("The rule is: ") and skill.title == "Rule" for skill in made)
-    rows = read_jsonl(whole / "metrics.jsonl")[0]
+    rows = read_jsonl(whole / "metrics.jsonl")
     assert len(made) == sum(row["skills_added"] for row in rows) > 0
     summary = json.loads((whole / "summary.json").read_text())
-    usage, _ = read_jsonl(whole / "usage.jsonl")
+    usage = read_jsonl(whole / "usage.jsonl")
     assert summary["usage"]["requests"] == len(usage) and {line["role"] for line in usage} == {"merger"}
     assert {line["phase"] for line in usage} == {"rl"}
 
@@ -150,11 +150,11 @@ def test_where_the_budget_ends_no_update_is_half_applied(tmp_path: Path) -> None
         with pytest.raises(BudgetError, match=r"budget is spent.*--resume auto"):
             train.run(config, tmp_path / "run")
         assert server.asked and len(log_of(tmp_path / "run")) == 1
-        (row,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]
+        (row,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
         assert row["skills_merge_failed"] == 1 and row["skills_added"] == row["skills_credited"] == 0
         config.endpoints.max_total_tokens = None
         train.run(config, tmp_path / "run", resume="auto")
-    assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")[0]) == STEPS and len(log_of(tmp_path / "run")) > 1
+    assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) == STEPS and len(log_of(tmp_path / "run")) > 1
 
 
 def test_a_run_without_its_endpoint_does_not_begin(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.rollout_engine import RolloutEngine
-from skill_ttrl.runs.reader import read_jsonl
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Message
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
@@ -83,7 +83,7 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     assert found["label"] == "tiny" and found["problems"] == 4 and found["transductive"] is None
     assert found["majority"] == 1.0 and found["accuracy"] > 0.8
     assert "asked of models behind addresses" in done.err
-    lines, _ = read_jsonl(out / "usage.jsonl")
+    lines = read_jsonl(out / "usage.jsonl")
     assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
     assert "models behind addresses" in skillttrl("inspect", out).out
@@ -96,7 +96,7 @@ def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_pa
         done = skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--json", *at(server, "eval.samples=4"))
     assert done.code == 0, done
     assert done.json["failed"] == 0.25 and done.json["accuracy"] == 0.75
-    rows, _ = read_jsonl(out / "samples.jsonl")
+    rows = read_jsonl(out / "samples.jsonl")
     errors = {sample["error"] for row in rows for sample in row["samples"] if sample["error"]}
     assert len(errors) == 1 and "refused the request (400)" in errors.pop()
     assert all(sample["text"] == "" for row in rows for sample in row["samples"] if sample["error"])
@@ -158,7 +158,7 @@ def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], 
         assert done.code == 0 and budget > 15 and done.json == expected.json
         assert len(set(asked(server))) == len(server.asked) == len(whole.asked)
     assert not (tmp_path / "kept" / "answers.jsonl").exists()
-    lines, _ = read_jsonl(tmp_path / "kept" / "usage.jsonl")
+    lines = read_jsonl(tmp_path / "kept" / "usage.jsonl")
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
     assert {line["cost"] for line in lines if not line["cached"]} == {None}
 
@@ -214,7 +214,7 @@ def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> No
         done = skillttrl("vote", "openai:tiny", "--data", sums, "-n", 12, "-o", out, "--json", *at(server))
     assert done.code == 0, done
     assert done.json["problems"] == 4 and done.json["samples"] == [12, 12]
-    assert {line["phase"] for line in read_jsonl(out / "usage.jsonl")[0]} == {"vote"}
+    assert {line["phase"] for line in read_jsonl(out / "usage.jsonl")} == {"vote"}
 
 
 def test_confidence_needs_log_probs_and_has_them_where_the_server_gives_some(sums: Path) -> None:

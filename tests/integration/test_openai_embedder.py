@@ -15,12 +15,13 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import verify
-from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
 from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.reports.inspect_bank import search_bank
+from skill_ttrl.storage.jsonl import read_jsonl
 from tests.faulty_server import FaultyServer, vector_of
 from tests.integration.test_cli_commands import refused, skillttrl
 
@@ -94,7 +95,7 @@ def test_a_run_finds_its_skills_with_them_and_writes_no_key(
         found = search_bank(tmp_path / "run", "Compute kida 3.")  # the bank remembers where its vectors come from
         delivered = dict(server.delivered)
     assert found.rows
-    lines, _ = read_jsonl(tmp_path / "run" / "usage.jsonl")
+    lines = read_jsonl(tmp_path / "run" / "usage.jsonl")
     assert {line["role"] for line in lines} == {"embeddings"} and {line["outcome"] for line in lines} == {"ok"}
     assert {"other", "evaluate", "rl"} >= {line["phase"] for line in lines} >= {"other"}
     assert summary.usage["tokens_in"] == sum(line["tokens_in"] for line in lines) <= delivered["prompt"]
@@ -112,8 +113,8 @@ def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the
     with FaultyServer([]) as server:
         often = settings(server, "rl.checkpoint_every=3", "skills.own_notes=false")
         whole = train.run(load_config(tiny_skills_yaml, often), tmp_path / "whole")
-        parts = [line["tokens_in"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")[0]]
-        phases = [line["phase"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")[0]]
+        parts = [line["tokens_in"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")]
+        phases = [line["phase"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")]
         assert phases.count("rl") >= 2, phases  # the budget can end between two requests of the phase
         bound = sum(parts[: phases.index("rl") + 1])
         folder = tmp_path / "bounded"

@@ -13,7 +13,6 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.launch import Launch
 from skill_ttrl.types import to_json
@@ -67,7 +66,7 @@ def test_the_cold_start_stands_beside_the_bank_and_shows_its_skills(imitated: Pa
     config = load_config(imitated / "config.yaml")
     assert config.phases == ["sft"] and config.skills is not None and config.skills.bank == "runs/a/bank"
     assert config.demonstrations.trajectories == "runs/a/trajectories.jsonl" and config.demonstrations.examples == 50
-    shown = read_jsonl(imitated / "demonstrations.jsonl")[0]
+    shown = read_jsonl(imitated / "demonstrations.jsonl")
     with SkillBank.open(bank, read_only=True) as began, SkillBank.open(imitated / "bank", read_only=True) as now:
         known = {skill.id for skill in began}
         assert {skill.id for skill in now} == known
@@ -263,7 +262,7 @@ def test_an_empty_bank_and_one_of_another_schema(episodes: Path) -> None:
         pass
     done = skillttrl("sft", "recipe.yaml", "--bank", place / "bank", *SMALL)
     assert done.code == 0, done
-    shown = read_jsonl(place / "sft" / "demonstrations.jsonl")[0]
+    shown = read_jsonl(place / "sft" / "demonstrations.jsonl")
     assert shown and not any(chat["skills"] for chat in shown)
 
 

@@ -15,7 +15,6 @@ from skill_ttrl.cli.display.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
@@ -23,6 +22,7 @@ from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.rl import group_figures
 from skill_ttrl.stages.targets.trained import Reply, ask, find_trained
 from skill_ttrl.stages.training.run_bank import skill_figures
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 
@@ -86,7 +86,7 @@ def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(
     settings = ["phases=[rl]", "rl.steps=1", f"agent.prompts={tmp_path}", "model.embedded.max_positions=256"]
     settings += ["data.max_prompt_tokens=17", f"skills.in_prompt={in_prompt}", "skills.prompt_tokens=60"]
     train.run(load_config(tiny_skills_yaml, settings), tmp_path / "run")
-    records, _ = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
+    records = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
     assert records and all(record["error"] is None for record in records)
     assert all(len(record["skills_in_prompt"]) == in_prompt for record in records)
     assert all(len(record["steps"][0]["prompt_ids"]) > 17 for record in records)
@@ -135,7 +135,7 @@ def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
 
 def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    records, _ = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    records = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert all(row["skills_refused"] >= 0 for row in records if row["phase"] == "rl")
     found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
     assert not found.updates and "groups of samples were merged into this bank before" in found.notes[0]

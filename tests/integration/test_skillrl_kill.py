@@ -32,7 +32,7 @@ import skill_ttrl.runs.checkpoint as checkpoint, skill_ttrl.stages.setup.demonst
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.stages.collecting.collection import Tally
+from skill_ttrl.stages.collecting.collection import EpisodeWriter
 from skill_ttrl.envs import env_tasks
 
 for split in ("train", "valid_unseen"):
@@ -40,7 +40,7 @@ for split in ("train", "valid_unseen"):
 config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
 PLACES = {
     "collect": (collect, "play_episode"),
-    "kept": (Tally, "add"),
+    "kept": (EpisodeWriter, "add"),
     "between": (gather, "make_teacher"),
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),

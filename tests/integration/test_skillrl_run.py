@@ -17,13 +17,13 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.setup.build import build_policy
 from skill_ttrl.stages.setup.demonstrate import ADVICE, demonstrate
 from skill_ttrl.stages.training.run_bank import read_run_bank
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory, from_json
 
 pytest.importorskip("alfworld", reason="the generated games need the floor plans of alfworld")
@@ -111,7 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(run: Path, name: str) -> list[dict[str, Any]]:
-    return read_jsonl(run / name)[0]
+    return read_jsonl(run / name)
 
 
 def summary_of(run: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import train
+from skill_ttrl.storage.jsonl import read_jsonl
 
 RULE = ["rl.stop_rule=agreement", "rl.checkpoint_every=100"]
 
@@ -34,7 +34,7 @@ def settings(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 
 def rows(run: Path, name: str) -> list[dict[str, Any]]:
-    return read_jsonl(run / name)[0]
+    return read_jsonl(run / name)
 
 
 def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ from skill_ttrl.llm.vllm.engine import DUMP
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
 from skill_ttrl.llm.vllm.updates import score
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.targets.trained import ask, find_trained
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message
 
 pytest.importorskip("vllm")
@@ -73,12 +73,12 @@ def lora_config(trained: Path, updates: str, *more: str) -> SkillTTRLConfig:
 
 def look_at(folder: Path) -> None:
     """Every step sampled from the weights of the step before, and the learner found the sampler's log-probs to be its own."""
-    steps = [row for row in read_jsonl(folder / "metrics.jsonl")[0] if row["phase"] == "rl"]
+    steps = [row for row in read_jsonl(folder / "metrics.jsonl") if row["phase"] == "rl"]
     assert [row["step"] for row in steps] == list(range(STEPS))
     assert all(0 < row["sampler_gap"] < 1e-4 and row["sampler_gap_max"] < 1e-3 for row in steps)
     assert all(row["grad_norm"] > 0 for row in steps)
     versions: dict[int, set[int]] = {}
-    for line in read_jsonl(folder / "trajectories.jsonl")[0]:
+    for line in read_jsonl(folder / "trajectories.jsonl"):
         completions = [step["completion"] for step in line["steps"]]
         versions.setdefault(line["step"], set()).update(done["policy_version"] for done in completions)
     assert versions == {step: {step} for step in range(STEPS)}
@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_from_its_checkpoint(trained: Path, tmp_path: Path
     (resumed / "summary.json").unlink()
     train.run(load_config("quickstart", SETTINGS), resumed, resume="auto")
     look_at(resumed)
-    rows = [read_jsonl(folder / "metrics.jsonl")[0][-1] for folder in (trained, resumed)]
+    rows = [read_jsonl(folder / "metrics.jsonl")[-1] for folder in (trained, resumed)]
     assert rows[0]["reward"] == pytest.approx(rows[1]["reward"], abs=0.1)
 
 

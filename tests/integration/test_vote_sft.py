@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.baseline import baseline_command, baseline_lines, find_baseline
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 COLD = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]
@@ -46,7 +47,7 @@ def pair(base: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def lines(run: Path, name: str, phase: str) -> list[dict[str, Any]]:
-    return [line for line in read_jsonl(run / name)[0] if line["phase"] == phase]
+    return [line for line in read_jsonl(run / name) if line["phase"] == phase]
 
 
 def test_it_draws_as_many_samples_of_the_same_prompts_in_the_same_order(pair: tuple[Path, Path]) -> None:

@@ -20,6 +20,7 @@ from skill_ttrl.envs.webshop.live.pages import NotThePage, Target, read_page, re
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
+from skill_ttrl.stages.collecting.collection import TaskSelection
 from tests.web_shop_server import Misbehaving, started_shop
 
 MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {
@@ -201,7 +202,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(EnvError, match=f"{address} was asked for goal 3 .*nothing answers there"):
         LiveVisit(address, tries=2, pause=0.01).start(3)
     with pytest.raises(EnvError, match=f"^{address} was asked for goal 0 .*nothing answers there"):
-        collect.run("webshop", agent="random", split="test", kwargs={"data": address})  # and not by 500 episodes
+        collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 
 
 @pytest.mark.parametrize(

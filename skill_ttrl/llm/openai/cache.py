@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
+from skill_ttrl.storage.jsonl import read_jsonl
 
 
 class AnswerCache:
@@ -84,7 +84,7 @@ class PaidAnswers:
         if not path.exists():
             return
         cut_torn_line(path)
-        for number, row in enumerate(read_jsonl(path)[0], 1):
+        for number, row in enumerate(read_jsonl(path), 1):
             key, answer = row.get("key"), row.get("answer")
             if not isinstance(key, str) or not isinstance(answer, dict):
                 raise RunFolderError(

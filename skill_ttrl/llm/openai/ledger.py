@@ -8,7 +8,6 @@ No line holds a text or a key.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,9 +20,8 @@ from typing import Any
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, RunFolderError, annotate_error
 from skill_ttrl.llm.openai.cache import PaidAnswers
-from skill_ttrl.runs.reader import read_jsonl
-from skill_ttrl.runs.summary import cost_text
-from skill_ttrl.storage.files import length_of_whole_lines, wrap_os_errors, write_all
+from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.jsonl import read_jsonl
 
 USAGE = "usage.jsonl"
 ANSWERS = "answers.jsonl"
@@ -35,6 +33,8 @@ SAME = "Go on with the same command."
 RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
+ASKED = "asked of models behind addresses"
+"""Begins the line that says what they cost."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 
@@ -145,10 +145,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            with wrap_os_errors("repair", self.path):
-                whole = length_of_whole_lines(self.path)
-                if whole < self.path.stat().st_size:  # a crash tore the last line
-                    os.truncate(self.path, whole)
+            cut_torn_line(self.path)
             self._parts = read_usage(self.path)
         if self.path is not None:
             self.paid = PaidAnswers(self.path.with_name(self.path.name.removesuffix(USAGE) + ANSWERS))
@@ -217,12 +214,7 @@ class Ledger:
             place = entry.phase, entry.role
             self._parts[place] = self._parts.get(place, Totals()).plus(entry)
             if self.path is not None:
-                with wrap_os_errors("write", self.path):
-                    descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-                    try:
-                        write_all(descriptor, f"{json.dumps(asdict(entry))}\n".encode())
-                    finally:
-                        os.close(descriptor)
+                append_whole(self.path, f"{json.dumps(asdict(entry))}\n".encode(), durable=False)
 
     def totals(self) -> Totals:
         """Sums over all requests."""
@@ -242,7 +234,7 @@ def read_usage(path: Path) -> dict[tuple[str, str], Totals]:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
     parts: dict[tuple[str, str], Totals] = {}
-    for number, row in enumerate(read_jsonl(path)[0], 1):
+    for number, row in enumerate(read_jsonl(path), 1):
         try:
             entry = Entry(**row)
             place = entry.phase, entry.role
@@ -305,6 +297,36 @@ def when_spent(leaving: str) -> str:
 def annotate_budget_error(leaving: str) -> AbstractContextManager[None]:
     """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
     return annotate_error(BudgetError, leaving)
+
+
+def usage_lines(usage: Mapping[str, Any]) -> list[str]:
+    """What was asked of models behind addresses, in a line for all and, where there are several, one for each phase and role."""
+    if not usage:
+        return []
+    parts = {f"{phase}, {role}": each for phase, roles in usage["by"].items() for role, each in roles.items()}
+    whole = f"{ASKED}: {_asked(usage)}"
+    return [whole, *(f"{name}: {_asked(each)}" for name, each in parts.items() if len(parts) > 1)]
+
+
+def _asked(totals: Mapping[str, Any]) -> str:
+    beside = {"failed": totals["failed"], "from the disk": totals["cached"]}
+    shown = "".join(f", {count} {name}" for name, count in beside.items() if count)
+    sent = totals["requests"] - totals["cached"]
+    return (
+        f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "
+        f"{cost_text(totals['cost'], totals.get('unpriced', 0), sent)}"
+    )
+
+
+def cost_text(cost: float | None, unpriced: int, requests: int) -> str:
+    """`cost 0.5`, or what is known of it: of `requests`, so many have no price."""
+    if not unpriced:
+        return f"cost {cost or 0.0:.4g}"
+    return (
+        f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
+        if cost
+        else "cost unknown (no price is set)"
+    )
 
 
 class _Spent(BudgetError):

@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from skill_ttrl.config import SkillTTRLConfig
@@ -21,8 +20,8 @@ from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.llm.openai.ledger import SAME
 from skill_ttrl.progress import OPENING, Counting, Progress, telling_warnings
+from skill_ttrl.runs.episode_logs import TrajectoryFile, read_identity
 from skill_ttrl.runs.identity import describe_environment
-from skill_ttrl.runs.trajectories import TrajectoryFile, beside, read_identity
 from skill_ttrl.stages.evaluation.outcomes import (
     Outcome,
     SuccessStats,
@@ -31,38 +30,47 @@ from skill_ttrl.stages.evaluation.outcomes import (
     outcome_of,
     running_success,
 )
-from skill_ttrl.types import Task, Trajectory, first_problem, from_json, to_json
+from skill_ttrl.types import Task, Trajectory, to_json
 
 PHASE = "play"
-HOPELESS = 100
+ABORT_AFTER_FAILURES = 100
 """So many episodes at the start that all fail end a collection: the environment or the agent is broken."""
 _SECONDS_BETWEEN_WRITES = 1.0
 
 Unit = tuple[Task, int]
-"""A task, and the number of the try at it."""
+"""A task, and the index of the rollout of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What is played."""
+class TaskSelection:
+    """Tasks of an environment, and how often each is played."""
 
     env: str
     """Short name, Gymnasium id, or `module:EnvId-v0`."""
-    split: str
+    split: str = "train"
     """Part of the environment's tasks."""
-    kwargs: Mapping[str, Any]
-    """What the environment is made with, its split included where it takes one."""
-    types: tuple[str, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment is made with; its split is added where it takes one (`made`)."""
+    types: Sequence[str] = ()
     """Only tasks of these types; empty: all."""
     episodes: int | None = None
-    """So many, of tasks that are spread over the split and its types; None: `tries` of every task."""
+    """So many, of tasks that are spread over the split and its types (`envs.lookup.spread`); None: `tries` of every task."""
     tries: int = 1
-    """Episodes of each task."""
-    among: int | None = None
+    """Episodes of each task; they begin alike."""
+    subset_size: int | None = None
     """Only of so many tasks, spread over the split: those that a run trains on; None: all."""
 
+    def made(self, kwargs: Mapping[str, Any]) -> TaskSelection:
+        """The same tasks of an environment that is made with `kwargs`, to which the split is added.
+
+        Raises:
+            EnvError: there is a split among the arguments too.
+        """
+        refuse_split(kwargs)
+        return replace(self, kwargs={**kwargs, **split_argument(self.env, self.split)})
+
     def units(self, progress: Progress) -> list[Unit]:
-        """What is played, in order: all tries at a task before the next one.
+        """What is played, in order: all rollouts of a task before the next one.
 
         Raises:
             ConfigError: a number is below 1.
@@ -72,10 +80,10 @@ class Place:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}.")
         most = None if self.episodes is None else -(-self.episodes // self.tries)
-        whole = not self.types and self.among is None
+        whole = not self.types and self.subset_size is None
         with telling_warnings(progress):
             counting = Counting(progress, OPENING, prepare_unit(self.env, self.kwargs))
-            tasks = env_tasks(self.env, self.kwargs, self.split, most if whole else self.among, counting)
+            tasks = env_tasks(self.env, self.kwargs, self.split, most if whole else self.subset_size, counting)
         known = {task.task_type for task in tasks}
         for kind in self.types:
             if kind not in known:
@@ -92,8 +100,8 @@ class Place:
             )
         return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
 
-    def made_with(self, units: Sequence[Unit], agent: str, seed: int, more: Mapping[str, Any]) -> dict[str, Any]:
-        """All that decides which lines a collection has; `more` is what matters of the agent beside its name."""
+    def made_with(self, units: Sequence[Unit], agent: str, seed: int) -> dict[str, Any]:
+        """All that decides which lines a collection has, but for what matters of the agent beside its name."""
         digest = hashlib.blake2b(digest_size=16)
         for task, attempt in units:
             digest.update(f"{attempt} {to_json(task)}\n".encode())
@@ -108,7 +116,6 @@ class Place:
             "episodes": len(units),
             "tasks": digest.hexdigest(),
             "skill_ttrl": describe_environment()["skill_ttrl"],
-            **more,
         }
 
 
@@ -140,7 +147,69 @@ class Collected:
     """Share of a player's steps in which any action was taken; see `play_episode`."""
 
 
-def training_place(config: SkillTTRLConfig) -> Place:
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Who plays which tasks, and where the episodes are kept."""
+
+    selection: TaskSelection
+    agent: str
+    seed: int
+    output: str | Path | None
+    """`FILE.jsonl`; None: nothing is kept."""
+    confidence: float
+    """Level of the intervals, in (0, 1)."""
+    progress: Progress
+    explore: float = 0.0
+
+    def run(
+        self, units: Sequence[Unit], depends_on: Mapping[str, Any], play: Callable[[EpisodeWriter], int]
+    ) -> Collected:
+        """Count what the file holds, and have the rest played.
+
+        Args:
+            units: all episodes, in order.
+            depends_on: what the episodes depend on beside the names of agent and tasks.
+            play: adds the episodes that are missing; how many tokens a policy wrote.
+
+        Raises:
+            RunFolderError: the file holds something else, which is named, or cannot be written.
+        """
+        began, tokens = time.perf_counter(), 0
+        with ExitStack() as stack:
+            log = None
+            if self.output is not None:
+                made_with = self.selection.made_with(units, self.agent, self.seed) | depends_on
+                log = stack.enter_context(_open_log(Path(self.output), made_with))
+            writer = EpisodeWriter(units, log, self.progress)
+            there = writer.read_existing()
+            if there < len(units):
+                tokens = play(writer)
+            return self._result(writer, there, time.perf_counter() - began, tokens)
+
+    def _result(self, writer: EpisodeWriter, there: int, seconds: float, tokens: int) -> Collected:
+        outcomes, log = writer.outcomes, writer.log
+        sources = sorted({outcome.source for outcome in outcomes} - {""})
+        if log is not None:
+            made_in = describe_environment()
+            log.note(facts={"source": sources, **{name: made_in[name] for name in ("python", "platform", "libraries")}})
+        return Collected(
+            env=resolve_env(self.selection.env),
+            agent=self.agent,
+            split=self.selection.split,
+            seed=self.seed,
+            source=", ".join(sources),
+            overall=count_success(outcomes, confidence=self.confidence),
+            by_type=count_by_type(outcomes, confidence=self.confidence),
+            first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
+            output=None if log is None else str(log.path),
+            played=len(outcomes) - there,
+            seconds=seconds,
+            tokens=tokens,
+            explore=self.explore,
+        )
+
+
+def training_selection(config: SkillTTRLConfig) -> TaskSelection:
     """What the phase collect of a run plays: tasks that the run trains on.
 
     Raises:
@@ -153,23 +222,19 @@ def training_place(config: SkillTTRLConfig) -> Place:
             "The phase collect plays the environment's own training tasks (env.train_split), but data.train names others. Leave "
             "one of the two out."
         )
-    refuse_split(env.kwargs)
-    arguments = {**env.kwargs, **split_argument(env.id, env.train_split)}
-    return Place(env.id, env.train_split, arguments, (), asked.episodes, asked.tries, env.train_tasks)
+    selection = TaskSelection(
+        env.id, env.train_split, episodes=asked.episodes, tries=asked.tries, subset_size=env.train_tasks
+    )
+    return selection.made(env.kwargs)
 
 
-def open_file(output: str | Path, made_with: Mapping[str, Any]) -> TrajectoryFile:
-    """Begin the file of a collection, or go on with it; see `TrajectoryFile.open`.
-
-    Raises:
-        RunFolderError: it holds something else, which is named, or cannot be written.
-    """
+def _open_log(path: Path, made_with: Mapping[str, Any]) -> TrajectoryFile:
     try:
-        return TrajectoryFile.open(output, made_with)
+        return TrajectoryFile(path, made_with)
     except RunFolderError as error:
         there: Mapping[str, Any] = {}
         with suppress(RunFolderError):
-            there = read_identity(Path(output))["made_with"] if beside(Path(output)).is_file() else {}
+            there = read_identity(path)["made_with"]
         if there.get("episodes", made_with["episodes"]) == made_with["episodes"]:
             raise
         raise RunFolderError(
@@ -177,73 +242,67 @@ def open_file(output: str | Path, made_with: Mapping[str, Any]) -> TrajectoryFil
         ) from None
 
 
-def written(trajectory: Trajectory) -> tuple[bytes, Outcome]:
+def written(trajectory: Trajectory) -> tuple[str, Outcome]:
     """The line of an episode, and what is counted of it."""
     try:
         line = to_json(trajectory)
     except (PydanticSerializationError, UnicodeEncodeError) as error:  # half a character, which no file can hold
         trajectory = Trajectory(trajectory.task, (), None, "error", error=f"{type(error).__name__}: {error}")
         line = to_json(trajectory)
-    return f"{line}\n".encode(), outcome_of(trajectory)
+    return line, outcome_of(trajectory)
 
 
-class Tally:
-    """Episodes as they come, in order: counted, shown, and kept in the file now and then.
+class EpisodeWriter:
+    """Takes episodes in their order: counts them, reports progress, and appends them to the log now and then.
 
     While all have failed nothing is kept: a collection that only fails leaves no file.
     """
 
-    def __init__(self, units: Sequence[Unit], file: TrajectoryFile | None, progress: Progress) -> None:
-        self.units = units
+    def __init__(self, units: Sequence[Unit], log: TrajectoryFile | None, progress: Progress) -> None:
+        self.units, self.log, self.progress = units, log, progress
         self.outcomes: list[Outcome] = []
-        self.progress = progress
-        self._file = file
-        self._waiting: list[bytes] = []
-        self._there = 0
+        self._waiting: list[str] = []
         self._written = -math.inf
         self._fine = 0
         self._shown = _Shown()
 
-    def read_kept(self) -> None:
-        """Count what the file holds already.
+    def read_existing(self) -> int:
+        """Count the episodes that the log holds already.
 
         Raises:
             RunFolderError: a line is no trajectory, or not the one that belongs there.
         """
-        if self._file is None:
-            return
-        if self._file.cut:
+        if self.log is None:
+            return 0
+        path, total = self.log.path, len(self.units)
+        if self.log.cut:
             self.progress.notice(
-                f"The last line of {self._file.path} was cut off and is taken away ({self._file.cut:,} bytes): its episode is "
-                "played again."
+                f"The last line of {path} was cut off and is taken away ({self.log.cut:,} bytes): its episode is played again."
             )
-        for number, line in enumerate(self._file.lines()):
-            outcome = _read_line(self._file.path, number, line, self.units)
+        expected = [_name_of(task) for task, _ in self.units]
+        for trajectory in self.log.read(Trajectory, expected, lambda found: _name_of(found.task)):
+            outcome = outcome_of(trajectory)
             self._count(outcome)
             self._shown.add(outcome)
-        self._there = len(self.outcomes)
-        if not self.outcomes:
-            return
-        if len(self.outcomes) == len(self.units):
-            said = f"All {len(self.units)} episodes are in {self._file.path} already: nothing is played."
-        else:
-            said = f"Going on after {len(self.outcomes)} of {len(self.units)} episodes in {self._file.path}."
-        self.progress.notice(said)
+        if there := len(self.outcomes):
+            whole = f"All {total} episodes are in {path} already: nothing is played."
+            self.progress.notice(whole if there == total else f"Going on after {there} of {total} episodes in {path}.")
+        return there
 
     def show(self, outcome: Outcome, figures: Mapping[str, float] | None = None) -> None:
-        """Tell of an episode that has ended, whatever its place; `figures` stand beside its success."""
+        """Report an episode that has ended, whatever its place; `figures` stand beside its success."""
         self._shown.add(outcome)
         self.progress.advance(PHASE, self._shown.episodes, {**self._shown.figures(), **(figures or {})})
 
-    def add(self, line: bytes, outcome: Outcome) -> None:
-        """The next episode in order.
+    def add(self, line: str, outcome: Outcome) -> None:
+        """Take the next episode in order.
 
         Raises:
             EndpointError, EnvError: all have failed, and that is enough of them to tell.
         """
         self._count(outcome)
         self._waiting.append(line)
-        if not self._fine and len(self.outcomes) in (HOPELESS, len(self.units)):
+        if not self._fine and len(self.outcomes) in (ABORT_AFTER_FAILURES, len(self.units)):
             kind = EndpointError if all(outcome.unanswered for outcome in self.outcomes) else EnvError
             raise kind(
                 f"Every one of {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so that nothing is kept. The "
@@ -253,60 +312,26 @@ class Tally:
             self.write()
 
     def write(self) -> bool:
-        """Put what has come since into the file; whether it has everything now.
+        """Append what has come since; True if the log has everything now.
 
         Raises:
             RunFolderError: it cannot be written.
         """
-        if self._file is not None and self._waiting and self._fine:
-            self._file.append(self._waiting)
+        if self.log is not None and self._waiting and self._fine:
+            self.log.append(self._waiting)
             self._waiting.clear()
         self._written = time.monotonic()
-        return self._file is not None and not self._waiting
+        return self.log is not None and not self._waiting
 
     def leaving(self, in_play: int = 1) -> str:
-        """What to say when it ends here, where so many episodes are played together."""
-        if self._file is None:
+        """Say what is kept when it ends here, where so many episodes are played together."""
+        if self.log is None:
             return "Stopped, and nothing is kept. With --output FILE.jsonl episodes are kept as they are played."
         if not self.outcomes and in_play == 1:
             return "Stopped before the first episode was played."
-        done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes kept in {self._file.path}"
+        done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes kept in {self.log.path}"
         again = f"; the {in_play} that were in play are played again" if in_play > 1 else ""
         return f"{done}{again}. {SAME}"
-
-    def found(
-        self,
-        place: Place,
-        agent: str,
-        seed: int,
-        *,
-        confidence: float,
-        seconds: float,
-        tokens: int = 0,
-        explore: float = 0.0,
-    ) -> Collected:
-        """What became of it; what is known of the episodes now is noted beside the file."""
-        sources = sorted({outcome.source for outcome in self.outcomes} - {""})
-        if self._file is not None:
-            made_in = describe_environment()
-            self._file.note(
-                {"source": sources, **{name: made_in[name] for name in ("python", "platform", "libraries")}}
-            )
-        return Collected(
-            env=resolve_env(place.env),
-            agent=agent,
-            split=place.split,
-            seed=seed,
-            source=", ".join(sources),
-            overall=count_success(self.outcomes, confidence=confidence),
-            by_type=count_by_type(self.outcomes, confidence=confidence),
-            first_error=next((outcome.error for outcome in self.outcomes if outcome.error is not None), None),
-            output=None if self._file is None else str(self._file.path),
-            played=len(self.outcomes) - self._there,
-            seconds=seconds,
-            tokens=tokens,
-            explore=explore,
-        )
 
     def _count(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -336,16 +361,5 @@ class _Shown:
         return running_success(self._counts, (self._score or 0.0) / self.episodes if scored else None)
 
 
-def _read_line(path: Path, number: int, line: bytes, units: Sequence[Unit]) -> Outcome:
-    changed = "The file was changed; remove it and collect again."
-    if number >= len(units):
-        raise RunFolderError(f"{path} has more than the {len(units)} lines that belong there. {changed}")
-    try:
-        found = from_json(Trajectory, line)
-    except ValidationError as error:
-        raise RunFolderError(f"{path}:{number + 1} is no trajectory: {first_problem(error)}. {changed}") from None
-    if found.task.id != units[number][0].id:
-        raise RunFolderError(
-            f"{path}:{number + 1} is of the task {found.task.id!r}, but {units[number][0].id!r} belongs there. {changed}"
-        )
-    return outcome_of(found)
+def _name_of(task: Task) -> str:
+    return f"the task {task.id!r}"

@@ -16,8 +16,9 @@ from typing import Any
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.intervals import Interval, paired_difference, unpaired_difference
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.reports.run_list import runs_in
+from skill_ttrl.storage.jsonl import read_jsonl
 
 EVALUATION = "evaluation.json"
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
@@ -146,7 +147,7 @@ def measured(path: str | Path) -> Measured:
 
 def _of_run(path: Path) -> Measured:
     file = path / "evaluations.jsonl"
-    lines = read_jsonl(file)[0] if file.is_file() else []
+    lines = read_jsonl(file)
     found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)
     if found is None:
         raise RunFolderError(f"{path} holds no evaluation yet. Go on with the run: --resume auto.")

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import whole_lines
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.changes import imported
 from skill_ttrl.skills.bank.folder import is_bank
@@ -30,6 +29,7 @@ from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
 from skill_ttrl.stages.reports.inspect_bank import MAX_COMPARED, bank_folder, look
 from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.jsonl import whole_lines
 from skill_ttrl.types import Skill, SkillStats, Trajectory, first_problem, from_json
 
 SAID = ("title", "when_to_apply", "tier", "task_type", "extra", "text")

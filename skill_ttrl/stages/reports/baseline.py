@@ -15,8 +15,8 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.storage.jsonl import read_jsonl
 
 BASELINE, REINFORCED = "vote_sft", "rl"
 SUFFIX = f"-{BASELINE}"
@@ -118,7 +118,7 @@ def _difference(reinforced: Path, baseline: Path, config: SkillTTRLConfig) -> tu
 def _shares(path: Path) -> dict[str, float]:
     """Share of right samples by problem after training; empty without labels."""
     file = path / "evaluations.jsonl"
-    found: list[dict[str, Any]] = read_jsonl(file)[0] if file.is_file() else []
+    found: list[dict[str, Any]] = read_jsonl(file)
     after: list[dict[str, Any]] = next((line["results"] for line in found if line["label"] == "after"), [])
     if any(result["correct"] is None for result in after):
         return {}

@@ -12,23 +12,12 @@ from pydantic_core import from_json as from_json_text
 
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
-from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_report
+from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines, usage_report
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
+from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import first_keys, read_jsonl, read_run, whole_lines
-from skill_ttrl.runs.samples import IDENTITY, SAMPLES, SampleFolder, read_identity
-from skill_ttrl.runs.summary import (
-    ASKED,
-    change_lines,
-    learned_by,
-    skill_lines,
-    summary_intervals,
-    summary_rows,
-    usage_lines,
-)
-from skill_ttrl.runs.trajectories import beside
-from skill_ttrl.runs.trajectories import read_identity as read_made_with
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.compare import EVALUATION
@@ -43,7 +32,15 @@ from skill_ttrl.stages.reports.inspect_results import (
 )
 from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.run_list import runs_in
+from skill_ttrl.stages.reports.summary_text import (
+    change_lines,
+    learned_by,
+    skill_lines,
+    summary_intervals,
+    summary_rows,
+)
 from skill_ttrl.stages.seeds import is_seeds, read_seeds
+from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 COVERAGE = "coverage.json"
@@ -203,7 +200,7 @@ def _kept(path: Path) -> Inspection:
     """Samples that an evaluation or a vote keeps as it draws them."""
     found = read_identity(path)
     made_with, wanted = found["made_with"], found.get("lines")
-    lines = read_jsonl(path / SAMPLES)[0] if (path / SAMPLES).is_file() else []
+    lines = read_jsonl(path / SAMPLES)
     facts = {
         "samples": f"{len(lines)} of {wanted or 'a number not known yet'} lines",
         "complete": "yes" if len(lines) == wanted else "no; go on with the command that began it",
@@ -227,7 +224,7 @@ def _kept(path: Path) -> Inspection:
 def _records(path: Path, limit: int) -> Inspection:
     """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
     if figures := _table_of(path):
-        lines = len(read_jsonl(path)[0])
+        lines = len(read_jsonl(path))
         return Inspection("records", str(path), {"lines": lines}, *figures)
     shown: list[dict[str, Any]] = []
     outcomes: list[Outcome] = []
@@ -258,17 +255,17 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
     """Of files of figures, evaluations or steps, the whole as a table of figures; None: their lines are shown one by one."""
     first = first_keys(path)
     if {"label", "accuracy", "results"} <= first:
-        return evaluation_rows(read_jsonl(path)[0])
+        return evaluation_rows(read_jsonl(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
-        return step_rows(read_jsonl(path)[0])
+        return step_rows(read_jsonl(path))
     return None
 
 
 def _collected(path: Path, count: int) -> dict[str, Any]:
     """What stands beside a file that `skillttrl collect` has written."""
-    if not beside(path).is_file():
+    if not identity_file(path).is_file():
         return {}
-    made = read_made_with(path)["made_with"]
+    made = read_identity(path)["made_with"]
     whole = "yes" if count == made["episodes"] else f"no, of {made['episodes']}; go on with the command that began it"
     return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "tries")}}
 

@@ -9,7 +9,8 @@ from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.intervals import Interval
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.storage.jsonl import read_jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,5 +89,5 @@ def _listed(path: Path) -> ListedRun:
 def _reached(path: Path) -> dict[str, float | None]:
     """avg@k of each evaluation that a run has made so far, by label."""
     file = path / "evaluations.jsonl"
-    lines = read_jsonl(file)[0] if file.is_file() else []
+    lines = read_jsonl(file)
     return {line.get("label", ""): line.get("accuracy") for line in lines}

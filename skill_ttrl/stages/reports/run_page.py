@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import Run, read_run
-from skill_ttrl.runs.summary import learned_by, sentence, summary_rows, usage_lines
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
 from skill_ttrl.stages.reports.html import render_report
+from skill_ttrl.stages.reports.summary_text import learned_by, sentence, summary_rows
 
 Point = tuple[float, float]
 """(step, value), both finite."""

@@ -29,7 +29,7 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
-from skill_ttrl.stages.collecting.collection import training_place
+from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.training.run_bank import models_of, starting_file
@@ -131,7 +131,7 @@ def check_engine(config: SkillTTRLConfig) -> None:
 def check_collected(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` or `EnvError` where the phase collect cannot play the tasks that the run trains on."""
     if "collect" in config.phases:
-        training_place(config)
+        training_selection(config)
 
 
 RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (

@@ -7,7 +7,7 @@ everything is drawn in one go, as a run's own evaluations do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,25 +19,22 @@ from pydantic import ValidationError
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.llm.openai.ledger import SAME, annotate_budget_error, current_ledger, when_spent
+from skill_ttrl.llm.openai.ledger import SAME, current_ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import Draw, TaskSamples, drawn
-from skill_ttrl.runs.samples import SAMPLES, SampleFolder
-from skill_ttrl.signals import StopSignal
-from skill_ttrl.stages.collecting.collection import HOPELESS
+from skill_ttrl.runs.episode_logs import SampleFolder
+from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
+from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.controls import Controls, applies, join
 from skill_ttrl.stages.setup.build import build_for_eval, source_tasks
 from skill_ttrl.stages.setup.leak import FirstWords
 from skill_ttrl.stages.targets.resolve import EvalDataset, Subject
 from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.votes import make_rewording, sample_both_variants
-from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
+from skill_ttrl.types import Group, Task, first_problem, from_json, to_json
 
-PlayTasks = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
-"""(tasks, tries, sampling, seed) → one group a task, in order."""
 KEPT = ("seed", "env", "agent", "skills", "runtime")
 """Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 
@@ -45,16 +42,6 @@ CONTROLS = "controls.json"
 """The file with the episodes of scripted agents on the problems of a folder."""
 DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
 """Fields of an endpoint that samples depend on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What is drawn together."""
-
-    source: str
-    draw: Draw
-    tasks: tuple[Task, ...]
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +91,7 @@ def draw_samples(
     known, why = _known(subject, tasks)
     played = _kept_controls(folder, subject.config, tasks) if controls else Controls()
     if folder is not None and folder.complete and played is not None:
-        rows = _read(folder.path, folder.lines())
+        rows = _read(folder)
         progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
         return DrawnSamples(tuple(rows), known, why, played)
     with ExitStack() as stack:
@@ -114,7 +101,7 @@ def draw_samples(
         bench, kept = build_for_eval(subject.config, tasks, progress, weights=subject.weights, bank=bank)
         stack.callback(bench.close)
         size = chunk if chunk is not None or folder is not None else 0
-        plan = list(chunks(kept, draws, size, subject.config.rollout.max_batch_size))
+        plan = plan_samples(kept, draws, size, subject.config.rollout.max_batch_size)
         rows = run_sampling_plan(
             plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known)
         )
@@ -141,12 +128,10 @@ def _kept_controls(
     return found if list(found.asked) == config.eval.controls else None
 
 
-def chunks(
+def plan_samples(
     problems: Mapping[str, Sequence[Task]], draws: Sequence[Draw], size: int | None, rows: int
-) -> Iterator[Chunk]:
+) -> list[Chunk]:
     """All that is to be drawn, in order: source by source, way by way, so many problems at a time.
-
-    The first chunk has the seed of its way of sampling, so that what fits into one chunk is drawn as it would be in one go.
 
     Args:
         problems: tasks by source.
@@ -154,47 +139,54 @@ def chunks(
         size: problems of a chunk; 0: all of a source; None: as many as give `rows` samples.
         rows: samples that the backend decodes at once.
     """
-    for source, tasks in problems.items():
-        for draw in draws:
-            count = max(1, rows // draw.tries) if size is None else size or len(tasks)
-            for number, start in enumerate(range(0, len(tasks), count)):
-                seed = draw.seed if number == 0 else derive_seed(draw.seed, "chunk", number)
-                yield Chunk(source, draw, tuple(tasks[start : start + count]), seed)
+    return [
+        chunk
+        for source, tasks in problems.items()
+        for draw in draws
+        for chunk in split_into_chunks(
+            tasks, draw, max(1, rows // draw.tries) if size is None else size or max(1, len(tasks)), source=source
+        )
+    ]
 
 
 def run_sampling_plan(
-    plan: Sequence[Chunk], play: PlayTasks, folder: SampleFolder | None, progress: Progress, facts: Any = None
+    plan: Sequence[Chunk], generate: SampleFn, folder: SampleFolder | None, progress: Progress, facts: Any = None
 ) -> list[TaskSamples]:
-    """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder."""
-    rows = _read(folder.path, folder.begin([len(chunk.tasks) for chunk in plan], facts)) if folder is not None else []
-    fresh: list[TaskSamples] = []
-    unanswered: list[Group] = []
-    _check_order(rows, plan, folder)
-    total = sum(len(chunk.tasks) for chunk in plan)
+    """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder.
+
+    While nobody answers nothing is kept: a server that never answers leaves no samples.
+    """
+    expected = [_name_of(chunk.source, chunk.draw.name, task) for chunk in plan for task in chunk.tasks]
+    rows = [] if folder is None else _read(folder, expected)
+    if folder is not None:
+        folder.note(lines=len(expected), facts=facts)
     if rows:
-        progress.notice(f"Going on after {len(rows)} of {total} lines of samples.")
-    progress.start("sample", total, "draw", len(rows))
-    behind = 0
-    with StopSignal() as stop:
-        for chunk in plan:
-            behind += len(chunk.tasks)
-            if behind <= len(rows):
-                continue
-            leaving = _leaving(folder, len(rows), total)
-            with stop.interruptible(leaving), annotate_budget_error(when_spent(leaving)):
-                groups = play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed)
-            fresh += [drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups]
-            if not rows and all_unanswered(groups):  # a server that answers nobody: nothing of it is saved
-                unanswered += groups
-                if behind >= total or sum(len(group.trajectories) for group in unanswered) >= HOPELESS:
-                    refuse_failure(unanswered)
-                continue
-            if folder is not None:
-                folder.append(to_json(row) for row in fresh)
-                current_ledger().settle()
-            rows += fresh
-            fresh = []
-            progress.advance("sample", len(rows), {})
+        progress.notice(f"Going on after {len(rows)} of {len(expected)} lines of samples.")
+    progress.start("sample", len(expected), "draw", len(rows))
+    waiting: list[TaskSamples] = []
+    unanswered: list[Group] = []
+
+    def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
+        waiting.extend(drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups[there:])
+        if not rows and all_unanswered(groups):
+            unanswered.extend(groups)
+            if chunk is plan[-1] or sum(len(group.trajectories) for group in unanswered) >= ABORT_AFTER_FAILURES:
+                refuse_failure(unanswered)
+            return
+        if folder is not None:
+            folder.append(to_json(row) for row in waiting)
+            current_ledger().settle()
+        rows.extend(waiting)
+        waiting.clear()
+        progress.advance("sample", len(rows), {})
+
+    sample_chunks(
+        plan,
+        len(rows),
+        lambda chunk, _: generate(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed),
+        take,
+        lambda _: _leaving(folder, len(rows), len(expected)),
+    )
     progress.finish("sample")
     return rows
 
@@ -227,10 +219,10 @@ def open_samples(
         "skill_bank": use_bank and subject.config.skills is not None,
         "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
-    return SampleFolder.open(output, made_with)
+    return SampleFolder(output, made_with)
 
 
-def _both(bench: TrainingComponents, problems: Mapping[str, Sequence[Task]]) -> PlayTasks:
+def _both(bench: TrainingComponents, problems: Mapping[str, Sequence[Task]]) -> SampleFn:
     """Each problem in two wordings.
 
     Raises:
@@ -280,28 +272,12 @@ def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:
     return {"trained_on": None if known is None else [list(problem) for problem, seen in known.items() if seen]}
 
 
-def _read(path: Path, lines: Sequence[bytes]) -> list[TaskSamples]:
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(from_json(TaskSamples, line))
-        except ValidationError as error:
-            raise RunFolderError(
-                f"{path / SAMPLES}:{number} is no line of samples: {first_problem(error)}. The file was changed; remove the "
-                "folder and draw again."
-            ) from None
-    return rows
+def _read(folder: SampleFolder, expected: Sequence[str] | None = None) -> list[TaskSamples]:
+    return list(folder.read(TaskSamples, expected, lambda row: _name_of(row.source, row.draw, row.task)))
 
 
-def _check_order(rows: Sequence[TaskSamples], plan: Sequence[Chunk], folder: SampleFolder | None) -> None:
-    expected = [(chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks]
-    for number, row in enumerate(rows):
-        found = (row.source, row.draw, row.task.id)
-        if found != expected[number] and folder is not None:
-            raise RunFolderError(
-                f"{folder.path / SAMPLES}:{number + 1} is of the problem {found[2]!r} ({found[1]}), but {expected[number][2]!r} "
-                f"({expected[number][1]}) belongs there. The file was changed; remove the folder and draw again."
-            )
+def _name_of(source: str, draw: str, task: Task) -> str:
+    return f"the problem {task.id!r}{f' of {source}' if source else ''} ({draw})"
 
 
 def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:

@@ -19,12 +19,12 @@ from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples, sample_of
+from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import first_keys, whole_lines
-from skill_ttrl.runs.samples import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.setup.build import training_tasks
 from skill_ttrl.stages.setup.pin import data_revision
+from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import Task, Trajectory, first_problem, from_json
 
 T = TypeVar("T")

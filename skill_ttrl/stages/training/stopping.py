@@ -9,10 +9,11 @@ from typing import Any
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import RunFolderError, TrainingError
-from skill_ttrl.runs.reader import read_jsonl, read_run
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.stop_rules import RULES, stop_step
 from skill_ttrl.stages.reports.inspection import Inspection
 from skill_ttrl.stages.training.context import Run
+from skill_ttrl.storage.jsonl import read_jsonl
 
 LEFT_OUT = "Updates are left out"
 """Begins the warning of them, which a run gives once."""
@@ -102,7 +103,7 @@ def look_back(path: str | Path) -> Stopping:
     if own.stop_rule is not None:
         stops[own.stop_rule] = stop_step(rows, own.stop_rule, own.stop_options)
     file = Path(path) / "evaluations.jsonl"
-    evaluations = read_jsonl(file)[0] if file.is_file() else []
+    evaluations = read_jsonl(file)
     return Stopping(len(rows), stops, accuracy_by_step(evaluations, len(rows)))
 
 
@@ -158,7 +159,7 @@ def rl_rows(path: str | Path) -> list[dict[str, Any]]:
 def metric_rows(path: str | Path, phase: str) -> list[dict[str, Any]]:
     """Figures of a phase's steps in a run's `metrics.jsonl`, oldest first."""
     file = Path(path) / "metrics.jsonl"
-    return [row for row in read_jsonl(file)[0] if row["phase"] == phase] if file.is_file() else []
+    return [row for row in read_jsonl(file) if row["phase"] == phase]
 
 
 def _share(value: float | None) -> str:

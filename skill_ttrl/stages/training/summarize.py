@@ -15,7 +15,6 @@ from skill_ttrl.intervals import paired_difference
 from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.runs.exposure import Exposure, exposure_warning
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.reader import read_jsonl
 from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.measure import Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.rl import BANK_OFF
@@ -23,6 +22,7 @@ from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
 from skill_ttrl.stages.training.context import Run
 from skill_ttrl.stages.training.stopping import stopped_by
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import first_problem, from_json
 
 HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
@@ -171,4 +171,4 @@ def _seconds(path: Path) -> dict[str, float]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Lines of an append file; a run of no steps has none."""
-    return read_jsonl(path)[0] if path.exists() else []
+    return read_jsonl(path)

@@ -21,7 +21,8 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.runs.summary import Summary, read_summary, summary_markdown, summary_versions, write_summary
+from skill_ttrl.runs.summary import Summary, read_summary, summary_versions
+from skill_ttrl.stages.reports.summary_text import summary_markdown, write_summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.stages.reports.run_page import curves, report_html, write_report_html
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json

@@ -22,10 +22,10 @@ from skill_ttrl.llm.openai.ledger import (
     cost_of,
     current_ledger,
     track_usage,
+    usage_lines,
     when_spent,
 )
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.runs.summary import usage_lines
 
 
 def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float | None = 0.5) -> Entry:

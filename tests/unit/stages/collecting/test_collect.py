@@ -15,15 +15,21 @@ import pytest
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.progress import Counting, SilentProgress
-from skill_ttrl.runs.trajectories import TrajectoryFile, beside
-from skill_ttrl.stages.collect import run
-from skill_ttrl.stages.collecting.collection import HOPELESS
+from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
+from skill_ttrl.stages import collect as stage
+from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES, Collected, TaskSelection
 from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.types import Step, Task, Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, TASKS
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
+
+
+def run(env: str, **words: Any) -> Collected:
+    """`collect.run`, the words on tasks taken together."""
+    chosen = {name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "tries") if name in words}
+    return stage.run(TaskSelection(env, **chosen), **words)
 
 
 def outcome(task: str, success: bool | None = True, *, kind: str = "left", error: str | None = None) -> Outcome:
@@ -127,7 +133,7 @@ def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(t
     assert found.overall.success == 1 and found.overall.steps == 1.5 and found.source == "joinery"
     assert {kind: each.steps for kind, each in found.by_type.items()} == {"left": 2, "right": 1}
     assert found.played == 6 and found.output == str(tmp_path / "out.jsonl")
-    facts = json.loads(beside(tmp_path / "out.jsonl").read_text())["facts"]
+    facts = json.loads(identity_file(tmp_path / "out.jsonl").read_text())["facts"]
     assert facts["source"] == ["joinery"] and "gymnasium" in facts["libraries"]
 
 
@@ -229,7 +235,7 @@ def test_where_every_episode_fails_nothing_is_kept_and_the_first_error_is_said(
 
 
 def test_a_broken_setting_is_noticed_long_before_the_end(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=f"Every one of {HOPELESS} episodes failed"):
+    with pytest.raises(EnvError, match=f"Every one of {ABORT_AFTER_FAILURES} episodes failed"):
         run("math", agent="random", output=tmp_path / "out.jsonl", kwargs={"family": "add"})
 
 
@@ -285,7 +291,7 @@ def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path:
     found = run(DOORS, agent="tests.doors:Opener", explore=0.5, output=file)
     steps = [step for line in trajectories(file) for step in line.steps]
     assert found.explore == 0.5 and all("advice" in step.info for step in steps)
-    assert json.loads(beside(file).read_text())["made_with"]["explore"] == 0.5
+    assert json.loads(identity_file(file).read_text())["made_with"]["explore"] == 0.5
     again, other = tmp_path / "again.jsonl", tmp_path / "other.jsonl"
     run(DOORS, agent="tests.doors:Opener", explore=0.5, output=again)
     run(DOORS, agent="tests.doors:Opener", explore=0.5, seed=1, output=other)
@@ -373,23 +379,23 @@ def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", [b"{", b'{"task": {"id": "test/4"', b'{"task": 4}'])
 def test_a_torn_line_is_cut(tmp_path: Path, torn: bytes) -> None:
     file = tmp_path / "out.jsonl"
-    with TrajectoryFile.open(file, MADE) as opened:
-        opened.append([b'{"line": 1}\n'])
+    with TrajectoryFile(file, MADE) as opened:
+        opened.append(['{"line": 1}'])
     with file.open("ab") as stream:
         stream.write(torn)
-    with TrajectoryFile.open(file, MADE) as opened:
+    with TrajectoryFile(file, MADE) as opened:
         assert opened.cut == len(torn)
         assert list(opened.lines()) == [b'{"line": 1}\n']
 
 
 def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
-    with TrajectoryFile.open(tmp_path / "out.jsonl", MADE) as file:
-        file.append([b"{}\n"])
+    with TrajectoryFile(tmp_path / "out.jsonl", MADE) as file:
+        file.append(["{}"])
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
             with pytest.raises(RunFolderError, match="size limit"):
-                file.append([b"[1]\n", b"[%s]\n" % (b"2" * 200)])
+                file.append(["[1]", f"[{'2' * 200}]"])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert [*file.lines()] == [b"{}\n"]
@@ -397,10 +403,10 @@ def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
 
 def test_two_cannot_write_to_one_file_and_nothing_is_left_of_their_lock(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
-    with TrajectoryFile.open(file, MADE) as opened:
+    with TrajectoryFile(file, MADE) as opened:
         with pytest.raises(RunFolderError, match="already open"):
-            TrajectoryFile.open(file, MADE)
-        opened.append([b"{}\n"])
+            TrajectoryFile(file, MADE)
+        opened.append(["{}"])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.json"]
 
 
@@ -413,7 +419,7 @@ def test_what_is_no_file_of_trajectories_is_never_written_to(tmp_path: Path) -> 
         tmp_path / "mine.jsonl" / "out.jsonl": "a part of the path is a file|exists",
     }.items():
         with pytest.raises(RunFolderError, match=words):
-            TrajectoryFile.open(path, MADE)
+            TrajectoryFile(path, MADE)
     assert (tmp_path / "mine.jsonl").read_text() == "precious\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.jsonl"]
 

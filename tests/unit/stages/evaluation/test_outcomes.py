@@ -9,9 +9,10 @@ import pytest
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, exploits_of, judged, sample_of, scored
-from skill_ttrl.runs.summary import Summary, summary_rows
+from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, is_correct
 from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of, running_success
+from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.stages.training.run_bank import winning
 from skill_ttrl.types import Group, Step, Task, Trajectory
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.runs.summary import Summary, change_lines, summary_markdown, vote_line
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.stages.reports.summary_text import change_lines, summary_markdown, vote_line
 from skill_ttrl.stages.training.signs import early_signs, late_signs
 
 

@@ -1,0 +1,144 @@
+"""Logs that episodes are appended to in a fixed order: a folder of samples, or a file of trajectories.
+
+Their order is fixed, so the number of lines says what is still to be sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.storage import append_log
+from skill_ttrl.storage.append_log import AppendLog
+from skill_ttrl.storage.files import LOCK_FILE, wrap_os_errors, write_atomic
+
+SAMPLES = "samples.jsonl"
+IDENTITY = "samples.json"
+SUFFIX = ".jsonl"
+
+
+class SampleFolder(AppendLog):
+    """A folder with `samples.jsonl`, one line a problem and way of sampling, and `samples.json`, what they are samples of.
+
+    Args:
+        path: new, empty, or a folder of samples.
+        made_with: all that the samples depend on, as JSON can hold it.
+
+    Raises:
+        RunFolderError: the folder holds something else or samples of something else (the differences are named), another process
+            is in it, or it cannot be written.
+    """
+
+    holds = "samples"
+    line = "line of samples"
+    depends_on = "model, data and settings"
+    remake = "remove the folder and draw again"
+
+    def __init__(self, path: str | Path, made_with: Mapping[str, Any]) -> None:
+        path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"Cannot keep samples in {path}: it is a file. Choose another --output.")
+        if not self.exists(path) and path.exists():
+            foreign = sorted(entry.name for entry in path.iterdir() if not _ours(entry.name))
+            if foreign:
+                raise RunFolderError(
+                    f"{path} is not empty and no folder of samples (found: {', '.join(foreign[:5])}). Choose another --output."
+                )
+        with wrap_os_errors("make", path):
+            path.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, path / SAMPLES, path / IDENTITY, made_with)
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Tell whether `path` is a folder of samples."""
+        return Path(path).joinpath(IDENTITY).is_file()
+
+    @property
+    def complete(self) -> bool:
+        """True if every line is there."""
+        return self.identity.get("lines") == sum(1 for _ in self.lines())
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a whole file of the folder in one step.
+
+        Raises:
+            RunFolderError: the disk is full or the folder cannot be written.
+        """
+        with wrap_os_errors("write", self.path / name):
+            write_atomic(self.path / name, text.encode())
+
+
+class TrajectoryFile(AppendLog):
+    """A file `FILE.jsonl`, one trajectory a line, and beside it `FILE.jsonl.json`, what they were made with.
+
+    Args:
+        path: new, or a file that was begun here; ends in `.jsonl`.
+        made_with: all that the trajectories depend on, as JSON can hold it.
+
+    Raises:
+        RunFolderError: it is a folder, something else, or made with something else (the differences are named); another process
+            writes to it; or it cannot be written.
+    """
+
+    holds = "trajectories"
+    line = "trajectory"
+    depends_on = "environment, agent and settings"
+    remake = "remove it and collect again"
+
+    def __init__(self, path: str | Path, made_with: Mapping[str, Any]) -> None:
+        path = Path(path)
+        if path.is_dir():
+            raise RunFolderError(
+                f"Cannot write trajectories to {path}: it is a folder. Name a file in it: {path / f'trajectories{SUFFIX}'}"
+            )
+        if path.suffix != SUFFIX:
+            raise RunFolderError(
+                f"Cannot write trajectories to {path}: a file of them ends in {SUFFIX}. Choose {path.name}{SUFFIX}."
+            )
+        if path.exists() and not path.is_file():
+            raise RunFolderError(
+                f"Cannot write trajectories to {path}: it is no ordinary file. Choose another --output."
+            )
+        with wrap_os_errors("make", path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, path, identity_file(path), made_with, path.with_name(f".{path.name}.lock"))
+
+    def close(self) -> None:
+        """Free the lock and remove its file; a log without a line leaves nothing. Safe to call twice."""
+        if self._lock is not None:
+            if not self.path.is_file() or not self.path.stat().st_size:
+                for each in (self.path, self.identity_file):
+                    each.unlink(missing_ok=True)
+            self.path.with_name(f".{self.path.name}.lock").unlink(missing_ok=True)
+        super().close()
+
+
+def identity_file(path: Path) -> Path:
+    """The file that says what the trajectories in `path` were made with."""
+    return path.with_name(f"{path.name}.json")
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """What a folder of samples or a file of trajectories was made with (`made_with`), and `facts` once they are known.
+
+    Raises:
+        RunFolderError: it cannot be read, or is of another schema.
+    """
+    if path.is_dir():
+        return append_log.read_identity(path / IDENTITY, f"{path} holds samples")
+    return append_log.read_identity(identity_file(path), f"{path} holds trajectories")
+
+
+def read_facts(path: str | Path) -> Any:
+    """What was noted of the samples in a folder; None where nothing was.
+
+    Raises:
+        RunFolderError: its `samples.json` cannot be read.
+    """
+    return read_identity(Path(path)).get("facts") if SampleFolder.exists(path) else None
+
+
+def _ours(name: str) -> bool:
+    return name == LOCK_FILE or (name.startswith(".") and ".tmp-" in name)

@@ -1,0 +1,166 @@
+"""The outcome of a run in words: `summary.md`, and the tables and lines that reports share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from skill_ttrl.llm.openai.ledger import usage_lines
+from skill_ttrl.runs.exposure import exposure_line
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.summary import Summary
+
+SKILL_USE = {
+    "retrieve_rate": "tries that ask the skill bank",
+    "answered_rate": "tries that are told a skill",
+    "generate_rate": "tries that write a skill",
+    "evolve_rate": "tries that rewrite a skill",
+}
+CONTROL = "control: {}"
+"""Names the row of a scripted agent."""
+_UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"), ("score", "score"))
+
+
+def write_summary(folder: RunFolder, summary: Summary, beside: Sequence[str] = ()) -> None:
+    """Write `summary.json` and `summary.md`; `beside` is what the text says of the run's baseline.
+
+    Raises:
+        RunFolderError: the folder cannot be written.
+    """
+    folder.write_json("summary.json", asdict(summary))
+    folder.write_text("summary.md", summary_markdown(summary, beside))
+
+
+def learned_by(summary: Summary) -> str:
+    """How the policy learned, in a few words for a title."""
+    if "rl" in summary.steps:
+        voted = f" by {summary.vote}" if summary.vote != summary.reward == "majority" else ""
+        return f"reward {summary.reward}{voted}"
+    return "SFT on the majority answers" if "vote_sft" in summary.steps else "cold start only"
+
+
+def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
+    """The table of a report: (figure, before, after), those left out that were measured neither time."""
+    rows: list[tuple[str, float | None, float | None]] = [
+        (
+            label.replace("@k", f"@{summary.samples}"),
+            getattr(summary, f"{key}_before"),
+            getattr(summary, f"{key}_after"),
+        )
+        for label, key in _UNITS
+    ]
+    rows += _by_key("pass@{}", summary.pass_at_k_before, summary.pass_at_k_after)
+    rows += _by_key(
+        f"avg@{summary.samples}, T = {{}}",
+        summary.accuracy_by_temperature_before,
+        summary.accuracy_by_temperature_after,
+    )
+    rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
+    rows += _by_key(f"avg@{summary.samples}, {{}}", summary.by_type_before, summary.by_type_after)
+    rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_bank_off))
+    rows += _by_key(CONTROL, summary.controls_before, summary.controls_after)
+    before, after = summary.skill_use_before, summary.skill_use_after
+    asked = [key for key in SKILL_USE if before.get(key) or after.get(key)]
+    rows += [(SKILL_USE[key], before.get(key), after.get(key)) for key in asked]
+    return [row for row in rows if row[1] is not None or row[2] is not None]
+
+
+def summary_intervals(summary: Summary) -> dict[tuple[str, str], tuple[float, float]]:
+    """Intervals of the rows of a report's table, by (figure, "before" or "after")."""
+    return {
+        (label.replace("@k", f"@{summary.samples}"), when): summary.intervals[f"{key}_{when}"]
+        for label, key in _UNITS
+        for when in ("before", "after")
+        if f"{key}_{when}" in summary.intervals
+    }
+
+
+def change_lines(summary: Summary) -> list[str]:
+    """The paired change of each headline figure, called worse where its interval lies below 0; a line that warns, where one is."""
+    lines, worse = [], []
+    for label, key in _UNITS:
+        bounds = summary.intervals.get(f"{key}_change")
+        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
+        if bounds is None or before is None or after is None:
+            continue
+        name, (low, high) = label.replace("@k", f"@{summary.samples}"), bounds
+        worse += [name] if high < 0 else []
+        found = ": worse" if high < 0 else ""
+        lines.append(f"Change of {name}: {after - before:+.3f} [{low:+.3f}, {high:+.3f}], paired over problems{found}.")
+    if worse:
+        lines.append(f"Warning: the training made the policy worse on these problems: {', '.join(worse)} fell.")
+    return lines
+
+
+def vote_line(summary: Summary) -> str | None:
+    """Describe the training's votes, over all steps and in the last; None where none were held."""
+    if summary.mean_agreement is None or summary.agreement is None:
+        return None
+    text = f"Votes, mean over {summary.vote_steps} steps (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
+    if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
+        share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
+        text += f", true in {share} of the cases (measured, never used)"
+    if summary.flip_rate is not None:
+        text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
+    return f"{text}."
+
+
+def skill_lines(summary: Summary) -> list[str]:
+    """Lines on the votes without the bank, and on the skills that the rollouts were given."""
+    lines, votes = [], summary.bank_votes
+    if votes:
+        text = f"Votes with the skill bank (without it): agreement {votes['agreement']:.3f} ({votes['agreement_bank_off']:.3f})"
+        if "majority" in votes:
+            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_bank_off']:.3f})"
+        lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
+    exposed = exposure_line(summary.skill_rollouts, summary.skill_exposure, summary.skills_never_given)
+    return [*lines, *([] if exposed is None else [exposed])]
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
+    """The summary as Markdown: what was done, the table, the signs without labels, the baseline, the warnings."""
+    held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
+    lines = [
+        f"# {summary.name}",
+        "",
+        f"{sentence(learned_by(summary))}, seed {summary.seed}. Measured on {summary.problems} problems, {held}, "
+        f"{summary.samples} samples each at T = {summary.temperature:g}.",
+        "",
+        "| figure | before | after |",
+        "|---|---:|---:|",
+        *(f"| {label} | {_number(before)} | {_number(after)} |" for label, before, after in summary_rows(summary)),
+        "",
+    ]
+    for name, (low, high) in summary.intervals.items():
+        if name.endswith("_change"):
+            continue
+        lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
+    lines += [
+        f"- {text}" for text in (*change_lines(summary), vote_line(summary), *skill_lines(summary)) if text is not None
+    ]
+    lines += [f"- controls: {summary.no_controls}"] if summary.no_controls else []
+    if summary.seconds:
+        lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
+    lines += [f"- {text}" for text in usage_lines(summary.usage)]
+    lines += [f"- {summary.stopped}"] if summary.stopped else []
+    lines += [f"- {text}" for text in beside]
+    if summary.warnings:
+        lines += ["", "## Warnings", "", *(f"- {text}" for text in summary.warnings)]
+    if summary.versions:
+        lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _by_key(
+    label: str, before: Mapping[str, float], after: Mapping[str, float]
+) -> list[tuple[str, float | None, float | None]]:
+    return [(label.format(key), before.get(key), after.get(key)) for key in (dict(before) | dict(after))]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
