@@ -33,6 +33,7 @@ class SampleFolder(AppendLog):
 
     holds = "samples"
     line = "line of samples"
+    unit = "problem"
     depends_on = "model, data and settings"
     remake = "remove the folder and draw again"
 
@@ -84,6 +85,7 @@ class TrajectoryFile(AppendLog):
 
     holds = "trajectories"
     line = "trajectory"
+    unit = "task"
     depends_on = "environment, agent and settings"
     remake = "remove it and collect again"
 

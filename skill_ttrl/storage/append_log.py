@@ -87,6 +87,7 @@ class AppendLog:
 
     holds = "lines"
     line = "line of it"
+    unit = "entry"
     depends_on = "settings"
     remake = "remove it and begin again"
 
@@ -144,7 +145,9 @@ class AppendLog:
                     f"{self.file}:{number} is no {self.line}: {first_problem(error)}. {changed}"
                 ) from None
             if expected is not None and (name := name_of(found)) != (wanted := expected[number - 1]):
-                raise RunFolderError(f"{self.file}:{number} is of {name}, but {wanted} belongs there. {changed}")
+                raise RunFolderError(
+                    f"{self.file}:{number} is of the {self.unit} {name}, but {wanted} belongs there. {changed}"
+                )
             yield found
 
     def append(self, lines: Iterable[str]) -> None:

@@ -178,7 +178,7 @@ class Collection:
         with ExitStack() as stack:
             log = None
             if self.output is not None:
-                made_with = self.selection.made_with(units, self.agent, self.seed) | depends_on
+                made_with = {**self.selection.made_with(units, self.agent, self.seed), **depends_on}
                 log = stack.enter_context(_open_log(Path(self.output), made_with))
             writer = EpisodeWriter(units, log, self.progress)
             there = writer.read_existing()
@@ -279,8 +279,8 @@ class EpisodeWriter:
             self.progress.notice(
                 f"The last line of {path} was cut off and is taken away ({self.log.cut:,} bytes): its episode is played again."
             )
-        expected = [_name_of(task) for task, _ in self.units]
-        for trajectory in self.log.read(Trajectory, expected, lambda found: _name_of(found.task)):
+        expected = [repr(task.id) for task, _ in self.units]
+        for trajectory in self.log.read(Trajectory, expected, lambda found: repr(found.task.id)):
             outcome = outcome_of(trajectory)
             self._count(outcome)
             self._shown.add(outcome)
@@ -359,7 +359,3 @@ class _Shown:
     def figures(self) -> dict[str, float]:
         scored = self._score is not None and self._fine
         return running_success(self._counts, (self._score or 0.0) / self.episodes if scored else None)
-
-
-def _name_of(task: Task) -> str:
-    return f"the task {task.id!r}"

@@ -277,7 +277,7 @@ def _read(folder: SampleFolder, expected: Sequence[str] | None = None) -> list[T
 
 
 def _name_of(source: str, draw: str, task: Task) -> str:
-    return f"the problem {task.id!r}{f' of {source}' if source else ''} ({draw})"
+    return f"{task.id!r}{f' of {source}' if source else ''} ({draw})"
 
 
 def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,11 @@ from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Sample, TaskSamples, drawn, sample_of
+from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
-from skill_ttrl.stages.targets.draw import Chunk, chunks, run_sampling_plan
+from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
@@ -107,7 +110,7 @@ DRAWS = [Draw(SAMPLE, 4, Sampling(), 7), Draw(GREEDY, 1, Sampling(temperature=0.
 
 
 def test_chunks_hold_each_problem_once_in_order() -> None:
-    plan = list(chunks(PROBLEMS, DRAWS, 2, 1024))
+    plan = plan_samples(PROBLEMS, DRAWS, 2, 1024)
     assert [(c.source, c.draw.name, [task.id for task in c.tasks]) for c in plan] == [
         ("a", SAMPLE, ["0", "1"]),
         ("a", SAMPLE, ["2", "3"]),
@@ -120,9 +123,9 @@ def test_chunks_hold_each_problem_once_in_order() -> None:
     ]
     assert plan[0].seed == 7 and plan[3].seed == 8  # the first chunk is drawn as it would be in one go
     assert len({chunk.seed for chunk in plan[:6]}) == 6
-    assert [len(c.tasks) for c in chunks(PROBLEMS, DRAWS, 0, 1024)] == [5, 5, 1, 1]
+    assert [len(c.tasks) for c in plan_samples(PROBLEMS, DRAWS, 0, 1024)] == [5, 5, 1, 1]
     # As many as the backend decodes at once: 8 rows are 2 problems of 4 samples, and 5 of 1.
-    assert [len(c.tasks) for c in chunks(PROBLEMS, DRAWS, None, 8)] == [2, 2, 1, 5, 1, 1]
+    assert [len(c.tasks) for c in plan_samples(PROBLEMS, DRAWS, None, 8)] == [2, 2, 1, 5, 1, 1]
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -132,11 +135,31 @@ def test_nothing_is_asked_twice() -> None:
         asked.extend((task.id, tries) for task in tasks)
         return [Group(task, (trajectory(task),) * tries) for task in tasks]
 
-    from skill_ttrl.progress import SilentProgress
-
-    plan: list[Chunk] = list(chunks(PROBLEMS, DRAWS, 2, 1024))
+    plan = plan_samples(PROBLEMS, DRAWS, 2, 1024)
     rows = run_sampling_plan(plan, play, None, SilentProgress())
-    assert len(asked) == len(set(asked)) + 0 == 12
+    assert len(asked) == len(set(asked)) == 12
     assert [(row.source, row.draw, row.task.id) for row in rows] == [
         (chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks
     ]
+
+
+@pytest.mark.parametrize(("there", "sampled"), [(0, 12), (1, 12), (2, 10), (3, 10), (11, 1), (12, 0)])
+def test_a_part_of_a_chunk_is_completed(tmp_path: Path, there: int, sampled: int) -> None:
+    """Chunks have 2, 2, 1, 2, 2, 1, 1 and 1 lines. A chunk is sampled whole, and what the folder holds of it stays."""
+    asked: list[Task] = []
+
+    def play(tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
+        asked.extend(tasks)
+        return [Group(task, (trajectory(task, answer=str(seed)),) * tries) for task in tasks]
+
+    def draw(folder: SampleFolder) -> list[TaskSamples]:
+        asked.clear()
+        return run_sampling_plan(plan_samples(PROBLEMS, DRAWS, 2, 1024), play, folder, SilentProgress())
+
+    with SampleFolder(tmp_path, {"model": "m"}) as folder:
+        rows = draw(folder)
+    whole = (tmp_path / SAMPLES).read_bytes()
+    (tmp_path / SAMPLES).write_bytes(b"".join(whole.splitlines(keepends=True)[:there]) + b"{"[: there % 2])
+    with SampleFolder(tmp_path, {"model": "m"}) as folder:
+        assert draw(folder) == rows and len(asked) == sampled and folder.complete
+    assert (tmp_path / SAMPLES).read_bytes() == whole

@@ -89,7 +89,7 @@ def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
     assert [found["line"] for found in read("0", "1", "2", "3", "4")] == [0, 1, 2, 3, 4]
     with pytest.raises(RunFolderError, match="more than the 4 lines that belong there.*draw again"):
         read("0", "1", "2", "3")
-    with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 is of 1, but 7 belongs there"):
+    with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 is of the problem 1, but 7 belongs there"):
         read("0", "7", "2", "3", "4")
 
 
