@@ -21,6 +21,7 @@ from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers import cases as distill_cases
 from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
+from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.distill import distill_into, run
 from skill_ttrl.types import Task, Trajectory, from_json, to_json
 
