@@ -8,31 +8,23 @@ reference accepts more.
     normalise.py    an answer → cleaned text
     units.py        cleaned text → the same without its unit, and the unit
     numbers.py      cleaned text → an exact fraction
-    grammar.py      cleaned text → a tree (tokens.py: its words; cursor.py: a place in them; shapes.py: names and symbols in it)
+    grammar.py      cleaned text → a tree (values.py: one value in it; tokens.py: its words; cursor.py: a place in them; shapes.py: names and symbols in it)
     keys.py         a tree → the key of its class (linear.py: inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
-    verdicts.py     all of it in order, remembered and journalled; pool.py holds the worker
+    decide.py       all of it in order, for one answer
+    equivalence.py  which answers are the same: remembered and persisted; pool.py holds the worker
     grade.py        an answer against a reference; lenient.py: what is accepted there and is no equivalence
 """
 
-from skill_ttrl.answers.equivalence import equivalent
+from skill_ttrl.answers.decide import EquivalenceResult, bare_key, without_units
+from skill_ttrl.answers.equivalence import canonical, canonicals, counters, equivalent, persist_cache, verdict
 from skill_ttrl.answers.extract import Extraction, extract, find_answer
 from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
-from skill_ttrl.answers.verdicts import (
-    Verdict,
-    bare_key,
-    canonical,
-    canonicals,
-    counters,
-    journal,
-    verdict,
-    without_units,
-)
 
 __all__ = [
+    "EquivalenceResult",
     "Extraction",
     "Grade",
     "GradedText",
-    "Verdict",
     "bare_key",
     "canonical",
     "canonicals",
@@ -43,7 +35,7 @@ __all__ = [
     "extract",
     "find_answer",
     "grade_answer",
-    "journal",
+    "persist_cache",
     "verdict",
     "without_units",
 ]

@@ -1,11 +1,168 @@
-"""When two answers are the same: exactly when their keys are."""
+"""When two answers are the same: exactly when their keys are. What was decided once is remembered.
+
+The worker's results are also written down where a run keeps a cache (`persist_cache`): a run that is resumed reads them back, so
+an answer that was given up on a loaded machine stays given up, and no reward depends on the machine's load.
+"""
 
 from __future__ import annotations
 
-from skill_ttrl.answers.verdicts import canonicals
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from skill_ttrl.answers.decide import EquivalenceResult, decide, judged_result
+from skill_ttrl.answers.latex.grammar import Tree
+from skill_ttrl.answers.latex.normalise import MAX_LENGTH
+from skill_ttrl.answers.pool import Pool
+from skill_ttrl.errors import RunFolderError
+
+MAX_REMEMBERED = 500_000
+"""Answers that are remembered; then all are forgotten but those that were written down."""
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """See `pool`."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class EquivalenceCache:
+    """Results by answer, in memory and, with a path, in a file (JSON lines, append only)."""
+
+    def __init__(self, pool: Pool, path: Path | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        """How many answers each rule decided, and how many were given up for which reason."""
+        self._pool = pool
+        self._path = path
+        self._known: dict[str, EquivalenceResult] = {}
+        self._persisted: dict[str, EquivalenceResult] = {} if path is None else _read_cache(path)
+        self._known.update(self._persisted)
+
+    def keys(self, answers: Sequence[str | None]) -> list[str | None]:
+        """The class of each answer; None for one that is missing or empty."""
+        found = self.of(answers)
+        return [None if answer is None else found[answer].key or None for answer in answers]
+
+    def of(self, answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
+        """The result for each distinct answer; what needs the worker goes there in one batch. An empty answer has an empty key."""
+        known = self._known
+        distinct = {answer for answer in answers if answer is not None}
+        found = {answer: known[answer] for answer in distinct if answer in known}
+        if len(found) < len(distinct):
+            with _lock:
+                # In an order of their own: the file is the same whatever came first.
+                found |= self._decide(sorted(answer for answer in distinct if answer not in found))
+        return found
+
+    def _decide(self, answers: Sequence[str]) -> dict[str, EquivalenceResult]:
+        decided: dict[str, EquivalenceResult] = {}
+        hard: dict[str, Tree] = {}
+        for answer in answers:
+            found = self._known.get(answer) or decide(answer)  # another thread may have been quicker
+            if isinstance(found, EquivalenceResult):
+                decided[answer] = found
+            else:
+                hard[answer] = found
+        if hard:
+            judged = dict(zip(hard, map(judged_result, hard, self._pool.judge(list(hard.values()))), strict=True))
+            if self._path is not None:
+                _append_cache(self._path, judged)
+                self._persisted |= judged
+            decided |= judged
+        for result in decided.values():
+            self.counts[result.rule] += 1
+            if result.gave_up:
+                self.counts[result.gave_up] += 1
+        if len(self._known) + len(decided) > MAX_REMEMBERED:
+            self._known = dict(self._persisted)
+        self._known |= {answer: result for answer, result in decided.items() if len(answer) <= MAX_LENGTH}
+        return decided
+
+
+def canonical(answer: str | None) -> str | None:
+    """The key of an answer's class; None for one that is missing or empty.
+
+    A key is a function of the answer alone, so equality is reflexive, symmetric and transitive and a vote does not depend on
+    the order of its samples.
+    """
+    return canonicals([answer])[0]
+
+
+def canonicals(answers: Sequence[str | None]) -> list[str | None]:
+    """`canonical` of each; what needs the worker goes there once for each distinct answer, all together."""
+    return _current.keys(answers)
 
 
 def equivalent(a: str | None, b: str | None) -> bool:
-    """Whether two answers are the same. An empty answer is the same as nothing, itself included."""
+    """Compare two answers. An empty answer is the same as nothing, itself included."""
     first, second = canonicals([a, b])
     return first is not None and first == second
+
+
+def verdict(answer: str | None) -> EquivalenceResult | None:
+    """The class of an answer with the rule that decided it; None for one that is missing or empty."""
+    if answer is None:
+        return None
+    found = _current.of([answer])[answer]
+    return found if found.key else None
+
+
+def counters() -> dict[str, int]:
+    """How many distinct answers each rule decided and how many were given up for which reason, in this process or persistent cache."""
+    return dict(_current.counts)
+
+
+@contextmanager
+def persist_cache(path: Path) -> Iterator[None]:
+    """Persist the worker's results in `path` while this lasts, beginning with those it holds (JSON lines, append only).
+
+    It holds for the whole process, all its threads included.
+
+    Raises:
+        RunFolderError: the file cannot be read or written.
+    """
+    global _current
+    before, _current = _current, EquivalenceCache(_POOL, path)
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def _read_cache(path: Path) -> dict[str, EquivalenceResult]:
+    """Read a persisted cache. A last line that a crash tore is cut off: its result was used by nobody."""
+    if not path.exists():
+        return {}
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(path, len(whole))
+        rows = [json.loads(line) for line in whole.splitlines()]
+        return {row.pop("answer"): EquivalenceResult(**row) for row in rows}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(
+            f"Cannot read the verdicts in {path}: {error}. Delete the file to have every answer decided anew."
+        ) from error
+
+
+def _append_cache(path: Path, results: dict[str, EquivalenceResult]) -> None:
+    lines = "".join(json.dumps({"answer": answer, **asdict(result)}) + "\n" for answer, result in results.items())
+    try:
+        with path.open("ab") as stream:
+            stream.write(lines.encode())
+    except OSError as error:
+        raise RunFolderError(f"Cannot write the verdicts to {path}: {error}.") from error
+
+
+_POOL = Pool()
+_current = EquivalenceCache(_POOL)

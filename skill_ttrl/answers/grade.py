@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+from skill_ttrl.answers.equivalence import canonicals, verdict
 from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
 from skill_ttrl.answers.latex.lenient import accepts
 from skill_ttrl.answers.latex.normalise import clean, plain
 from skill_ttrl.answers.latex.spans import last_formula
-from skill_ttrl.answers.verdicts import canonicals, verdict
 
 MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 
@@ -23,7 +23,7 @@ _DENIED = re.compile(
 
 
 class Grade(TypedDict):
-    """Verdict on an answer."""
+    """Grade of an answer."""
 
     score: float
     """1.0 for the same answer, else 0.0."""
@@ -35,7 +35,7 @@ class Grade(TypedDict):
 
 
 class GradedText(Grade):
-    """Verdict on a whole text."""
+    """Grade of a whole text."""
 
     extraction: ExtractionRule | None
     """Where in the text the answer was found."""

@@ -43,7 +43,7 @@ APPEND_FILES = (
     "evolve.jsonl",
 )
 VERDICTS = "verdicts.jsonl"
-"""Journal of the answers' verdicts (`answers.journal`). It only grows and is never cut back: a verdict once given stays."""
+"""Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""
 _BLOCK = 1 << 20
 _CONFIGS = ("config.yaml", "config_source.yaml")
 # All that a creation killed before `run.json` can leave.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from skill_ttrl.answers import journal
+from skill_ttrl.answers import persist_cache
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
@@ -100,7 +100,7 @@ def measure_subject(
         if output is not None:
             opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
             folder = stack.enter_context(opened)
-            stack.enter_context(journal(folder.path / VERDICTS))
+            stack.enter_context(persist_cache(folder.path / VERDICTS))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, settings.endpoints))
         stack.enter_context(ledger.phase("evaluate"))
         samples = draw_samples(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from skill_ttrl.answers import journal
+from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import Phase, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
@@ -121,7 +121,7 @@ def run(
                         learn.append(_phase(name, bench, folder, checkpoint, progress))
                     if name == "sft":
                         spent[DEMONSTRATIONS] = time.perf_counter() - began
-            stack.enter_context(journal(folder.path / VERDICTS))
+            stack.enter_context(persist_cache(folder.path / VERDICTS))
         except BaseException:
             if checkpoint is None:
                 discard_bank(folder, bank)

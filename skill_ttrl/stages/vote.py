@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.answers import journal
+from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
@@ -99,7 +99,7 @@ def run(
     """
     asked = _asked(strategies, options or {}, threshold, splits)
     progress = progress or SilentProgress()
-    with nullcontext() if output is None else journal(Path(output) / VERDICTS):
+    with nullcontext() if output is None else persist_cache(Path(output) / VERDICTS):
         if is_stored(source):
             _refuse_draw(source, drawing)
             found = _stored(source, output, overrides, progress)

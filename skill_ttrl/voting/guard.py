@@ -1,4 +1,17 @@
-"""TTRL-Guard: prompts whose winner changes are trusted less, and minorities are kept alive for a while."""
+"""TTRL-Guard (arXiv 2605.19444, §3.2 to §3.4): prompts whose winner changes count less, and minorities stay alive for a while.
+
+FR is 1 where the winner differs from the prompt's vote before, else 0; MR is the majority ratio, its mean taken over the
+latest `window` votes, this one included.
+
+- FRS, the weight of the prompt's advantages: w = 1 - 0.5 FR; x 0.7 where MR > 0.6 and FR = 1; x 0.85 where the prompt
+  never flipped, has `window` votes, mean MR > 0.6, and this has fired fewer than `window` times; at least 0.1.
+- RCSU, skips: a prompt that flipped once, has `window` votes and mean MR > `risk_ratio` is skipped with
+  `skip_probability`, in at most max(1, ⌊`skip_share` x prompts⌋) prompts of a step.
+- MPS, the bonus of minorities, from a flip until `quiet_steps` votes without one: each sample of a class with at least
+  max(1, ⌊n/4⌋) votes that did not win gets beta x votes / (votes of all such classes), in units of the mean |A| of the
+  prompt after FRS. As published, beta x FR: so in the step of the flip alone. `hold_bonus` keeps it in the quiet
+  steps too.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +20,10 @@ import random
 
 from skill_ttrl.answers import bare_key
 from skill_ttrl.types import VoteResult, derive_seed
-from skill_ttrl.voting.ballot import Ballot, in_range, strategy
+from skill_ttrl.voting.ballot import Ballot
 from skill_ttrl.voting.history import KEPT_RATIOS, STABLE, PromptHistory
 from skill_ttrl.voting.metrics import mean
+from skill_ttrl.voting.strategies import check_range, strategy
 from skill_ttrl.voting.tally import Tally
 
 FLIP, HIGH_RISK, MINORITY = "flip", "high_risk", "minority"
@@ -37,17 +51,7 @@ def guard(
 ) -> VoteResult:
     """The majority, with three guards against a collapse (TTRL-Guard, arXiv 2605.19444, §3.2 to §3.4).
 
-    FR is 1 where the winner differs from the prompt's vote before, else 0; MR is the majority ratio, its mean taken over the
-    latest `window` votes, this one included.
-
-    - FRS, the weight of the prompt's advantages: w = 1 - 0.5 FR; x 0.7 where MR > 0.6 and FR = 1; x 0.85 where the prompt
-      never flipped, has `window` votes, mean MR > 0.6, and this has fired fewer than `window` times; at least 0.1.
-    - RCSU, skips: a prompt that flipped once, has `window` votes and mean MR > `risk_ratio` is skipped with
-      `skip_probability`, in at most max(1, ⌊`skip_share` x prompts⌋) prompts of a step.
-    - MPS, the bonus of minorities, from a flip until `quiet_steps` votes without one: each sample of a class with at least
-      max(1, ⌊n/4⌋) votes that did not win gets beta x votes / (votes of all such classes), in units of the mean |A| of the
-      prompt after FRS. As published, beta x FR: so in the step of the flip alone. `hold_bonus` keeps it in the quiet
-      steps too.
+    See the module for FR, FRS, RCSU and MPS.
 
     Args:
         ballot: With `history` and `seed`.
@@ -62,42 +66,46 @@ def guard(
     Raises:
         ConfigError: an option is out of its range.
     """
-    in_range(window, "window", 1, KEPT_RATIOS, whole=True)
-    in_range(risk_ratio, "risk_ratio", 0, 1)
-    in_range(skip_probability, "skip_probability", 0, 1)
-    in_range(skip_share, "skip_share", 0, 1)
-    in_range(beta, "beta", 0)
-    in_range(quiet_steps, "quiet_steps", 1, whole=True)
+    check_range(window, "window", 1, KEPT_RATIOS, whole=True)
+    check_range(risk_ratio, "risk_ratio", 0, 1)
+    check_range(skip_probability, "skip_probability", 0, 1)
+    check_range(skip_share, "skip_share", 0, 1)
+    check_range(beta, "beta", 0)
+    check_range(quiet_steps, "quiet_steps", 1, whole=True)
     assert ballot.history is not None and ballot.seed is not None  # `vote` has looked
     counted = ballot.tally()
     past = ballot.history
     held = counted.result()
     now = past.after(held)
     flipped = now.flips > past.flips
-    flags = [FLIP] if flipped else []
-    long_enough, sure = now.votes >= window, mean(now.ratios[-window:])
-
-    weight = 1.0 - FIRST_TERM * flipped
-    if flipped and held.agreement > HIGH_RATIO:
-        weight *= 1 - EXTRA_LOSS
-    if not now.flips and long_enough and sure > HIGH_RATIO and past.fired < window:
-        weight *= 1 - STABLE_LOSS
-        flags.append(STABLE)
-
-    skipped = False
-    if now.flips and long_enough and sure > risk_ratio:
-        flags.append(HIGH_RISK)
-        drawn = random.Random(derive_seed(ballot.seed, "guard-skip", ballot.prompt)).random() < skip_probability
-        skipped = drawn and ballot.skipped < max(1, math.floor(skip_share * ballot.prompts))
-
-    if now.flips and now.quiet < quiet_steps:
-        flags.append(MINORITY)
+    sure = mean(now.ratios[-window:]) if now.votes >= window else 0.0
+    stable = not now.flips and sure > HIGH_RATIO and past.fired < window
+    risky = bool(now.flips) and sure > risk_ratio
+    minority = bool(now.flips) and now.quiet < quiet_steps
+    flags = {FLIP: flipped, STABLE: stable, HIGH_RISK: risky, MINORITY: minority}
     return counted.result(
-        weight=max(SMALLEST_WEIGHT, weight),
-        bonus=_bonus(counted, now, beta) if MINORITY in flags and (flipped or hold_bonus) else (),
-        skipped=skipped,
-        flags=tuple(flags),
+        weight=_weight(flipped, stable, held.agreement),
+        bonus=_bonus(counted, now, beta) if minority and (flipped or hold_bonus) else (),
+        skipped=risky and _skips(ballot, skip_probability, skip_share),
+        flags=tuple(flag for flag, is_set in flags.items() if is_set),
     )
+
+
+def _weight(flipped: bool, stable: bool, agreement: float) -> float:
+    """FRS: the weight of the prompt's advantages."""
+    weight = 1.0 - FIRST_TERM * flipped
+    if flipped and agreement > HIGH_RATIO:
+        weight *= 1 - EXTRA_LOSS
+    if stable:
+        weight *= 1 - STABLE_LOSS
+    return max(SMALLEST_WEIGHT, weight)
+
+
+def _skips(ballot: Ballot, probability: float, share: float) -> bool:
+    """RCSU: skip a prompt at risk, in at most `share` of a step's prompts."""
+    assert ballot.seed is not None
+    drawn = random.Random(derive_seed(ballot.seed, "guard-skip", ballot.prompt)).random() < probability
+    return drawn and ballot.skipped < max(1, math.floor(share * ballot.prompts))
 
 
 def _bonus(counted: Tally, now: PromptHistory, beta: float) -> tuple[float, ...]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from skill_ttrl.types import VoteResult
-from skill_ttrl.voting.ballot import Ballot, batch_vote, strategy
+from skill_ttrl.voting.ballot import Ballot
+from skill_ttrl.voting.strategies import batch_vote, strategy
 from skill_ttrl.voting.tally import tally
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from skill_ttrl.types import VoteResult
-from skill_ttrl.voting.ballot import Ballot, in_range, strategy
+from skill_ttrl.voting.ballot import Ballot
+from skill_ttrl.voting.strategies import check_range, strategy
 
 
 @strategy("restrain", base_share="prompt_weight")
@@ -42,10 +43,10 @@ def restrain(
     Raises:
         ConfigError: an option is out of its range.
     """
-    in_range(center, "center", 0, 1)
-    in_range(sigma, "sigma", 0, above=True)
-    in_range(kappa, "kappa", 0, 1)
-    in_range(delta, "delta", 0)
+    check_range(center, "center", 0, 1)
+    check_range(sigma, "sigma", 0, above=True)
+    check_range(kappa, "kappa", 0, 1)
+    check_range(delta, "delta", 0)
 
     def log_shaped(share: float) -> float:
         return -((share - center) ** 2) / (2 * sigma**2)

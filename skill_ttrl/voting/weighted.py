@@ -1,13 +1,15 @@
-"""Votes that are not one sample, one vote: weighted by confidence, tempered, or held only where enough agree."""
+"""Votes that are not one sample, one vote: weighted by confidence, tempered, gated by agreement, or over two wordings."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from fractions import Fraction
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import VoteResult
-from skill_ttrl.voting.ballot import Ballot, in_range, strategy
+from skill_ttrl.voting.ballot import Ballot
+from skill_ttrl.voting.strategies import check_range, strategy
 
 
 @strategy("confidence", "logprobs", lengths="per_token")
@@ -27,7 +29,7 @@ def confidence(ballot: Ballot, *, per_token: bool = True, temperature: float = 1
     Raises:
         ConfigError: the temperature is not above 0, or a log-prob is not finite.
     """
-    in_range(temperature, "temperature", 0, above=True)
+    check_range(temperature, "temperature", 0, above=True)
     assert ballot.logprobs is not None  # `vote` has looked
     counted = ballot.tally()
     lengths = ballot.lengths if per_token and ballot.lengths is not None else (1,) * len(ballot.answers)
@@ -61,7 +63,7 @@ def soft(ballot: Ballot, *, temperature: float = 1.0) -> VoteResult:
     Raises:
         ConfigError: the temperature is not above 0.
     """
-    in_range(temperature, "temperature", 0, above=True)
+    check_range(temperature, "temperature", 0, above=True)
     counted = ballot.tally()
     most = max(counted.votes.values(), default=1)
     powers = {key: (count / most) ** (1 / temperature) for key, count in counted.votes.items()}
@@ -86,8 +88,30 @@ def gated(ballot: Ballot, *, threshold: float = 0.5) -> VoteResult:
     Raises:
         ConfigError: the threshold is not in [0, 1].
     """
-    in_range(threshold, "threshold", 0, 1)
+    check_range(threshold, "threshold", 0, 1)
     counted = ballot.tally()
     if counted.share < threshold:
         return counted.nobody(skipped=True, flags=("gated",))
     return counted.result()
+
+
+@strategy("harmonic", "views")
+def harmonic(ballot: Ballot) -> VoteResult:
+    """The answer with the largest harmonic mean of its shares under the two wordings (Self-Harmony, arXiv 2511.01191).
+
+    score(a) = 2 p q / (p + q), where p is the share of `a` among the samples of view 0 (the question as given) and q among
+    those of view 1 (its paraphrase), samples without an answer included in both. An answer of one view alone scores 0; where
+    all do, nobody wins. The label is rewarded in both views. Shares are exact fractions, so ties are true ties.
+
+    Args:
+        ballot: With `views`.
+    """
+    assert ballot.views is not None  # `vote` has looked
+    counted = ballot.tally()
+    sizes = [sum(view == side for view in ballot.views) for side in (0, 1)]
+    pairs = list(zip(counted.keys, ballot.views, strict=True))
+    scores: dict[str, Fraction] = {}
+    for key in counted.votes:
+        p, q = (Fraction(pairs.count((key, side)), max(1, sizes[side])) for side in (0, 1))
+        scores[key] = 2 * p * q / (p + q) if p and q else Fraction(0)
+    return counted.result(scores)

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from skill_ttrl.answers.decide import bare_key
+from skill_ttrl.answers.equivalence import canonicals, verdict
 from skill_ttrl.answers.latex.normalise import clean
 from skill_ttrl.answers.latex.numbers import read_number
-from skill_ttrl.answers.verdicts import bare_key, canonicals, verdict
 
 _REFUSED = ("timeout", "memory", "crashed", "too_long")
 _MOST_ITEMS = 50

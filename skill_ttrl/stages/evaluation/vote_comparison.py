@@ -21,7 +21,7 @@ from skill_ttrl.intervals import mean_interval, paired_difference, wilson_interv
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
-from skill_ttrl.voting.ballot import INPUT_SOURCES
+from skill_ttrl.voting.strategies import INPUT_SOURCES
 
 Problem = tuple[str, str]
 """(source, task id)"""

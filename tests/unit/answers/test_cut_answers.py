@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.answers.verdicts import Verdict, decide
+from skill_ttrl.answers.decide import EquivalenceResult, decide
 
 GRAMMAR = [
     r"0.1\overline{6}", r"0.\bar{3}", r".\overline{3}", r"\sqrt[3]{\frac{1}{2}}", r"\log_{2} \left( 8 \right)", r"\sin^{-1} \frac{1}{2}",
@@ -37,7 +37,7 @@ def check_decided(text: str) -> None:
     """`decide` itself gives a verdict or a tree, whatever the worker would say."""
     for written in (text, f"  {text} ", f"{{{text}", f"1, {text}", f"x = {text}"):
         found = decide(written)
-        assert isinstance(found, Verdict | tuple)
+        assert isinstance(found, EquivalenceResult | tuple)
         assert found == decide(written)
 
 

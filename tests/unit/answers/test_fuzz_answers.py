@@ -31,7 +31,7 @@ from skill_ttrl.answers import (
     equivalent,
     extract,
     grade_answer,
-    journal,
+    persist_cache,
     verdict,
 )
 from skill_ttrl.voting import batch_majority_vote, majority_vote
@@ -103,9 +103,9 @@ def check_fresh(many: list[str], folder: Any = None) -> None:
     found = verdicts(many)
     for order in (many, many[::-1]):
         path = Path(folder.mktemp("journal")) / "verdicts.jsonl"
-        with journal(path):
+        with persist_cache(path):
             again = verdicts(order)
-        with journal(path):
+        with persist_cache(path):
             read = verdicts(order)
         for text in many:
             if "timeout" not in (found[text][1], again[text][1]):  # a loaded machine may give up later or sooner

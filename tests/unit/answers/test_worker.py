@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from skill_ttrl.answers import canonical, equivalent, journal, verdict
+from skill_ttrl.answers import canonical, equivalent, persist_cache, verdict
+from skill_ttrl.answers.equivalence import EquivalenceCache
 from skill_ttrl.answers.latex.grammar import Tree, parse
 from skill_ttrl.answers.latex.normalise import clean
 from skill_ttrl.answers.pool import Pool, WorkerError
-from skill_ttrl.answers.verdicts import Verdicts
 from skill_ttrl.errors import RunFolderError
 
 SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))
@@ -160,7 +160,7 @@ def test_the_worker_ends_with_its_parent() -> None:
 
 def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
-    first = Verdicts(Pool(time_limit=0.3), path)
+    first = EquivalenceCache(Pool(time_limit=0.3), path)
     assert first.of([SLOW, r"\sqrt{8}", "7", "cat"])[SLOW].gave_up == "timeout"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert {row["answer"]: row["gave_up"] for row in rows} == {SLOW: "timeout", r"\sqrt{8}": None}, "only the worker's"
@@ -169,17 +169,17 @@ def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
         def judge(self, trees: object) -> list[dict[str, str]]:
             raise AssertionError(f"asked again: {trees!r}")
 
-    again = Verdicts(Never(), path)
+    again = EquivalenceCache(Never(), path)
     assert again.of([SLOW, r"\sqrt{8}"]) == first.of([SLOW, r"\sqrt{8}"])
     assert again.keys([r"\sqrt{8}", None, ""]) == [ROOT, None, None]
 
 
 def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
-    with journal(path):
+    with persist_cache(path):
         before = verdict(r"\sqrt{8}")
     path.write_bytes(path.read_bytes() + b'{"answer": "x+1", "ke')
-    with journal(path):
+    with persist_cache(path):
         assert verdict(r"\sqrt{8}") == before
         assert equivalent("x+1", "1+x")
     assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == [r"\sqrt{8}", "1+x", "x+1"]
@@ -188,7 +188,7 @@ def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
 def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     path.write_text('{"answer": "1", "colour": "red"}\n')
-    with pytest.raises(RunFolderError, match="Delete the file"), journal(path):
+    with pytest.raises(RunFolderError, match="Delete the file"), persist_cache(path):
         pass
 
 
