@@ -178,6 +178,11 @@ def env_defaults(name: str) -> Mapping[str, Any]:
     return found
 
 
+def env_fixed_actions(name: str) -> frozenset[str]:
+    """`TextEnv.fixed_actions` of an environment's class; empty if it has none. Raises as `resolve_env`."""
+    return frozenset(getattr(_creator(name), "fixed_actions", ()))
+
+
 def env_tasks(
     env_id: str,
     kwargs: Mapping[str, Any],

@@ -19,7 +19,7 @@ A plain `gymnasium.Env` that does this needs nothing from here: its tasks are se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -84,6 +84,8 @@ class TextEnv(gymnasium.Env[str, str]):
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults for config keys that are not set in this environment: `{"agent.template": "episode", "agent.memory": "window",
     "agent.projection": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
+    fixed_actions: ClassVar[Collection[str]] = ()
+    """Actions with an argument that is part of their name, as `click[buy now]`: reports count each of them by itself."""
     expensive: bool = False
     """True if steps are slow or go to a server. Only the requested episodes are played then: no controls (`eval.controls`)."""
 

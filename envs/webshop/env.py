@@ -14,7 +14,7 @@ from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
 from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
 from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, is_server
-from skill_ttrl.envs.webshop.pages import admissible
+from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
 from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
 from skill_ttrl.errors import EnvError, did_you_mean
@@ -73,6 +73,7 @@ class WebShopEnv(TextEnv):
         "data.max_prompt_tokens": 6000,
         "rl.reward": "env",
     }
+    fixed_actions = frozenset(f"click[{button.lower()}]" for button in BUTTONS if button != SEARCH)
     splits = SPLITS
 
     def __init__(

@@ -15,6 +15,7 @@ from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
+from skill_ttrl.envs.lookup import env_fixed_actions
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.llm.chat import encode_chats, encode_plain
 from skill_ttrl.progress import Progress
@@ -174,7 +175,7 @@ def encode_episodes(bench: TrainingComponents, folder: RunFolder, progress: Prog
     bank = [] if bench.bank is None else list(bench.bank.bank.snapshot())
     steps, refused = chosen_steps(episodes, config)
     imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
-    found = coverage(shown, imitated, bank, refused)
+    found = coverage(shown, imitated, bank, refused, env_fixed_actions(bench.config.env.id))
     encoded = _encode_chats(bench, [(each.messages, each.response(tagged)) for each in shown])
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
     folder.write_json(COVERAGE, asdict(found))

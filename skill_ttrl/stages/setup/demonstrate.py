@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import answer_for, project
@@ -222,27 +222,32 @@ def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
     return skills[counts.index(max(counts))] if counts and max(counts) > 0 else None
 
 
-def verb(action: str) -> str:
-    """What is done, without what it is done to: `go to drawer 1` → `go`, `click[b09x]` → `click`, `click[buy now]` as it is."""
-    head, bracket, rest = action.partition("[")
-    if bracket:
-        inside = rest.removesuffix("]")
-        return f"{head}[{inside}]" if inside in _BUTTONS else head
-    return action.split(" ", 1)[0]
-
-
-_BUTTONS = frozenset(
-    {"buy now", "back to search", "next >", "< prev", "description", "features", "reviews", "attributes"}
-)
-"""Of a shop's pages: what they are called is what they do."""
+def verb(action: str, fixed: Collection[str] = ()) -> str:
+    """The action without its object: `go to drawer 1` → `go`, `click[b09x]` → `click`; one of `fixed` as it is."""
+    if action in fixed:
+        return action
+    head, bracket, _ = action.partition("[")
+    return head if bracket else action.split(" ", 1)[0]
 
 
 def coverage(
-    shown: Sequence[StepShown], episodes: Sequence[Trajectory], bank: Sequence[Skill], refused: int
+    shown: Sequence[StepShown],
+    episodes: Sequence[Trajectory],
+    bank: Sequence[Skill],
+    refused: int,
+    fixed: Collection[str] = (),
 ) -> Coverage:
-    """What the demonstrations of these episodes show; `refused` steps were not possible."""
-    verbs = Counter(verb(each.action) for each in shown)
-    possible = {verb(action) for each in episodes for step in each.steps for action in step.admissible}
+    """What the demonstrations of these episodes cover.
+
+    Args:
+        shown: the demonstrations.
+        episodes: those that they are of.
+        bank: all skills.
+        refused: steps that were left out as not possible.
+        fixed: the environment's `fixed_actions`.
+    """
+    verbs = Counter(verb(each.action, fixed) for each in shown)
+    possible = {verb(action, fixed) for each in episodes for step in each.steps for action in step.admissible}
     blocks = Counter(each.skills for each in shown)
     counts = Counter(skill for each in shown for skill in each.skills)
     return Coverage(

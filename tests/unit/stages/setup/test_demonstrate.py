@@ -165,4 +165,4 @@ def test_coverage_says_what_is_shown_and_what_never_is() -> None:
     ],
 )
 def test_the_verb_of_an_action(action: str, done: str) -> None:
-    assert verb(action) == done
+    assert verb(action, {"click[buy now]"}) == done
