@@ -22,6 +22,7 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
+from skill_ttrl.stages.setup.checks import context_parts
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.openai.address import Address
@@ -122,15 +123,7 @@ def _has_gpu() -> bool:
 
 def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
     """Whether the longest prompt and answer fit the model, and the engine where its length is set."""
-    parts = {
-        "data.max_prompt_tokens": config.data.max_prompt_tokens,
-        "rollout.max_new_tokens": config.rollout.max_new_tokens,
-    }
-    if config.skills is not None:
-        parts["skills.prompt_tokens"] = config.skills.prompt_tokens if config.skills.in_prompt else 0
-        parts["skills.max_retrievals x skills.retrieve_tokens"] = (
-            config.skills.max_retrievals * config.skills.retrieve_tokens
-        )
+    parts = context_parts(config)
     needed = sum(parts.values())
     sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens) + f" = {needed} tokens"
     bounds = {"the model has positions": getattr(model_config.get_text_config(), "max_position_embeddings", None)}

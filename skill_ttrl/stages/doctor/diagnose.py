@@ -1,7 +1,7 @@
 """What this machine can run: `diagnose` looks, changes nothing, and says what to do where something will not work.
 
-Checks of the machine are in `machine`, those of a config's samplers in `doctor_backends`, the others here. Each is a function
-that gives a text or a `Check` and is called through `tried`; to add one, write it and name it in `diagnose` or `check_machine`.
+Checks of the machine are in `machine`, those of a config's samplers in `backends`, the others here; what a run checks too is in `setup.checks`.
+Each is a function that gives a text or a `Check` and is called through `tried`; to add one, name it in `diagnose` or `check_machine`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, SourceConfig
+from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.skills.retrieval.make import check_packages, make_embedder
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
+from skill_ttrl.stages.setup.checks import check_env, lookups
+from skill_ttrl.stages.training.run_bank import starting_file
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.memory import MemoryEstimate
@@ -60,23 +64,21 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     if model_config is None:
         return Diagnosis(checks)
     checks += tried("context", lambda: context_checks(config, model_config))
-    sizes = _Sizes()
-    checks += tried("memory", lambda: _memory(config, model_config, sizes))
-    return Diagnosis(checks, sizes.parts, sizes.phases)
+    estimates: list[MemoryEstimate] = []
+    checks += tried("memory", lambda: _memory(config, model_config, estimates))
+    if not estimates:
+        return Diagnosis(checks)
+    return Diagnosis(checks, dict(estimates[0].parts), dict(estimates[0].phases))
 
 
 def _names(config: SkillTTRLConfig) -> list[Check]:
     """Look up everything a config calls by name, as a run would."""
-    from skill_ttrl.stages.setup.checks import lookups
-
     env = _env(config)
     found = lookups(config, env=env[0].status == "ok")
     return env + [check for name, look in found.items() for check in tried(name, look)]
 
 
 def _env(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.stages.setup.checks import check_env
-
     return tried("environment", lambda: check_env(config))
 
 
@@ -88,8 +90,6 @@ def _waits(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.data.tasks import load_demonstrations, load_tasks
-
     def tasks(source: SourceConfig, split: str) -> str:
         loaded = load_tasks(source, split=split)
         labelled = sum(task.reference is not None for task in loaded)
@@ -114,30 +114,15 @@ def _tracker(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.skills.retrieval.make import make_embedder
-    from skill_ttrl.stages.training.run_bank import starting_skills
-
     skills = config.skills
     if skills is None:
         return []
-
-    def begun() -> str:
-        return f"{skills.bank or 'an empty bank'}: {len(starting_skills(skills))} skills"
-
-    def embedder() -> str:
-        return make_embedder(skills.embedder, skills.embedder_model, skills.embedder_revision).name
-
-    checks = tried("skill bank", begun)
+    began = skills.bank or "an empty bank"
+    checks = tried("skill bank", lambda: f"{began}: {len(starting_file(skills).skills)} skills")
     if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
-        checks += tried("embedder", embedder)
-    return checks + tried("skill packages", lambda: _skill_packages(skills))
-
-
-def _skill_packages(skills: SkillsConfig) -> list[Check]:
-    from skill_ttrl.skills.retrieval.make import check_packages
-
-    check_packages(skills)
-    return []
+        model, revision = skills.embedder_model, skills.embedder_revision
+        checks += tried("embedder", lambda: make_embedder(skills.embedder, model, revision).name)
+    return checks + tried("skill packages", lambda: check_packages(skills))
 
 
 def _read_model(config: SkillTTRLConfig) -> tuple[Any | None, Check]:
@@ -161,15 +146,8 @@ def _device(config: SkillTTRLConfig) -> str:
     return f"{device}, {resolve_precision(config.runtime.precision, device)}"
 
 
-@dataclass
-class _Sizes:
-    parts: dict[str, int] = field(default_factory=dict)
-    phases: dict[str, int] = field(default_factory=dict)
-
-
-def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[Check]:
-    """What it will take here, and what it would take on a GPU where this has none; `sizes` is filled with the former."""
-    from skill_ttrl.config import EMBEDDED
+def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEstimate]) -> list[Check]:
+    """What it will take here, which goes to `estimates` too, and what it would take on a GPU where this has none."""
     from skill_ttrl.rl.device import device_memory, resolve_device
     from skill_ttrl.stages.doctor.memory import PLANNED_GPU_BYTES, estimate_memory
 
@@ -177,7 +155,7 @@ def _memory(config: SkillTTRLConfig, model_config: Any, sizes: _Sizes) -> list[C
     try:
         device = str(resolve_device(config.runtime.device))
         estimate = estimate_memory(config, model_config)
-        sizes.parts, sizes.phases = dict(estimate.parts), dict(estimate.phases)
+        estimates.append(estimate)
         checks.append(_fits(config, estimate, device_memory(device)))
         if estimate.device != "cpu" or config.model.path == EMBEDDED:
             return checks + memory_checks(estimate, "of the GPU" if estimate.device == "cuda" else "of this machine")

@@ -42,12 +42,12 @@ class Check:
     """What to do; empty where nothing needs to be done."""
 
 
-def tried(name: str, look: Callable[[], str | Check | Sequence[Check]]) -> list[Check]:
+def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -> list[Check]:
     """What `look` finds, or why it could not look: whatever is wrong with a machine, the other checks are still wanted.
 
     Args:
         name: of the check, where `look` gives a text or fails.
-        look: gives what was found, or whole checks.
+        look: gives what was found, or whole checks, or None where nothing is worth a line.
     """
     try:
         found = look()
@@ -65,7 +65,7 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check]]) -> list[
         ]
     if isinstance(found, str):
         return [Check(name, "ok", found)]
-    return [found] if isinstance(found, Check) else list(found)
+    return [found] if isinstance(found, Check) else list(found or ())
 
 
 def _python() -> Check:

@@ -31,7 +31,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
-from skill_ttrl.stages.setup.checks import check_cut_series, check_ready
+from skill_ttrl.stages.setup.checks import check_cut_series, check_ready, context_parts
 from skill_ttrl.stages.setup.env_defaults import warn_unlisted
 from skill_ttrl.stages.setup.leak import leaked, run_of, seen_by_run, seen_tasks, settle
 from skill_ttrl.stages.setup.pin import data_revision
@@ -380,16 +380,8 @@ def fit_prompts(
 
 def _check_context(config: SkillTTRLConfig, made: Parts) -> None:
     positions = made.backend.context
-    parts = {
-        "data.max_prompt_tokens": config.data.max_prompt_tokens,
-        "rollout.max_new_tokens": config.rollout.max_new_tokens,
-    }
+    parts = context_parts(config)
     if config.skills is not None:
-        shown = config.skills.prompt_tokens if config.skills.in_prompt else 0
-        parts["skills.prompt_tokens"] = shown
-        parts["skills.max_retrievals x skills.retrieve_tokens"] = (
-            config.skills.max_retrievals * config.skills.retrieve_tokens
-        )
         parts["the templates around skills"] = _around_skills(config.skills, made)
     needed = sum(parts.values())
     if positions is not None and needed > positions:

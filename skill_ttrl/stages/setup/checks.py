@@ -165,6 +165,18 @@ def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
         )
 
 
+def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
+    """Tokens that the longest prompt and answer may take together, by the settings that bound them."""
+    parts = {
+        "data.max_prompt_tokens": config.data.max_prompt_tokens,
+        "rollout.max_new_tokens": config.rollout.max_new_tokens,
+    }
+    if (skills := config.skills) is not None:
+        parts["skills.prompt_tokens"] = skills.prompt_tokens if skills.in_prompt else 0
+        parts["skills.max_retrievals x skills.retrieve_tokens"] = skills.max_retrievals * skills.retrieve_tokens
+    return parts
+
+
 def check_env(config: SkillTTRLConfig) -> str:
     """Look the environment and its arguments up; gives what its name means.
 
