@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -18,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.cli.display.output import print_json
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -42,6 +40,11 @@ Overrides = Annotated[
 Gpus = Annotated[
     list[str] | None,
     typer.Option("--gpu", metavar="ID", help="A GPU to use; once for each. Default: from the first on."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout once all are ready, nothing else.")]
+StartTimeout = Annotated[
+    float | None,
+    typer.Option(min=1.0, help="Seconds in which a server must be ready. Default: 600, or the recipe's."),
 ]
 
 
@@ -70,41 +73,34 @@ def serve(
     transfer_folder: Annotated[
         Path | None, typer.Option(help="Where weights pass (vllm.transfer_folder). Default: shared memory.")
     ] = None,
-    start_timeout: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Seconds in which a server must be ready. Default: 600, or the recipe's."),
-    ] = None,
+    start_timeout: StartTimeout = None,
     config: Recipe = None,
     overrides: Overrides = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on stdout once all are ready, nothing else.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and keep them running until a signal."""
-    from skill_ttrl.config import load_config
     from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Patience, Supervisor
-    from skill_ttrl.stages.serve import Serving, keyed, of_recipe, plan
+    from skill_ttrl.stages.serve import keyed, plan, serving_of
 
-    if config is not None:
-        serving = of_recipe(load_config(config, overrides or []), log_dir, model)
-    elif model is None or overrides:
-        raise ConfigError("Say what to serve: a MODEL, or a recipe with --config, for which --set is.")
-    else:
-        serving = Serving(model, log_dir=log_dir)
-    asked: dict[str, Any] = {
-        "python": python,
-        "dtype": dtype,
-        "max_model_len": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "gpu_memory_utilization": gpu_memory,
-        "lora": lora,
-        "sleep": sleep or None,
-        "start_timeout": start_timeout,
-        "gpus": tuple(gpu or ()) or None,
-        "transfer": None if transfer_folder is None else str(transfer_folder),
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
-    serving = replace(serving, replicas=replicas, port=port, host=host, **given)
+    serving = serving_of(
+        model,
+        config,
+        overrides or (),
+        log_dir=log_dir,
+        replicas=replicas,
+        port=port,
+        host=host,
+        python=python,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        gpu_memory_utilization=gpu_memory,
+        lora=lora,
+        sleep=sleep or None,
+        start_timeout=start_timeout,
+        gpus=tuple(gpu or ()) or None,
+        transfer=None if transfer_folder is None else str(transfer_folder),
+    )
     view = ServeView(Console(stderr=True), as_json=as_json, state=log_dir / STATE_FILE)
     with keyed(plan(serving)) as jobs, view:
         patience = Patience(start=serving.start_timeout)

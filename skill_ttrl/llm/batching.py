@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
-from skill_ttrl.types import Message
 
 MAX_WAIT_FRACTION = 0.25
 """Longest wait for others, as a share of the seconds that the last batch took."""
@@ -29,21 +29,17 @@ class _Waiting:
 
 
 class BatchingBackend:
-    """Another backend, asked in batches. For one event loop.
+    """Another backend whose concurrent `generate` calls are batched; everything else is that backend's. For one event loop.
 
     What is sampled depends on who is in a batch with whom, and so on time: the seed is that of the first in it.
 
     Args:
         backend: samples.
-        num_pending: how many samples may be asked for at present: once so many are, nobody is waited for.
+        num_pending: most samples that may be requested at present: once so many are, nobody is waited for.
     """
-
-    blocking = False
 
     def __init__(self, backend: Backend, num_pending: Callable[[], int]) -> None:
         self.source, self._num_pending = backend, num_pending
-        self.is_learner, self.trainable = backend.is_learner, backend.trainable
-        self.policy_version, self.context, self.constrains = backend.policy_version, backend.context, backend.constrains
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -51,33 +47,8 @@ class BatchingBackend:
         self.batches: list[int] = []
         """Samples of each batch so far."""
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        """See `Backend.encode`."""
-        return self.source.encode(messages)
-
-    def encode_text(self, text: str) -> tuple[int, ...] | None:
-        """See `Backend.encode_text`."""
-        return self.source.encode_text(text)
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
-        return self.source.count(messages)
-
-    def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
-        return self.source.count_text(text)
-
-    def sync(self, policy_version: int) -> None:
-        """See `Backend.sync`."""
-        self.source.sync(policy_version)
-        self.policy_version = self.source.policy_version
-
-    def rest(self) -> None:
-        """See `Backend.rest`."""
-        self.source.rest()
-
-    def close(self) -> None:
-        """Nothing: whoever made the backend closes it."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """See `Backend.generate`; those who ask at about the same time share one batch."""

@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
@@ -80,7 +80,8 @@ async def rollout(
             await _in_lockstep(play, episodes, group_size)
         else:
             if getattr(backend, "blocking", False):
-                play.backend = BatchingBackend(backend, lambda: len(episodes) - len(play.ended))
+                batching = BatchingBackend(backend, lambda: len(episodes) - len(play.ended))
+                play.backend = cast(Backend, batching)
             placed = list(enumerate(episodes))
             await _all(_group(play, placed[start : start + group_size]) for start in starts)
     finally:

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import skill_ttrl
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_localhost
@@ -87,6 +89,30 @@ class Interpreter:
     gpus: int
 
 
+def serving_of(
+    model: str | None, recipe: str | None = None, overrides: Sequence[str] = (), *, log_dir: Path, **settings: Any
+) -> Serving:
+    """What to serve and how: as the recipe says, with `settings` in place of its own where they are not None.
+
+    Args:
+        model: see `Serving.model`; None: the recipe's.
+        recipe: name or file of a config; None: the defaults of `Serving`.
+        overrides: KEY=VALUE of the recipe.
+        log_dir: where the servers' logs go.
+        settings: fields of `Serving`.
+
+    Raises:
+        ConfigError: neither model nor recipe, or overrides without a recipe.
+    """
+    if recipe is not None:
+        serving = of_recipe(load_config(recipe, overrides), log_dir, model)
+    elif model is None or overrides:
+        raise ConfigError("Say what to serve: a MODEL, or a recipe with --config, for which --set is.")
+    else:
+        serving = Serving(model, log_dir=log_dir)
+    return replace(serving, **{name: value for name, value in settings.items() if value is not None})
+
+
 def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) -> Serving:
     """What a recipe says of its servers.
 
@@ -140,7 +166,7 @@ def plan(serving: Serving) -> list[Job]:
         ModelError: there is no such model, or it is no whole one.
         RunFolderError: a run has no checkpoint yet, or logs cannot be written.
     """
-    _refuse_open_host(serving.host)
+    _check_host(serving.host)
     model = find_model(serving.model)
     found = ask_interpreter(serving.python)
     if found.vllm is None:
@@ -150,9 +176,9 @@ def plan(serving: Serving) -> list[Job]:
         )
     gpus = _shares(serving, found)
     if not gpus[0]:
-        _refuse_heads(model)
+        _check_heads(model)
     for port in _ports(serving):
-        _refuse_taken(serving.host, port)
+        _check_free(serving.host, port)
     folder = transfer_folder(serving.transfer)
     with wrap_os_errors("make", serving.log_dir):
         serving.log_dir.mkdir(parents=True, exist_ok=True)
@@ -246,19 +272,18 @@ def _command(serving: Serving, port: int, folder: Path) -> list[str]:
     return words + (["--lora-modules", *serving.lora_modules] if serving.lora_modules else [])
 
 
-def _refuse_heads(model: str) -> None:
+def _check_heads(model: str) -> None:
     """Raise `ModelError` for a model that vLLM's attention cannot compute on a CPU."""
-    from skill_ttrl.llm.vllm.checks import HEAD_SIZES
+    from skill_ttrl.llm.vllm.checks import wrong_heads
 
     try:
-        config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
-        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        described = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+        problem = wrong_heads(model, SimpleNamespace(**described))
+    except (OSError, ValueError, TypeError):
         return  # a hub's model, or one that is described otherwise: vLLM will say
-    if size not in HEAD_SIZES:
+    if problem:
         raise ModelError(
-            f"The heads of {model} are {size} wide; on a CPU vLLM's attention has the widths {', '.join(map(str, HEAD_SIZES))}. "
-            "Take another model; of the built-in one model.embedded.hidden_size over model.embedded.heads is the width."
+            f"{problem} Take another model; of the built-in one model.embedded.hidden_size over model.embedded.heads is the width."
         )
 
 
@@ -271,7 +296,7 @@ def _ports(serving: Serving) -> list[int]:
     return ports
 
 
-def _refuse_taken(host: str, port: int) -> None:
+def _check_free(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -284,7 +309,7 @@ def _refuse_taken(host: str, port: int) -> None:
             ) from None
 
 
-def _refuse_open_host(host: str) -> None:
+def _check_host(host: str) -> None:
     if not is_localhost(host) and not given_key():
         raise ConfigError(
             f"--host {host} lets other machines in, and whoever gets in can change the weights. Set the environment variable "

@@ -6,40 +6,27 @@ from typing import Any
 
 from transformers import Qwen2Config
 
-_QWEN2_5 = {"vocab_size": 152064, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": False}
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen2.5-7B-Instruct": {
-        **_QWEN2_5,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-    },
-    "Qwen/Qwen2.5-1.5B-Instruct": {
-        **_QWEN2_5,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-    },
-    "Qwen/Qwen2.5-0.5B-Instruct": {
-        **_QWEN2_5,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-    },
+PUBLISHED: dict[str, tuple[int, int, int, int, int, int, bool]] = {
+    "Qwen/Qwen2.5-7B-Instruct": (152064, 3584, 18944, 28, 28, 4, False),
+    "Qwen/Qwen2.5-1.5B-Instruct": (151936, 1536, 8960, 28, 12, 2, True),
+    "Qwen/Qwen2.5-0.5B-Instruct": (151936, 896, 4864, 24, 14, 2, True),
 }
+"""Vocabulary, hidden and intermediate size, layers, heads, key-value heads, and whether the embeddings are tied."""
 
 
 def published_config(path: str) -> Any | None:
     """The transformers config of a model by its name on the hub; None: it is not in the table."""
-    known = PUBLISHED.get(path)
-    return None if known is None else Qwen2Config(**known)
+    if path not in PUBLISHED:
+        return None
+    vocabulary, hidden, intermediate, layers, heads, key_value, tied = PUBLISHED[path]
+    return Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value,
+        tie_word_embeddings=tied,
+        max_position_embeddings=32768,
+        rope_theta=1e6,  # type: ignore[call-arg]
+    )

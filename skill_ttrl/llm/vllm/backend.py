@@ -23,9 +23,16 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, save_adapters
-from skill_ttrl.llm.vllm.checks import check_fits, engine_arguments, engine_length, is_adapter, runs_on_cpu
+from skill_ttrl.llm.vllm.checks import (
+    check_fits,
+    engine_arguments,
+    engine_length,
+    hands_adapters,
+    is_adapter,
+    runs_on_cpu,
+)
 from skill_ttrl.llm.vllm.engine import Engine, Work, reason, set_environment
-from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_logprobs
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm.updates import adapted_layers, reload_weights, score
 
@@ -150,7 +157,7 @@ class VLLMBackend(TokenizerMixin):
         adapter wait in the CPU's memory (level 1). On a CPU vLLM takes the call and gives nothing back.
         """
         if self._config.sleep and self._engine is not None and not self._resting:
-            level = 1 if self._hands_adapters else 2
+            level = 1 if hands_adapters(self._context) else 2
             self._engine.call(lambda llm: llm.sleep(level=level))
             self._resting = True
 
@@ -161,11 +168,6 @@ class VLLMBackend(TokenizerMixin):
                 self._engine.close()
             self._folder.cleanup()
 
-    @property
-    def _hands_adapters(self) -> bool:
-        """Whether adapters go to the engine as they are."""
-        return self._config.updates == "lora" and self._context.model.config.lora is not None
-
     def _start(self) -> Engine:
         model = self._context.model.config
         files, revision = model.path, model.revision
@@ -174,7 +176,7 @@ class VLLMBackend(TokenizerMixin):
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif self._context.model.weights is not None and not is_adapter(self._context.model.weights):
             files, revision = str(self._context.model.weights), None
-        layers = adapted_layers(self._context.loaded.model) if self._hands_adapters else []
+        layers = adapted_layers(self._context.loaded.model) if hands_adapters(self._context) else []
         arguments = engine_arguments(
             self._config, model, files, revision, dtype=self.dtype, length=self._length, adapted=layers
         )
@@ -214,7 +216,7 @@ class VLLMBackend(TokenizerMixin):
         model = self._context.loaded.model
         if self._resting:
             engine.call(lambda llm: llm.wake_up(tags=["weights"]))
-        if self._hands_adapters:
+        if hands_adapters(self._context):
             self._swap_adapters(engine, model)
         else:
             weights = full_weights(model)
@@ -260,6 +262,5 @@ class VLLMBackend(TokenizerMixin):
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = learner_logprobs(model, sequences, self._context.autocast)
-        self.last_gap = compare(ours, score(engine, sequences, self._lora))
-        allowed = self._config.max_gap or MAX_GAP[self.dtype]
-        refuse_difference(self.last_gap, allowed, f"vllm.updates={self._config.updates}")
+        theirs, most = score(engine, sequences, self._lora), self._config.max_gap or MAX_GAP[self.dtype]
+        self.last_gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates}")

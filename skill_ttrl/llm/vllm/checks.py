@@ -14,7 +14,7 @@ from skill_ttrl.config import EMBEDDED, ModelConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendSettings, ModelSource
+    from skill_ttrl.llm.context import BackendContext, BackendSettings, ModelSource
 
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of an attention head that vLLM's attention has on a CPU."""
@@ -45,8 +45,11 @@ def check_fits(settings: BackendSettings, model: ModelSource, device: str, model
             "this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
         )
     check_learnable(settings, model)
-    if on_cpu:
-        _check_heads(model.config, model_config)
+    if on_cpu and (problem := wrong_heads(model.config.path, model_config)):
+        cure = "Take another model, or set rollout.backend=hf."
+        if model.config.path == EMBEDDED:
+            cure = "Set model.embedded.hidden_size and model.embedded.heads so that their ratio is one of these."
+        raise ConfigError(f"{problem} {cure}")
 
 
 def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
@@ -192,18 +195,24 @@ def _check_device(device: str, on_cpu: bool) -> None:
         )
 
 
-def _check_heads(model: ModelConfig, model_config: Any) -> None:
-    text = getattr(model_config, "text_config", model_config)
-    heads = getattr(text, "num_attention_heads", None)
-    width = getattr(text, "hidden_size", None)
+def wrong_heads(model: str, described: Any) -> str:
+    """Says that vLLM's attention cannot compute a model on a CPU; empty where it can, or where its shape is not known.
+
+    Args:
+        model: its name, for the message.
+        described: transformers' config, or its `config.json` as an object.
+    """
+    text = getattr(described, "text_config", described)
+    heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
     size = getattr(text, "head_dim", None) or (width // heads if heads and width else None)
     if size is None or size in HEAD_SIZES:
-        return
-    sizes = ", ".join(map(str, HEAD_SIZES))
-    cure = "Take another model, or set rollout.backend=hf."
-    if model.path == EMBEDDED:
-        cure = "Set model.embedded.hidden_size and model.embedded.heads so that their ratio is one of these."
-    raise ConfigError(
-        f"The heads of {model.path} are {size} wide ({width} over {heads} heads); on a CPU vLLM's attention has the "
-        f"widths {sizes}. {cure}"
+        return ""
+    return (
+        f"The heads of {model} are {size} wide ({width} over {heads} heads); on a CPU vLLM's attention has the widths "
+        f"{', '.join(map(str, HEAD_SIZES))}."
     )
+
+
+def hands_adapters(context: BackendContext) -> bool:
+    """True if adapters go to the engine as they are, not folded into the weights."""
+    return context.settings.vllm.updates == "lora" and context.model.config.lora is not None

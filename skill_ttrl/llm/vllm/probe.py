@@ -96,19 +96,24 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
     return Gap(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
 
 
-def refuse_difference(gap: Gap, largest_mean: float, update: str) -> None:
-    """Raise `WeightSyncError` where sampler and learner differ by more than rounding.
+def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str) -> Gap:
+    """The gap between learner and sampler after an update.
 
     Args:
-        gap: between them, after the update.
-        largest_mean: most that is allowed (`vllm.max_gap`).
+        ours: the learner's log-probs.
+        theirs: the sampler's.
+        most: largest mean difference that is allowed (`vllm.max_gap`).
         update: which kind of update it was, for the message.
+
+    Raises:
+        WeightSyncError: it is more than rounding.
     """
-    if gap.mean <= largest_mean:
-        return
+    gap = compare(ours, theirs)
+    if gap.mean <= most:
+        return gap
     raise WeightSyncError(
         f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "
-        f"token on average, {gap.largest:.3g} at most, over {gap.tokens} tokens; at most {largest_mean:g} on average is "
+        f"token on average, {gap.largest:.3g} at most, over {gap.tokens} tokens; at most {most:g} on average is "
         "rounding (vllm.max_gap). It does not sample from the policy that is trained, so the run ends here. Try another "
         "vllm.updates or vllm.mode, float32 on both sides to tell rounding from old weights, or rollout.backend=hf."
     )

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm.checks import hands_adapters
+from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_logprobs
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
@@ -81,7 +82,7 @@ class ServerPool:
         self.present, older = f"{self._nonce}:{policy_version}", self._adapters
         for server in self.servers:
             server.holds = False
-        if self._hands_adapters:
+        if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
             self._adapters = adapter_folder(self._folder, self._name(), model)
             self._update_all(self._adapters)
@@ -140,16 +141,12 @@ class ServerPool:
         if self._config.sleep and self._folder is not None:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
-                    sleep(server, 1 if self._hands_adapters else 2)
+                    sleep(server, 1 if hands_adapters(self._context) else 2)
 
     def close(self) -> None:
         """Remove what was put into the folder; the servers go on."""
         remove_adapters(self._adapters)
         self._adapters = None
-
-    @property
-    def _hands_adapters(self) -> bool:
-        return self._config.updates == "lora" and self._context.model.config.lora is not None
 
     def _name(self) -> str:
         return f"{self._nonce}-{secrets.token_hex(4)}"
@@ -189,13 +186,12 @@ class ServerPool:
         """Bring what is at `path` to one server, and compare."""
         assert self.present is not None
         with awake(server, sleeps=self._config.sleep):
-            if self._hands_adapters:
+            if hands_adapters(self._context):
                 send_adapters(server, path, self.present)
             else:
                 send_weights(server, path, self.present)
-        gap = compare(ours, prompt_logprobs(server, sequences))
-        allowed = self._config.max_gap or MAX_GAP[self._dtype]
-        refuse_difference(gap, allowed, f"vllm.updates={self._config.updates} at {server.address}")
+        theirs, most = prompt_logprobs(server, sequences), self._config.max_gap or MAX_GAP[self._dtype]
+        gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates} at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:
             raise ServerLost(f"{server.address} has weights of version {version} right after their update")

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from skill_ttrl.errors import WeightSyncError
 from skill_ttrl.llm.backend import Generation
 from skill_ttrl.llm.models.weights import full_weights
-from skill_ttrl.llm.vllm.probe import Probe, compare, learner_logprobs, refuse_difference
+from skill_ttrl.llm.vllm.probe import Probe, check_sync, compare, learner_logprobs
 from skill_ttrl.types import Completion
 
 
@@ -49,23 +49,21 @@ def test_a_plain_model_loaded_with_the_hand_over_scores_as_the_adapted_one(tiny_
     policy, other = adapted(model), copy.deepcopy(model)
     other.load_state_dict(dict(full_weights(policy)), strict=False)
     probe = Probe(model.config.vocab_size)
-    gap = compare(learner_logprobs(policy, probe.sequences), learner_logprobs(other, probe.sequences))
-    assert gap.largest < 1e-3
-    refuse_difference(gap, 1e-3, "test")
+    ours, theirs = (learner_logprobs(each, probe.sequences) for each in (policy, other))
+    assert check_sync(ours, theirs, 1e-3, "test").largest < 1e-3
 
 
 def test_weights_that_did_not_arrive_are_refused(tiny_model: tuple[Any, Any]) -> None:
     model, _ = tiny_model
     probe = Probe(model.config.vocab_size)
-    gap = compare(learner_logprobs(adapted(model), probe.sequences), learner_logprobs(model, probe.sequences))
+    ours, theirs = (learner_logprobs(each, probe.sequences) for each in (adapted(model), model))
     with pytest.raises(WeightSyncError, match="does not sample from the policy"):
-        refuse_difference(gap, 1e-3, "weights")
+        check_sync(ours, theirs, 1e-3, "weights")
 
 
 def test_log_probs_that_are_not_numbers_are_refused() -> None:
-    gap = compare([[0.0, -1.0]], [[0.0, float("nan")]])
     with pytest.raises(WeightSyncError):
-        refuse_difference(gap, 1e9, "weights")
+        check_sync([[0.0, -1.0]], [[0.0, float("nan")]], 1e9, "weights")
 
 
 def test_a_probe_compares_something() -> None:
