@@ -16,8 +16,8 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
+    from skill_ttrl.rollout.outcome import SuccessStats
     from skill_ttrl.stages.collecting.collection import Collected
-    from skill_ttrl.stages.evaluation.outcomes import SuccessStats
 
 Env = Annotated[
     str, typer.Option(help="Short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0` of your own.")

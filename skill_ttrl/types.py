@@ -318,7 +318,10 @@ class Trajectory:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the environment calls it a success: what it says (`won`), else a return above 0. A try that failed is none."""
+        """Success as the environment sees it: `won`, else a return above 0. A failed rollout is none.
+
+        Where rewards are partial most rollouts earn something, so the environment's own word decides before its return.
+        """
         if self.error is not None:
             return False
         return self.env_return > 0 if self.won is None else self.won

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rollout.outcome import env_score, env_success, exploit_count
 from skill_ttrl.types import Completion, Group, Task, Trajectory
 
 SAMPLE, GREEDY = "sample", "greedy"
@@ -43,7 +44,7 @@ class Sample:
     cut_off: bool = False
     """Whether it reached the longest length that was allowed."""
     right: bool | None = None
-    """What the environment said of it (`judged`); None where the task has a true answer, which then decides, or nothing was
+    """What the environment said of it (`env_success`); None where the task has a true answer, which then decides, or nothing was
     said."""
     error: str | None = None
     """What went wrong where the try failed."""
@@ -52,9 +53,9 @@ class Sample:
     skills: Mapping[str, int] | None = None
     """Counts of what it asked of the skill bank and was told; None where there was no bank to ask."""
     score: float | None = None
-    """How near it came to a perfect one, in [0, 1] (`scored`); None where the environment does not say, or it failed."""
+    """How near it came to a perfect one, in [0, 1] (`env_score`); None where the environment does not say, or it failed."""
     exploits: int | None = None
-    """How often it tried a way around the task (`exploits_of`); None where the environment does not count that."""
+    """How often it tried a way around the task (`exploit_count`); None where the environment does not count that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,50 +90,13 @@ def sample_of(trajectory: Trajectory) -> Sample:
         logprob=sum(_logprob(completion) for completion in done) if known else None,
         tokens=sum(completion.sampled for completion in done) if known else None,
         cut_off=any(completion.finish_reason == "length" for completion in done),
-        right=judged(trajectory) if trajectory.task.reference is None else None,
+        right=env_success(trajectory) if trajectory.task.reference is None else None,
         error=trajectory.error,
         view=trajectory.view,
         skills=_skill_counts(trajectory, done),
-        score=scored(trajectory) if trajectory.error is None else None,
-        exploits=exploits_of(trajectory),
+        score=env_score(trajectory) if trajectory.error is None else None,
+        exploits=exploit_count(trajectory),
     )
-
-
-def judged(trajectory: Trajectory) -> bool | None:
-    """Whether the environment says that a try succeeded; None where it could not tell.
-
-    Its own word decides, `won`, a truth value in the last step's `info`: where rewards are partial, most tries earn something.
-    Where it says none, a return above 0 is success. A try that failed is none.
-    """
-    if trajectory.error is not None:
-        return False
-    if not trajectory.steps or not trajectory.steps[-1].info.get("graded", True):
-        return None
-    won = said_won(trajectory)
-    return trajectory.env_return > 0 if won is None else won
-
-
-def said_won(trajectory: Trajectory) -> bool | None:
-    """What the last step's `info` says of `won`; None where it says nothing, or no truth value."""
-    won = trajectory.steps[-1].info.get("won") if trajectory.steps else None
-    return won if isinstance(won, bool) else None
-
-
-def scored(trajectory: Trajectory) -> float | None:
-    """How near a try came to a perfect one, in [0, 1]: `score` in the last step's `info`.
-
-    None where there is none, or a number out of that range: other games count points, which have no such meaning.
-    """
-    score = trajectory.steps[-1].info.get("score") if trajectory.steps else None
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        return None
-    return float(score)
-
-
-def exploits_of(trajectory: Trajectory) -> int | None:
-    """How often a try looked for a way around the task: `exploits` in the last step's `info`, where the environment counts them."""
-    count = trajectory.steps[-1].info.get("exploits") if trajectory.steps else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def _logprob(completion: Completion) -> float:

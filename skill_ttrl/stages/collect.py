@@ -23,6 +23,7 @@ from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
@@ -36,7 +37,6 @@ from skill_ttrl.stages.collecting.collection import (
     written,
 )
 from skill_ttrl.stages.collecting.watch import find_player
-from skill_ttrl.stages.evaluation.outcomes import Outcome
 from skill_ttrl.workers import work
 
 _LISTING = {"order", "unlisted", "actions", "projection", "max_turns"}
@@ -216,7 +216,7 @@ class _Playing:
             self._play = partial(self._play, max_steps=prompts.max_turns)
         self._made: tuple[gymnasium.Env[Any, Any], Player] | None = None
 
-    def __call__(self, unit: Unit) -> tuple[str, Outcome]:
+    def __call__(self, unit: Unit) -> tuple[str, EpisodeResult]:
         """The line of the episode, and what is counted of it."""
         env, player = self._made = self._made or self._make()
         task, attempt = unit

@@ -20,16 +20,16 @@ from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.llm.openai.ledger import SAME
 from skill_ttrl.progress import OPENING, Counting, Progress, telling_warnings
-from skill_ttrl.runs.episode_logs import TrajectoryFile, read_identity
-from skill_ttrl.runs.identity import describe_environment
-from skill_ttrl.stages.evaluation.outcomes import (
-    Outcome,
+from skill_ttrl.rollout.outcome import (
+    EpisodeResult,
+    RunningSuccess,
     SuccessStats,
     count_by_type,
     count_success,
-    outcome_of,
-    running_success,
+    episode_result,
 )
+from skill_ttrl.runs.episode_logs import TrajectoryFile, read_identity
+from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.types import Task, Trajectory, to_json
 
 PHASE = "play"
@@ -242,14 +242,14 @@ def _open_log(path: Path, made_with: Mapping[str, Any]) -> TrajectoryFile:
         ) from None
 
 
-def written(trajectory: Trajectory) -> tuple[str, Outcome]:
+def written(trajectory: Trajectory) -> tuple[str, EpisodeResult]:
     """The line of an episode, and what is counted of it."""
     try:
         line = to_json(trajectory)
     except (PydanticSerializationError, UnicodeEncodeError) as error:  # half a character, which no file can hold
         trajectory = Trajectory(trajectory.task, (), None, "error", error=f"{type(error).__name__}: {error}")
         line = to_json(trajectory)
-    return line, outcome_of(trajectory)
+    return line, episode_result(trajectory)
 
 
 class EpisodeWriter:
@@ -260,11 +260,11 @@ class EpisodeWriter:
 
     def __init__(self, units: Sequence[Unit], log: TrajectoryFile | None, progress: Progress) -> None:
         self.units, self.log, self.progress = units, log, progress
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[EpisodeResult] = []
         self._waiting: list[str] = []
         self._written = -math.inf
         self._fine = 0
-        self._shown = _Shown()
+        self._shown = RunningSuccess()
 
     def read_existing(self) -> int:
         """Count the episodes that the log holds already.
@@ -281,7 +281,7 @@ class EpisodeWriter:
             )
         expected = [repr(task.id) for task, _ in self.units]
         for trajectory in self.log.read(Trajectory, expected, lambda found: repr(found.task.id)):
-            outcome = outcome_of(trajectory)
+            outcome = episode_result(trajectory)
             self._count(outcome)
             self._shown.add(outcome)
         if there := len(self.outcomes):
@@ -289,12 +289,12 @@ class EpisodeWriter:
             self.progress.notice(whole if there == total else f"Going on after {there} of {total} episodes in {path}.")
         return there
 
-    def show(self, outcome: Outcome, figures: Mapping[str, float] | None = None) -> None:
+    def show(self, outcome: EpisodeResult, figures: Mapping[str, float] | None = None) -> None:
         """Report an episode that has ended, whatever its place; `figures` stand beside its success."""
         self._shown.add(outcome)
-        self.progress.advance(PHASE, self._shown.episodes, {**self._shown.figures(), **(figures or {})})
+        self.progress.advance(PHASE, self._shown.episodes, {**self._shown.metrics(), **(figures or {})})
 
-    def add(self, line: str, outcome: Outcome) -> None:
+    def add(self, line: str, outcome: EpisodeResult) -> None:
         """Take the next episode in order.
 
         Raises:
@@ -333,29 +333,6 @@ class EpisodeWriter:
         again = f"; the {in_play} that were in play are played again" if in_play > 1 else ""
         return f"{done}{again}. {SAME}"
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: EpisodeResult) -> None:
         self.outcomes.append(outcome)
         self._fine += outcome.error is None
-
-
-class _Shown:
-    """Success so far, as it is shown."""
-
-    def __init__(self) -> None:
-        self.episodes = 0
-        self._counts: dict[str, tuple[int, int]] = {}
-        self._fine = 0
-        self._score: float | None = 0.0
-        """Sum so far; None where an episode that did not fail has no score."""
-
-    def add(self, outcome: Outcome) -> None:
-        self.episodes += 1
-        won, count = self._counts.get(outcome.task_type, (0, 0))
-        self._counts[outcome.task_type] = (won + bool(outcome.success), count + 1)
-        if outcome.error is None:
-            self._fine += 1
-            self._score = None if outcome.score is None or self._score is None else self._score + outcome.score
-
-    def figures(self) -> dict[str, float]:
-        scored = self._score is not None and self._fine
-        return running_success(self._counts, (self._score or 0.0) / self.episodes if scored else None)

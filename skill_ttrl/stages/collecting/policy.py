@@ -19,6 +19,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import USAGE, Ledger, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.outcome import episode_result
 from skill_ttrl.rollout.samples import Draw
 from skill_ttrl.stages.collecting.chunks import Chunk, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import (
@@ -32,7 +33,6 @@ from skill_ttrl.stages.collecting.collection import (
     written,
 )
 from skill_ttrl.stages.collecting.watch import env_kwargs
-from skill_ttrl.stages.evaluation.outcomes import outcome_of
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
@@ -167,7 +167,7 @@ def _play(bench: TrainingComponents, plan: Sequence[Chunk], writer: EpisodeWrite
 
     def on_episode(trajectory: Trajectory) -> None:
         meter.add(trajectory)
-        writer.show(outcome_of(trajectory), meter.figures())
+        writer.show(episode_result(trajectory), meter.figures())
 
     def reported(chunk: Chunk, there: int) -> bool:
         """True if each episode is reported as it ends: all of them are new and will be kept."""

@@ -1,6 +1,6 @@
 """`skillttrl evaluate SOURCE --env`: a policy on every task of one split of an environment, whatever it was trained in.
 
-It is measured as on any other problems; right is what the environment calls so (`samples.judged`). A player that needs no
+It is measured as on any other problems; right is what the environment calls so (`outcome.env_success`). A player that needs no
 model is measured by `stages.collect.run`, which loads nothing of what a model takes.
 """
 

@@ -22,10 +22,10 @@ from skill_ttrl.intervals import (
     wilson_interval,
 )
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
-from skill_ttrl.stages.evaluation.outcomes import interval_of_tries
 from skill_ttrl.types import Group, Trajectory, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
 
@@ -110,7 +110,7 @@ class Evaluation:
     """By type of task; empty where there is only one type, or a problem has no true answer."""
     score: float | None = None
     """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
-    environment says so (`samples.scored`): what is right in part counts in part. None elsewhere."""
+    environment says so (`outcome.env_score`): what is right in part counts in part. None elsewhere."""
     score_interval: Interval | None = None
     greedy_score: float | None = None
     greedy_score_interval: Interval | None = None
@@ -281,7 +281,7 @@ def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalC
 
 
 def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
-    bounds = interval_of_tries(correct_P_K.tolist(), confidence=config.confidence)
+    bounds = interval_of_rollouts(correct_P_K.tolist(), confidence=config.confidence)
     return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows, config))
 
 
@@ -295,7 +295,7 @@ def _score(rows: Sequence[TaskSamples], config: EvalConfig) -> tuple[float | Non
     if not _scored(rows):
         return None, None
     scores = [[sample.score or 0.0 for sample in row.samples] for row in rows]
-    bounds = interval_of_tries(scores, confidence=config.confidence)
+    bounds = interval_of_rollouts(scores, confidence=config.confidence)
     return float(np.mean([np.mean(each) for each in scores])), bounds
 
 

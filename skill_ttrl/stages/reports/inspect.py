@@ -13,6 +13,7 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
 from skill_ttrl.runs.exposure import most_shown
@@ -21,7 +22,6 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.compare import EVALUATION
-from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
 from skill_ttrl.stages.reports.inspect_results import (
     evaluation_inspection,
@@ -227,7 +227,7 @@ def _records(path: Path, limit: int) -> Inspection:
         lines = len(read_jsonl(path))
         return Inspection("records", str(path), {"lines": lines}, *figures)
     shown: list[dict[str, Any]] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[EpisodeResult] = []
     notes: list[str] = []
     count = 0
     for where, line in whole_lines(path, notes):
@@ -280,14 +280,14 @@ def _record(where: str, line: bytes) -> dict[str, Any]:
     return found
 
 
-def _outcome(where: str, line: bytes) -> Outcome:
+def _outcome(where: str, line: bytes) -> EpisodeResult:
     try:
-        return outcome_of(from_json(Trajectory, line))
+        return episode_result(from_json(Trajectory, line))
     except ValidationError as error:
         raise RunFolderError(f"{where} is no trajectory: {first_problem(error)}.") from None
 
 
-def _success(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
     """What the environment says of the episodes, where it could judge all of them."""
     overall = count_success(outcomes)
     if overall.success is None:

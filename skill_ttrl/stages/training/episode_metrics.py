@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.rollout.samples import judged, scored
+from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting.metrics import mean
 
@@ -23,7 +23,7 @@ def several_types(tasks: Iterable[Task]) -> bool:
 def episode_figures(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
     """Figures of a step's episodes, of all that were played.
 
-    `success`: share of the tries that the environment calls a success (`samples.judged`), those that failed included; with
+    `success`: share of the tries that the environment calls a success (`outcome.env_success`), those that failed included; with
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
@@ -54,17 +54,12 @@ def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
 
 def success_figures(tries: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:
     """`success`, `success/<type>` and `score` of `episode_figures`."""
-    whole = [each for each in tries if each.error is None]
-    figures: dict[str, float] = {}
-    if whole and all(judged(each) is not None for each in whole):
-        figures["success"] = _success(tries)
-        if by_type:
-            for kind in sorted({each.task.task_type for each in tries}):
-                figures[f"{BY_TYPE}{kind or 'other'}"] = _success([t for t in tries if t.task.task_type == kind])
-    if whole and all(scored(each) is not None for each in whole):
-        figures["score"] = mean([0.0 if each.error is not None else scored(each) or 0.0 for each in tries])
-    return figures
-
-
-def _success(tries: Sequence[Trajectory]) -> float:
-    return mean([float(bool(judged(each))) for each in tries])
+    results = [episode_result(each) for each in tries]
+    if all(each.error is not None for each in results):
+        return {}
+    found: dict[str, float | None] = {"success": success_rate(results)}
+    if by_type and found["success"] is not None:
+        for kind in sorted({each.task_type for each in results}):
+            found[f"{BY_TYPE}{kind or 'other'}"] = success_rate([each for each in results if each.task_type == kind])
+    found["score"] = mean_score(results)
+    return {name: value for name, value in found.items() if value is not None}

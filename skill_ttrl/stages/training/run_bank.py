@@ -17,7 +17,6 @@ from typing import Any
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillBankError
-from skill_ttrl.rollout.samples import said_won
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
@@ -226,7 +225,7 @@ def winning(group: Group) -> list[bool]:
 
 
 def _only_in_part(trajectory: Trajectory) -> bool:
-    return trajectory.reward == trajectory.env_return and said_won(trajectory) is False
+    return trajectory.reward == trajectory.env_return and trajectory.won is False
 
 
 def skill_figures(groups: Sequence[Group]) -> dict[str, float]:

@@ -15,10 +15,10 @@ import pytest
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.progress import Counting, SilentProgress
+from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES, Collected, TaskSelection
-from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of
 from skill_ttrl.types import Step, Task, Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, TASKS
@@ -32,8 +32,8 @@ def run(env: str, **words: Any) -> Collected:
     return stage.run(TaskSelection(env, **chosen), **words)
 
 
-def outcome(task: str, success: bool | None = True, *, kind: str = "left", error: str | None = None) -> Outcome:
-    return Outcome(task, kind, success, 4, error, "")
+def outcome(task: str, success: bool | None = True, *, kind: str = "left", error: str | None = None) -> EpisodeResult:
+    return EpisodeResult(task, kind, success, 4, error, "")
 
 
 def trajectories(path: Path) -> list[Trajectory]:
@@ -444,8 +444,8 @@ def test_what_nobody_could_judge_is_no_figure() -> None:
 
 def test_what_was_earned_before_a_failure_is_no_success() -> None:
     task, steps = Task("a", DOORS), (Step("seen", "done", 1.0, False, False),)
-    assert outcome_of(Trajectory(task, steps, None, "terminated")).success
-    assert outcome_of(Trajectory(task, steps, None, "error", error="lost")).success is False
+    assert episode_result(Trajectory(task, steps, None, "terminated")).success
+    assert episode_result(Trajectory(task, steps, None, "error", error="lost")).success is False
 
 
 def test_failed_episodes_have_no_steps_to_count() -> None:

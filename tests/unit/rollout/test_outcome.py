@@ -8,10 +8,19 @@ import pytest
 
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.intervals import mean_interval, wilson_interval
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, exploits_of, judged, sample_of, scored
+from skill_ttrl.rollout.outcome import (
+    EpisodeResult,
+    RunningSuccess,
+    count_by_type,
+    count_success,
+    env_score,
+    env_success,
+    episode_result,
+    exploit_count,
+)
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, is_correct
-from skill_ttrl.stages.evaluation.outcomes import Outcome, count_by_type, count_success, outcome_of, running_success
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.stages.training.run_bank import winning
 from skill_ttrl.types import Group, Step, Task, Trajectory
@@ -38,27 +47,29 @@ def broken(task: Task = TASK) -> Trajectory:
 
 
 def test_what_the_environment_says_of_winning_decides_before_what_it_pays() -> None:
-    assert judged(ended(0.67, won=False)) is False and judged(ended(0.0, won=True)) is True
-    assert judged(ended(0.67)) is True and judged(ended(0.0)) is False, "where it says nothing, the return does"
-    assert judged(ended(0.67, won="no")) is True, "a text is no truth value"
-    assert judged(ended(1.0, won=True, graded=False)) is None
+    assert env_success(ended(0.67, won=False)) is False and env_success(ended(0.0, won=True)) is True
+    assert env_success(ended(0.67)) is True and env_success(ended(0.0)) is False, (
+        "where it says nothing, the return does"
+    )
+    assert env_success(ended(0.67, won="no")) is True, "a text is no truth value"
+    assert env_success(ended(1.0, won=True, graded=False)) is None
     assert is_correct(bought(0.67)) is False and is_correct(bought(1.0, pays=10)) is True
-    assert outcome_of(broken()).success is False
+    assert episode_result(broken()).success is False
 
 
 @pytest.mark.parametrize("score", [True, "0.5", None, float("nan"), 350, -1])
 def test_only_a_number_from_0_to_1_is_a_score(score: object) -> None:
-    assert scored(ended(1.0, score=score)) is None
+    assert env_score(ended(1.0, score=score)) is None
 
 
 def test_a_score_is_in_units_of_a_perfect_episode_whatever_the_environment_pays() -> None:
-    assert scored(bought(0.5, pays=10)) == 0.5 and sample_of(bought(0.5, pays=10)).score == 0.5
-    assert outcome_of(broken()).score is None and sample_of(broken()).score is None
-    assert outcome_of(Trajectory(TASK, (), None, "max_turns")).score is None
+    assert env_score(bought(0.5, pays=10)) == 0.5 and sample_of(bought(0.5, pays=10)).score == 0.5
+    assert episode_result(broken()).score is None and sample_of(broken()).score is None
+    assert episode_result(Trajectory(TASK, (), None, "max_turns")).score is None
 
 
-def outcome(task: str, score: float | None, kind: str = "fashion", error: str | None = None) -> Outcome:
-    return Outcome(task, kind, score == 1, 3, error, "", score)
+def outcome(task: str, score: float | None, kind: str = "fashion", error: str | None = None) -> EpisodeResult:
+    return EpisodeResult(task, kind, score == 1, 3, error, "", score)
 
 
 def test_score_and_success_of_episodes_counted_by_hand() -> None:
@@ -84,9 +95,14 @@ def test_without_a_score_of_every_episode_there_is_none(scores: list[float | Non
 
 
 def test_success_and_score_so_far() -> None:
-    counts = {"fashion": (1, 2), "garden": (0, 2)}
-    assert running_success(counts) == {"success": 0.25, "fashion": 0.5, "garden": 0.0}
-    assert list(running_success(counts, 0.6)) == ["success", "score", "fashion", "garden"]
+    running = RunningSuccess()
+    assert running.metrics() == {"success": 0.0}
+    for kind, score in (("garden", 0.5), ("fashion", 1.0), ("garden", 0.25), ("fashion", 0.25)):
+        running.add(outcome("t", score, kind))
+    assert running.metrics() == {"success": 0.25, "score": 0.5, "fashion": 0.5, "garden": 0.0}
+    assert list(running.metrics()) == ["success", "score", "fashion", "garden"]
+    running.add(outcome("t", None, "garden"))
+    assert "score" not in running.metrics(), "one that did not fail has none"
 
 
 def test_an_evaluation_has_score_and_success_and_both_by_type() -> None:
@@ -136,12 +152,12 @@ def test_a_runs_summary_has_the_score_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("count", [True, "2", None, -1, 1.5])
 def test_only_a_whole_number_counts_ways_around_the_task(count: object) -> None:
-    assert exploits_of(ended(1.0, exploits=count)) is None
+    assert exploit_count(ended(1.0, exploits=count)) is None
 
 
 def test_who_seeks_a_way_around_the_task_is_counted() -> None:
     tried = [ended(1.0, exploits=3), ended(0.0, exploits=0), ended(0.0, exploits=1), ended(0.0)]
-    assert count_success([outcome_of(each) for each in tried]).exploits == 2
+    assert count_success([episode_result(each) for each in tried]).exploits == 2
     rows = [drawn(Group(TASK, tuple(tried[:3])))]
     config = EvalConfig(samples=3, greedy=False)
     assert evaluate_samples(rows, label="x", config=config).exploit_rate == pytest.approx(2 / 3)

@@ -1,0 +1,201 @@
+"""How episodes ended: success, score and ways around the task, counted together, by type of task, and as they come.
+
+Success is what the environment calls so (`env_success`). An environment in which an episode can be partly right also says how
+far it came: `score` in its `info`, from 0 to 1 of a perfect one (WebShop). Then the mean score is reported too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from skill_ttrl.intervals import Interval, mean_interval
+from skill_ttrl.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """One episode as it is counted."""
+
+    task: str
+    """Id of what was played."""
+    task_type: str
+    success: bool | None
+    """See `env_success`."""
+    steps: int
+    error: str | None
+    """What went wrong where it failed; such an episode counts as no success."""
+    source: str
+    """See `Trajectory.source`."""
+    score: float | None = None
+    """How near it came to a perfect one, in [0, 1]; None where the environment does not say, or the episode failed."""
+    exploits: int = 0
+    """See `exploit_count`; 0 where the environment does not count them."""
+    invalid: int | None = None
+    """Steps in which what a model wrote was no valid action (`Step.verdict`); None where that is not env_success."""
+    unanswered: bool = False
+    """True if it failed because the model gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessStats:
+    """Episodes that were counted together."""
+
+    tasks: int
+    """Different tasks."""
+    episodes: int
+    success: float | None
+    """Share of the episodes, in [0, 1]; None where one of them could not be env_success."""
+    interval: Interval | None
+    """Of the mean over tasks (`intervals.mean_interval`: Wilson's for one episode a task), at the level that was asked for."""
+    steps: float | None
+    """Mean steps of an episode that did not fail; None where all did."""
+    failed: int
+    """Episodes in which the environment or the agent failed: no success."""
+    score: float | None = None
+    """Mean score, in [0, 1], failed episodes counted as 0; None where the environment gives none, or not of every episode."""
+    score_interval: Interval | None = None
+    exploits: int = 0
+    """Episodes in which the agent tried a way around the task."""
+    invalid: float | None = None
+    """Share of the steps in which what a model wrote was no valid action, in [0, 1]; None where that is not env_success."""
+
+
+def env_success(trajectory: Trajectory) -> bool | None:
+    """Success as the environment sees it (`Trajectory.succeeded`); None where it could not tell. A failed rollout is no success."""
+    if trajectory.error is not None:
+        return False
+    if not trajectory.steps or not trajectory.steps[-1].info.get("graded", True):
+        return None
+    return trajectory.succeeded
+
+
+def env_score(trajectory: Trajectory) -> float | None:
+    """Score of a rollout in [0, 1], 1 for a perfect one: `score` in the last step's `info`.
+
+    None where there is none, or a number out of that range: other games count points, which have no such meaning.
+    """
+    score = trajectory.steps[-1].info.get("score") if trajectory.steps else None
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+        return None
+    return float(score)
+
+
+def exploit_count(trajectory: Trajectory) -> int | None:
+    """Attempts to get around the task: `exploits` in the last step's `info`, where the environment counts them."""
+    count = trajectory.steps[-1].info.get("exploits") if trajectory.steps else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+
+def episode_result(trajectory: Trajectory) -> EpisodeResult:
+    """Count one episode."""
+    return EpisodeResult(
+        trajectory.task.id,
+        trajectory.task.task_type,
+        env_success(trajectory),
+        len(trajectory.steps),
+        trajectory.error,
+        trajectory.source,
+        env_score(trajectory) if trajectory.error is None else None,
+        exploit_count(trajectory) or 0,
+        _invalid(trajectory),
+        trajectory.stop_reason == "no_answer",
+    )
+
+
+def _invalid(trajectory: Trajectory) -> int | None:
+    judged_steps = [step.verdict for step in trajectory.steps if step.verdict is not None]
+    return judged_steps.count("invalid") if judged_steps else None
+
+
+def success_rate(results: Sequence[EpisodeResult]) -> float | None:
+    """Share of successes, in [0, 1]; None where one of the episodes could not be judged."""
+    if any(result.success is None for result in results):
+        return None
+    return sum(bool(result.success) for result in results) / len(results)
+
+
+def mean_score(results: Sequence[EpisodeResult]) -> float | None:
+    """Mean score, in [0, 1], failed episodes counted as 0; None where one that did not fail has none, or all failed."""
+    whole = [result for result in results if result.error is None]
+    if not whole or any(result.score is None for result in whole):
+        return None
+    return sum(result.score or 0.0 for result in results) / len(results)
+
+
+def count_success(results: Sequence[EpisodeResult], *, confidence: float = 0.95) -> SuccessStats:
+    """Success of episodes together, and their score where all have one.
+
+    Args:
+        results: at least one.
+        confidence: level of the interval, in (0, 1).
+    """
+    by_task: dict[str, list[bool]] = {}
+    scores: dict[str, list[float]] = {}
+    for result in results:
+        by_task.setdefault(result.task, []).append(bool(result.success))
+        scores.setdefault(result.task, []).append(result.score or 0.0)
+    whole = [result for result in results if result.error is None]
+    read = [result for result in results if result.invalid is not None]
+    success, score = success_rate(results), mean_score(results)
+    return SuccessStats(
+        tasks=len(by_task),
+        episodes=len(results),
+        success=success,
+        interval=None if success is None else interval_of_rollouts([*by_task.values()], confidence=confidence),
+        steps=sum(result.steps for result in whole) / len(whole) if whole else None,
+        failed=len(results) - len(whole),
+        score=score,
+        score_interval=None if score is None else interval_of_rollouts([*scores.values()], confidence=confidence),
+        exploits=sum(result.exploits > 0 for result in results),
+        invalid=sum(each.invalid or 0 for each in read) / sum(each.steps for each in read) if read else None,
+    )
+
+
+def count_by_type(results: Iterable[EpisodeResult], *, confidence: float = 0.95) -> dict[str, SuccessStats]:
+    """Success of each type of task, by name; empty where there is only one."""
+    found: dict[str, list[EpisodeResult]] = {}
+    for result in results:
+        found.setdefault(result.task_type, []).append(result)
+    if len(found) < 2:
+        return {}
+    return {kind: count_success(found[kind], confidence=confidence) for kind in sorted(found)}
+
+
+def interval_of_rollouts(rollouts: Sequence[Sequence[float]], *, confidence: float) -> Interval:
+    """Interval of the mean over tasks, each of which is the mean of its rollouts: those of one task are not independent.
+
+    Args:
+        rollouts: for each task the value of each of its rollouts, in [0, 1]; at least one.
+        confidence: in (0, 1).
+    """
+    return mean_interval([sum(each) / len(each) for each in rollouts], confidence=confidence)
+
+
+class RunningSuccess:
+    """Success, by type of task too, and mean score of the episodes so far."""
+
+    def __init__(self) -> None:
+        self.episodes = 0
+        self._by_type: dict[str, tuple[int, int]] = {}
+        self._whole = 0
+        self._score: float | None = 0.0
+        """Sum so far; None where an episode that did not fail has no score."""
+
+    def add(self, result: EpisodeResult) -> None:
+        """Count one more."""
+        self.episodes += 1
+        won, count = self._by_type.get(result.task_type, (0, 0))
+        self._by_type[result.task_type] = (won + bool(result.success), count + 1)
+        if result.error is None:
+            self._whole += 1
+            self._score = None if result.score is None or self._score is None else self._score + result.score
+
+    def metrics(self) -> dict[str, float]:
+        """`success`, `score` where every episode has one, and the success of each type where there are several."""
+        found = {"success": sum(won for won, _ in self._by_type.values()) / max(1, self.episodes)}
+        if self._score is not None and self._whole:
+            found["score"] = self._score / self.episodes
+        if len(self._by_type) > 1:
+            found |= {kind or "other": won / count for kind, (won, count) in sorted(self._by_type.items())}
+        return found
