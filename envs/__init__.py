@@ -12,7 +12,6 @@ from skill_ttrl.envs.lookup import (
     SHORT_NAMES,
     EnvInfo,
     env_defaults,
-    env_tasks,
     list_envs,
     make_env,
     make_vec_env,
@@ -20,6 +19,7 @@ from skill_ttrl.envs.lookup import (
     prepare_unit,
     resolve_env,
 )
+from skill_ttrl.envs.tasks import env_tasks
 from skill_ttrl.envs.text_env import TextEnv, TextSpace
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +12,16 @@ from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.survey import Progress
+from skill_ttrl.envs.arguments import (
+    RENDER_MODES,
+    check_action,
+    check_choice,
+    check_episode,
+    check_flags,
+    reset_options,
+)
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
@@ -49,7 +56,7 @@ class ALFWorldEnv(TextEnv):
         EnvError: there are no such games, an argument is not known, or the packages of the official engine are missing.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "alfworld",
         "agent.memory": "window",
@@ -71,7 +78,7 @@ class ALFWorldEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(engine, max_steps, reward, strict, render_mode)
+        _check(engine, strict, max_steps=max_steps, reward=reward, render_mode=render_mode)
         if engine == "official":
             load_packages()  # where they are missing this is said now, and not once for every game
         self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
@@ -132,14 +139,7 @@ class ALFWorldEnv(TextEnv):
             EnvError: an option is not known, there is no such game, or it cannot be read.
         """
         super().reset(seed=seed)
-        if options is not None and not isinstance(options, Mapping):
-            raise EnvError(f"The options of {ALFWORLD_ENV_ID} are a dict, found {type(options).__name__}.")
-        asked = dict(options or {})
-        for option in asked:
-            if option not in _OPTIONS:
-                raise EnvError(
-                    f"{ALFWORLD_ENV_ID} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], _OPTIONS)}"
-                )
+        asked = reset_options(ALFWORLD_ENV_ID, options, _OPTIONS)
         if asked.get("task") is None:
             game = self.games[int(self.np_random.integers(len(self.games)))]
         else:
@@ -161,10 +161,7 @@ class ALFWorldEnv(TextEnv):
         Raises:
             EnvError: `action` is no `str`, or there was no `reset` before.
         """
-        if not isinstance(action, str):
-            raise EnvError(
-                f"An action of {ALFWORLD_ENV_ID} is a str, found {type(action).__name__}: {repr(action)[:80]}."
-            )
+        check_action(ALFWORLD_ENV_ID, action)
         if self._engine is None:
             raise EnvError("step was called before reset.")
         assert self._frame is not None
@@ -217,20 +214,7 @@ class ALFWorldEnv(TextEnv):
                 self._engine.step(command)
 
 
-def _check(
-    engine: object = "fast",
-    max_steps: object = MAX_STEPS,
-    reward: object = 1.0,
-    strict: object = False,
-    render_mode: object = None,
-) -> None:
-    if engine not in ENGINES:
-        raise EnvError(f"There is no engine {engine!r}.{did_you_mean(str(engine), ENGINES)}")
-    if not isinstance(max_steps, int) or max_steps < 1:
-        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r}.")
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise EnvError(f"reward must be a finite number, found {reward!r}.")
-    if not isinstance(strict, bool):
-        raise EnvError(f"strict must be True or False, found {strict!r}.")
-    if render_mode not in (None, *ALFWorldEnv.metadata["render_modes"]):
-        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r}.")
+def _check(engine: object = "fast", strict: object = False, **episode: object) -> None:
+    check_choice("engine", engine, ENGINES)
+    check_episode(**episode)
+    check_flags(strict=strict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from contextlib import closing
@@ -10,6 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from skill_ttrl.envs.arguments import (
+    RENDER_MODES,
+    check_action,
+    check_choice,
+    check_episode,
+    check_flags,
+    reset_options,
+)
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
 from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
@@ -17,14 +24,14 @@ from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
 from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
-from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
-_EPISODE = ("observation_mode", "max_steps", "reward", "render_mode")
-_SHOP = ("nouns", "partial", "query_codes", "show_attributes")
+_EPISODE = ("max_steps", "reward", "render_mode")
+_FLAGS = ("partial", "query_codes", "show_attributes")
 _OPTIONS = ("task", "goal", "walkthrough", "reference")
 
 
@@ -64,7 +71,7 @@ class WebShopEnv(TextEnv):
         EnvError: there is no such catalogue, or an argument is not known.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "webshop",
         "agent.memory": "window",
@@ -93,8 +100,9 @@ class WebShopEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check_episode(observation_mode, max_steps, reward, render_mode)
-        _check_shop(nouns, partial=partial, query_codes=query_codes, show_attributes=show_attributes)
+        episode = {"max_steps": max_steps, "reward": reward, "render_mode": render_mode}
+        flags = {"partial": partial, "query_codes": query_codes, "show_attributes": show_attributes}
+        _check(observation_mode, nouns, **episode, **flags)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
@@ -162,8 +170,7 @@ class WebShopEnv(TextEnv):
         Raises:
             EnvError: see the environment.
         """
-        _check_episode(**{name: others[name] for name in _EPISODE if name in others})
-        _check_shop(**{name: others[name] for name in _SHOP if name in others})
+        _check(**others)
         if is_server(data):
             with closing(LiveVisit(str(data))) as visit:
                 visit.start(0)
@@ -202,14 +209,7 @@ class WebShopEnv(TextEnv):
             EnvError: an option is not known, there is no such goal, or a running server does not answer.
         """
         super().reset(seed=seed)
-        if options is not None and not isinstance(options, Mapping):
-            raise EnvError(f"The options of {WEBSHOP_ENV_ID} are a dict, found {type(options).__name__}.")
-        asked = dict(options or {})
-        for option in asked:
-            if option not in _OPTIONS:
-                raise EnvError(
-                    f"{WEBSHOP_ENV_ID} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], _OPTIONS)}"
-                )
+        asked = reset_options(WEBSHOP_ENV_ID, options, _OPTIONS)
         number = self._number = self._asked_number(asked)
         goal = self.goals[number]
         if isinstance(self._visit, ShopVisit):
@@ -229,15 +229,10 @@ class WebShopEnv(TextEnv):
         Raises:
             EnvError: `action` is no `str`, there was no `reset` before, or a running server does not answer.
         """
-        if not isinstance(action, str):
-            raise EnvError(
-                f"An action of {WEBSHOP_ENV_ID} is a str, found {type(action).__name__}: {repr(action)[:80]}."
-            )
+        check_action(WEBSHOP_ENV_ID, action)
         if self._view is None:
             raise EnvError("step was called before reset.")
-        if (
-            self._view.score is not None or self._steps >= self.max_steps
-        ):  # it is over: nothing is bought or paid any more
+        if self._view.score is not None or self._steps >= self.max_steps:  # over: nothing is bought or paid any more
             bought = self._view.score is not None
             return self._view.observation, 0.0, bought, not bought, self._info()
         self._view = self._visit.act(action)
@@ -303,27 +298,10 @@ class WebShopEnv(TextEnv):
         }
 
 
-def _check_episode(
-    observation_mode: object = "text",
-    max_steps: object = MAX_STEPS,
-    reward: object = 1.0,
-    render_mode: object = None,
-) -> None:
-    if observation_mode not in MODES:
-        raise EnvError(
-            f"There is no observation mode {observation_mode!r:.60}.{did_you_mean(str(observation_mode)[:50], MODES)}"
-        )
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
-    if render_mode not in (None, *WebShopEnv.metadata["render_modes"]):
-        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
-
-
-def _check_shop(nouns: object = "auto", **flags: object) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
+def _check(observation_mode: object = "text", nouns: object = "auto", **others: object) -> None:
+    """Check the arguments that take no catalogue to be checked; others than those are not looked at."""
+    check_choice("observation mode", observation_mode, MODES)
+    check_episode(**{name: others[name] for name in _EPISODE if name in others})
+    check_flags(**{name: others[name] for name in _FLAGS if name in others})
     if not isinstance(nouns, str):
         raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")

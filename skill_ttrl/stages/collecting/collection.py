@@ -16,7 +16,8 @@ from pydantic_core import PydanticSerializationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
-from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
+from skill_ttrl.envs.lookup import refuse_split, split_argument
+from skill_ttrl.envs.tasks import spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
 from skill_ttrl.llm.openai.ledger import SAME
 from skill_ttrl.progress import OPENING, Counting, Progress, telling_warnings
@@ -54,7 +55,7 @@ class TaskSelection:
     types: Sequence[str] = ()
     """Only tasks of these types; empty: all."""
     episodes: int | None = None
-    """So many, of tasks that are spread over the split and its types (`envs.lookup.spread`); None: `tries` of every task."""
+    """So many, of tasks that are spread over the split and its types (`envs.tasks.spread`); None: `tries` of every task."""
     tries: int = 1
     """Episodes of each task; they begin alike."""
     subset_size: int | None = None

@@ -304,7 +304,7 @@ def source_tasks(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> list[Task]:
-    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
+    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.tasks.spread`).
 
     Raises:
         DataError: there are none, or they cannot be read.

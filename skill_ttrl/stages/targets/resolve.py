@@ -38,7 +38,7 @@ class EvalDataset:
     split: str
     """Name of the part that they are."""
     limit: int | None = None
-    """Of the environment's own: only so many, spread over all (`envs.lookup.spread`); None: all."""
+    """Of the environment's own: only so many, spread over all (`envs.tasks.spread`); None: all."""
 
 
 @dataclass(frozen=True, slots=True)

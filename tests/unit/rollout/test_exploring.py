@@ -13,7 +13,7 @@ from skill_ttrl.agents.players.scripted_agent import RandomPlayer
 from skill_ttrl.agents.players.webshop_expert import WebShopExpert
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
 from skill_ttrl.envs import make_env
-from skill_ttrl.envs.lookup import spread
+from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.rollout.scripted import ADVICE, play_episode
 from skill_ttrl.types import Trajectory
