@@ -15,7 +15,7 @@ from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skil
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id, match_existing, normalized_tokens, sentences
 from skill_ttrl.skills.teachers.types import Draft
-from skill_ttrl.types import Change, Skill, SkillStats
+from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats
 
 MAX_TEXT_CHARS = 10_000
 """Longest text of a skill that a bank takes in from rollouts and from failures."""
@@ -51,11 +51,20 @@ class Admitted:
     """The outcome for all drafts."""
 
     changes: tuple[Change, ...] = ()
-    """One for each admitted draft, in order: `add`, or `replace` for a rewrite."""
+    """`replace` or `add` for each admitted draft, in order; `evict` where evolution makes room."""
     fusions: tuple[str, ...] = ()
     """Drafts that were fused, in words."""
     refused: tuple[tuple[Draft, str], ...] = ()
     """Each refused draft with the reason."""
+
+    def count(self, kind: ChangeKind) -> int:
+        """Changes of a kind."""
+        return sum(change.kind == kind for change in self.changes)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Ids of the tasks that the changed skills had not in their evidence before."""
+        return tuple(dict.fromkeys(each for change in self.changes for each in _new_evidence(change)))
 
 
 def admit(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Admitted:
@@ -234,6 +243,12 @@ def _as_one(alike: Sequence[Draft], text: str) -> Draft:
     """The widest of them, in the wording that most have, with the evidence of all."""
     best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != text))
     return replace(best, evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)))
+
+
+def _new_evidence(change: Change) -> list[str]:
+    before = change.before.evidence if change.before is not None else ()
+    after = change.after.evidence if change.after is not None else ()
+    return [each for each in after if each not in before]
 
 
 def _not_allowed(draft: Draft, snapshot: Snapshot, rules: AdmissionRules) -> str | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.intervals import wilson_interval
-from skill_ttrl.skills.admit import AdmissionRules, admit, fingerprint
-from skill_ttrl.skills.bank.changes import last_active, quote
+from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit, fingerprint
+from skill_ttrl.skills.bank.changes import last_active
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.similarity import Similarity
 from skill_ttrl.skills.teachers.cases import SeededSample, lean, round_robin
@@ -38,22 +38,6 @@ class FailureSelection:
     """Types below the threshold, the worst first."""
     failures: tuple[Case, ...] = ()
     """One of each type in turn, the worst type first; none where no type is below."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evolved:
-    """The changes of a bank that one look at failures leads to."""
-
-    changes: tuple[Change, ...] = ()
-    """Replacements, then new skills, then evictions; each skill at most once."""
-    added: int = 0
-    changed: int = 0
-    retired: tuple[str, ...] = ()
-    """`fingerprint`s of the evicted skills."""
-    notes: tuple[str, ...] = ()
-    """What was fused or refused, each with its reason."""
-    evidence: tuple[str, ...] = ()
-    """Ids of the tasks that the changes come from."""
 
 
 class SuccessTracker:
@@ -173,7 +157,7 @@ class Evolver:
         capacity: int,
         similarity: Similarity | None = None,
         threshold: float = 0.95,
-    ) -> tuple[Evolved, TeacherResult]:
+    ) -> tuple[Admitted, TeacherResult]:
         """The changes of a frozen bank. The teacher is not asked where nothing is below, or no change is allowed.
 
         Args:
@@ -189,7 +173,7 @@ class Evolver:
             BudgetError: the budget for language models is spent.
         """
         if not selection.failures or not self.config.max_new_skills:
-            return Evolved(), TeacherResult()
+            return Admitted(), TeacherResult()
         result = self.teacher.evolve(selection.failures, tuple(snapshot), self.config)
         room = max(0, capacity - sum(skill.source != SOURCE for skill in snapshot))
         rules = AdmissionRules(
@@ -202,7 +186,8 @@ class Evolver:
             threshold=threshold,
         )
         found = evolved(result.drafts, snapshot, rules, step=step)
-        self.retired += [each for each in found.retired if each not in self.retired]
+        gone = [fingerprint(each.before) for each in found.changes if each.kind == "evict" and each.before is not None]
+        self.retired += [each for each in gone if each not in self.retired]
         return found, result
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,22 +195,16 @@ class Evolver:
         return {**self.tracker.state_dict(), "retired": self.retired}
 
 
-def evolved(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Evolved:
-    """Admit drafts, and evict the least useful evolved skills where there are more than `rules.room`."""
+def evolved(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Admitted:
+    """Admit drafts (replacements first, each kind by id), and evict the least useful evolved skills beyond `rules.room`."""
     admitted = admit(drafts, snapshot, rules, step=step)
-    made = sorted(admitted.changes, key=lambda change: (change.kind == "add", _after(change).id))
-    replaced, added = ({_after(each).id for each in made if each.kind == kind} for kind in ("replace", "add"))
-    mine = [skill for skill in snapshot.changed(snapshot.version, made) if skill.source == SOURCE]
-    order = sorted(mine, key=lambda skill: (skill.id in added, skill.id in replaced, least_useful_first(skill)))
-    gone = [] if rules.room is None else order[: max(0, len(mine) - rules.room)]
-    return Evolved(
-        changes=(*made, *(Change("evict", skill, None) for skill in gone)),
-        added=len(added),
-        changed=len(replaced),
-        retired=tuple(map(fingerprint, gone)),
-        notes=(*admitted.fusions, *(f"{_name(draft)}: {problem}" for draft, problem in admitted.refused)),
-        evidence=tuple(dict.fromkeys(each for change in made for each in _new_evidence(change))),
-    )
+    made = {change.after.id: change for change in admitted.changes if change.after is not None}
+    changes = [made[name] for name in sorted(made, key=lambda name: (made[name].kind == "add", name))]
+    mine = [skill for skill in snapshot.changed(snapshot.version, changes) if skill.source == SOURCE]
+    rank = {name: 1 + (change.kind == "add") for name, change in made.items()}  # what this step brought goes last
+    mine.sort(key=lambda skill: (rank.get(skill.id, 0), least_useful_first(skill)))
+    gone = [] if rules.room is None else mine[: max(0, len(mine) - rules.room)]
+    return replace(admitted, changes=(*changes, *(Change("evict", skill, None) for skill in gone)))
 
 
 def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
@@ -233,17 +212,3 @@ def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
     stats = skill.stats
     low = wilson_interval(min(stats.successes, stats.uses), stats.uses)[0] if stats.uses else 0.0
     return low, last_active(skill), stats.created_round, skill.id
-
-
-def _name(draft: Draft) -> str:
-    return f"text for {quote(draft.base)}" if draft.base else f"skill {quote(draft.text)}"
-
-
-def _after(change: Change) -> Skill:
-    assert change.after is not None  # of an admitted draft
-    return change.after
-
-
-def _new_evidence(change: Change) -> list[str]:
-    before = change.before.evidence if change.before is not None else ()
-    return [each for each in _after(change).evidence if each not in before]

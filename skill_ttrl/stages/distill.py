@@ -110,8 +110,7 @@ def distill_into(
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
     if new:
-        evidence = dict.fromkeys(task for skill in new for task in skill.evidence)
-        bank.apply(admitted.changes, reason=SOURCE, evidence=evidence, round=round)
+        bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
     else:
         notes.append("Nothing new was found.")
     for note in notes:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from skill_ttrl.config import EvolveConfig
-from skill_ttrl.skills.admit import covers
-from skill_ttrl.skills.similarity import normalized_tokens
+from skill_ttrl.skills.admit import said_already
 from skill_ttrl.skills.teachers.findings import MIN_EPISODES, invalid_steps, repeats, task_ids
 from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
@@ -67,9 +66,11 @@ def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], confi
     for kind, cases in by_type.items():
         found += _too_soon(kind, cases)
         found += _never_came_to(kind, cases, skills, verbs)
-    fresh = [(share, draft) for share, draft in found if not _is_said(draft, skills)]
-    ordered = sorted(fresh, key=lambda pair: -pair[0])  # stable: of equal shares the first rule counts
-    return TeacherResult(tuple(draft for _, draft in ordered[: config.max_new_skills]))
+    found.sort(key=lambda pair: -pair[0])  # stable: of equal shares the first rule counts
+    drafts = [draft for _, draft in found]
+    known = said_already(drafts, skills, None, 1.0)
+    fresh = [draft for draft, skill_id in zip(drafts, known, strict=True) if skill_id is None]
+    return TeacherResult(tuple(fresh[: config.max_new_skills]))
 
 
 def verb(action: str) -> str:
@@ -221,11 +222,6 @@ def _asks_for(skill: Skill, kind: str) -> bool:
     """Whether a skill's words tell its reader to do this: they name it, and not after a word of warning."""
     named = re.search(rf"((?:(?<!\S)\S++\s++){{0,3}})\b{re.escape(kind)}\b", skill.text.lower())
     return named is not None and not re.search(r"\b(?:not|never|avoid|without|before|don't)\b", named[1])
-
-
-def _is_said(draft: Draft, skills: Iterable[Skill]) -> bool:
-    words = normalized_tokens(draft.text)
-    return any(covers(skill, draft.task_type) and normalized_tokens(skill.text) == words for skill in skills)
 
 
 def _plain(action: str) -> str:

@@ -1,4 +1,4 @@
-"""Chooses a teacher by name.
+"""The built-in teachers, chosen by name.
 
 `heuristic` counts what winners did and losers did not; `openai` asks a language model. A custom one is named
 `module:attribute`: any callable without arguments that returns a `Teacher`.
@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
+from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, LLMQuerier
+from skill_ttrl.skills.teachers import distill_llm, evolve_llm, wins
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.teachers.llm import LLMTeacher
 from skill_ttrl.skills.teachers.types import Case, Teacher, TeacherResult
-from skill_ttrl.skills.teachers.wins import distilled
 from skill_ttrl.types import Skill
 
 TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
@@ -25,13 +24,34 @@ TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
 class HeuristicTeacher:
     """Counts what winners did and losers did not; needs no language model."""
 
+    distill = staticmethod(wins.distilled)
+    evolve = staticmethod(evolved_by_counting)
+
+
+class LLMTeacher:
+    """Asks a language model. Several questions of one call go out together.
+
+    Args:
+        asking: the model.
+    """
+
+    def __init__(self, asking: LLMQuerier) -> None:
+        self.asking = asking
+        for name in (*distill_llm.TEMPLATES, *evolve_llm.TEMPLATES):  # one that cannot be read is found now
+            asking.templates.get(name)
+
     def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
-        """See `Teacher.distill`."""
-        return distilled(cases, config)
+        """See `Teacher.distill`.
+
+        Raises:
+            EndpointError: a request came to nothing, under `on_failure: stop`.
+            BudgetError: the budget is spent; nothing is to be used.
+        """
+        return distill_llm.distilled(self.asking, cases, config)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-        """See `Teacher.evolve`."""
-        return evolved_by_counting(failures, skills, config)
+        """See `Teacher.evolve`; raises as `distill`."""
+        return evolve_llm.evolved_by_asking(self.asking, failures, skills, config)
 
 
 @TEACHERS.register(OPENAI)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
-from skill_ttrl.skills.evolution import SOURCE, Evolved, Evolver, FailureSelection, SuccessTracker
+from skill_ttrl.skills.admit import Admitted
+from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.evolution import SOURCE, Evolver, FailureSelection, SuccessTracker
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.teachers.types import TeacherResult
 from skill_ttrl.types import Group
@@ -92,7 +94,7 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
     if (step + 1) % evolver.config.every:
         return {}
     selection = evolver.tracker.judge()
-    found, result = Evolved(), TeacherResult()
+    found, result = Admitted(), TeacherResult()
     try:
         found, result = evolver.evolve(
             selection,
@@ -117,23 +119,23 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
     return {
         "evolve_types_below": float(len(selection.below)),
         "evolve_failures": float(len(selection.failures)),
-        "skills_evolved": figures.get("skills_evolved", 0.0) + found.added + found.changed,
-        "skills_retired": figures.get("skills_retired", 0.0) + len(found.retired),
+        "skills_evolved": figures.get("skills_evolved", 0.0) + found.count("add") + found.count("replace"),
+        "skills_retired": figures.get("skills_retired", 0.0) + found.count("evict"),
         "bank_skills": float(len(bank.bank)),
         "bank_version": float(bank.bank.version),
     }
 
 
-def _line(step: int, selection: FailureSelection, found: Evolved, result: TeacherResult) -> str:
+def _line(step: int, selection: FailureSelection, found: Admitted, result: TeacherResult) -> str:
     record = {
         "phase": "rl",
         "step": step,
         "worst": next(iter(selection.success), None),
         "types_below": len(selection.below),
         "analysed": len(selection.failures),
-        "added": found.added,
-        "changed": found.changed,
-        "retired": len(found.retired),
+        "added": found.count("add"),
+        "changed": found.count("replace"),
+        "retired": found.count("evict"),
         "success": dict(selection.success),
         "below": list(selection.below),
         "failures": [case.task_id for case in selection.failures],
@@ -141,24 +143,30 @@ def _line(step: int, selection: FailureSelection, found: Evolved, result: Teache
             {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
             for change in found.changes
         ],
-        "left_out": [*result.notes, *found.notes],
+        "left_out": _left_out(found, result),
         "requests": result.requests,
         "failed": result.failed,
     }
     return json.dumps(record, ensure_ascii=False)
 
 
-def _tell(run: Run, step: int, selection: FailureSelection, found: Evolved, result: TeacherResult) -> None:
+def _tell(run: Run, step: int, selection: FailureSelection, found: Admitted, result: TeacherResult) -> None:
     if selection.below:
         worst = selection.below[0]
         more = f" and {len(selection.below) - 1} more" if len(selection.below) > 1 else ""
         run.progress.notice(
             f"evolve: after step {step + 1} success is {selection.success[worst]:.2f} at {worst or UNTYPED}{more}, below "
             f"{run.config.evolve.threshold if run.config.evolve else 0:g}; of {len(selection.failures)} failures came "
-            f"{found.added} new skills and {found.changed} better texts, {len(found.retired)} were retired."
+            f"{found.count('add')} new skills and {found.count('replace')} better texts, {found.count('evict')} were retired."
         )
     if result.failed:
         run.warn(f"{TROUBLE} ({result.failed} of {result.requests} requests): see {EVOLVE_LOG}.", once=TROUBLE)
-    left_out = [*result.notes, *found.notes]
+    left_out = _left_out(found, result)
     if left_out:
         run.warn(f"{UNUSABLE}, first: {left_out[0].rstrip('.')}. All are in {EVOLVE_LOG}.", once=UNUSABLE)
+
+
+def _left_out(found: Admitted, result: TeacherResult) -> list[str]:
+    names = (f"text for {quote(each.base)}" if each.base else f"skill {quote(each.text)}" for each, _ in found.refused)
+    refused = (f"{name}: {problem}" for name, (_, problem) in zip(names, found.refused, strict=True))
+    return [*result.notes, *found.fusions, *refused]

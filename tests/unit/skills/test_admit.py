@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills import evolution
-from skill_ttrl.skills.admit import AdmissionRules, fingerprint, said_already
+from skill_ttrl.skills.admit import AdmissionRules, Admitted, fingerprint, said_already
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.evolution import Evolved, least_useful_first
+from skill_ttrl.skills.evolution import least_useful_first
 from skill_ttrl.skills.teachers.types import Draft
 from skill_ttrl.types import Skill, SkillStats
 
@@ -30,11 +30,11 @@ def dynamic(name: str, uses: int = 0, successes: int = 0, made: int = 0) -> Skil
     return Skill(name, name, f"advice {name}", task_type="clean", source="evolve", stats=stats)
 
 
-def evolved(drafts: Sequence[Draft], snapshot: Snapshot, *, most: int, step: int = 0, **rules: Any) -> Evolved:
+def evolved(drafts: Sequence[Draft], snapshot: Snapshot, *, most: int, step: int = 0, **rules: Any) -> Admitted:
     return evolution.evolved(drafts, snapshot, AdmissionRules("evolve", max_drafts=most, **rules), step=step)
 
 
-def applied(snapshot: Snapshot, found: Evolved) -> Snapshot:
+def applied(snapshot: Snapshot, found: Admitted) -> Snapshot:
     """As a real bank applies it."""
     with SkillBank.from_snapshot(snapshot, index="memory") as real:
         real.apply(found.changes, reason="evolve")
@@ -47,7 +47,7 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
     )
     (new,) = (skill for skill in applied(bank(STATIC), found) if skill.id != STATIC.id)
     assert (new.source, new.task_type, new.evidence, new.stats.created_round) == ("evolve", "clean", ("t3", "t1"), 9)
-    assert (found.added, found.changed, found.evidence) == (1, 0, ("t3", "t1"))
+    assert (found.count("add"), found.count("replace"), found.evidence) == (1, 0, ("t3", "t1"))
 
 
 def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_version_on() -> None:
@@ -78,14 +78,14 @@ def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_ve
 def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(draft: Draft, why: str) -> None:
     good = Draft("G", "Good advice.")
     found = evolved([draft, good], bank(STATIC), most=3, retired=[fingerprint(Draft("", "Old news."))])
-    assert found.added == 1 and len(found.notes) == 1 and why in found.notes[0]
+    assert found.count("add") == 1 and [why in problem for _, problem in found.refused] == [True]
 
 
 def test_a_round_brings_no_more_than_it_may_and_says_each_thing_once() -> None:
     drafts = [Draft("A", f"Advice {word}.") for word in ("one", "one", "two", "three", "four")]
     found = evolved(drafts, bank(), most=3)
-    assert found.added == 3
-    assert ["say the same" in note or "3 in this round" in note for note in found.notes] == [True, True]
+    assert found.count("add") == 3
+    assert [len(found.fusions), [problem[:16] for _, problem in found.refused]] == [1, ["there are 3 in t"]]
 
 
 def test_what_is_said_already_is_found_with_the_type_that_it_is_said_to() -> None:
@@ -103,15 +103,15 @@ def test_over_their_bound_the_evolved_skills_go_that_are_least_surely_useful() -
     found = evolved([Draft("N", "New advice.")], now, most=3, room=3)
     after = applied(now, found)
     assert {skill.id for skill in after} >= {STATIC.id, "proven", "lucky"} and len(after) == 4
-    assert len(found.retired) == 2 and {change.kind for change in found.changes} == {"add", "evict"}
+    assert found.count("evict") == 2 and {change.kind for change in found.changes} == {"add", "evict"}
 
 
 def test_what_was_in_the_bank_before_never_makes_room() -> None:
     statics = [Skill(f"gen_{number:03d}", "S", f"old advice {number}", tier="general") for number in range(10)]
     found = evolved([Draft("N", "New advice.")], bank(*statics), most=3, room=0)
-    assert found.changes == () and "no room" in found.notes[0]
+    assert found.changes == () and "no room" in found.refused[0][1]
     better = evolved([Draft("N", "New advice.", base="gen_004")], bank(*statics), most=3, room=0)
-    assert better.changed == 1, "a better text takes no room"
+    assert better.count("replace") == 1, "a better text takes no room"
 
 
 words = st.text(alphabet="abcd ", max_size=6)
@@ -130,7 +130,7 @@ def test_whatever_is_drafted_a_bank_can_apply_it_and_stays_within_bounds(
     found = evolved(drafts, now, most=most, room=room)
     after = applied(now, found) if found.changes else now
     mine = sum(skill.source == "evolve" for skill in after)
-    assert found.added + found.changed <= most and STATIC.id in after
+    assert found.count("add") + found.count("replace") <= most and STATIC.id in after
     assert room is None or mine <= max(room, 0) or not found.changes
     ids = [(change.after or change.before).id for change in found.changes if change.kind != "evict"]  # type: ignore[union-attr]
     assert len(ids) == len(set(ids))
