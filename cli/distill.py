@@ -58,10 +58,10 @@ def distill(
     """
     from skill_ttrl.cli.display.output import print_json, prints_aside
     from skill_ttrl.cli.display.views import RunView
-    from skill_ttrl.config import load_config
     from skill_ttrl.stages.distill import run
+    from skill_ttrl.stages.setup.checks import load_checked
 
-    asked = load_config(config or {}, overrides or ()) if config or overrides else None
+    asked = load_checked(config or {}, overrides or ()) if config or overrides else None
     title = f"distill {trajectories}"
     with prints_aside(), RunView(Console(stderr=True), title, loop=False, waits=True) as view:
         found = run(trajectories, output, teacher=teacher, merge=merge, config=asked, progress=view)

@@ -287,10 +287,10 @@ def doctor(
 
         print(lock_path(lock))
         return
-    from skill_ttrl.config import load_config
     from skill_ttrl.stages.doctor.diagnose import diagnose
+    from skill_ttrl.stages.setup.checks import load_checked
 
-    found = diagnose(load_config(config, overrides or []) if config else None)
+    found = diagnose(load_checked(config, overrides or []) if config else None)
     if as_json:
         print_json(found)
     else:

@@ -53,10 +53,10 @@ def merge(
 ) -> None:
     """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
     from skill_ttrl.cli.display.output import print_json
-    from skill_ttrl.config import load_config
     from skill_ttrl.stages.merge import run
+    from skill_ttrl.stages.setup.checks import load_checked
 
-    asked = load_config(config or {}, overrides or ()) if config or overrides else None
+    asked = load_checked(config or {}, overrides or ()) if config or overrides else None
     found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked)  # type: ignore[arg-type]  # `by` is checked there
     if as_json:
         print_json(found)

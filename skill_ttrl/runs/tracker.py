@@ -15,6 +15,7 @@ from typing import Any
 
 from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.storage.append_log import flatten
 
 _TRACKERS = {
     "tensorboard": ("TensorBoardTracker", "tensorboard"),
@@ -76,7 +77,7 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     name = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
     inner = getattr(tracking, class_name)(name, **arguments)
     inner.start()
-    inner.store_init_configuration(dict(_flat(config)))
+    inner.store_init_configuration(_flat(config))
     return RunTracker(kind, inner)
 
 
@@ -117,13 +118,10 @@ def _keep_local(place: str) -> None:
         os.environ.setdefault(name, value)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str | int | float | bool]]:
-    """(dotted key, value) pairs; what is no plain value is given as JSON text."""
-    pairs: list[tuple[str, str | int | float | bool]] = []
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            pairs.extend(_flat(value, f"{prefix}{key}."))
-        else:
-            plain = value if isinstance(value, str | int | float | bool) else json.dumps(value)
-            pairs.append((f"{prefix}{key}", plain))
-    return pairs
+def _flat(config: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """Values by dotted key; what is no plain value is given as JSON text."""
+    return {
+        key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
+        for key, value in flatten(config, lists=False).items()
+        if value != {}
+    }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skill_ttrl.config import InvalidConfigError, SkillTTRLConfig, load_config, recipe_names
+from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.errors import ConfigError
@@ -18,7 +18,7 @@ from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
-from skill_ttrl.stages.setup.checks import with_wrong_names
+from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.env_defaults import check_foreign, in_another_env
 from skill_ttrl.stages.targets.trained import find_trained
 
@@ -60,10 +60,7 @@ class Launch:
             ConfigError, EnvError: it is wrong (all mistakes are listed), or belongs to another environment than the one asked for.
             TrustError: see `load_config`.
         """
-        try:
-            config = load_config(self.source, self.overrides)
-        except InvalidConfigError as error:
-            raise with_wrong_names(error) from None
+        config = load_checked(self.source, self.overrides)
         if self.options.env is not None:
             check_foreign(self.source, config)
         return config

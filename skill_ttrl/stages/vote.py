@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
@@ -20,6 +20,7 @@ from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.stages.evaluation.vote_comparison import Held, Settings, Visits, replay
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab
+from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
@@ -172,7 +173,7 @@ def _refuse_draw(source: str | Path, drawing: Drawing) -> None:
 
 
 def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[str], progress: Progress) -> _Found:
-    config = load_config({}, overrides)
+    config = load_checked({}, overrides)
     if output is not None:
         _refuse_foreign(Path(output))
     stored = read_stored(source)

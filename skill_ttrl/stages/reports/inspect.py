@@ -40,6 +40,7 @@ from skill_ttrl.stages.reports.summary_text import (
     summary_rows,
 )
 from skill_ttrl.stages.seeds import is_seeds, read_seeds
+from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
@@ -323,18 +324,17 @@ def _object(path: Path) -> Inspection:
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
     content = found if isinstance(found, dict) else {"": found}
-    rows = [(key, short(value)) for name, inner in content.items() for key, value in _leaves(name, inner)]
+    rows = [(key, short(value)) for key, value in _leaves(content)]
     return Inspection("object", str(path), columns=("key", "value"), rows=rows)
 
 
 def _config(path: Path) -> Inspection:
     config = load_config(path, trust=True)  # it is shown
     stated = config.model_dump(mode="json", exclude_defaults=True)
-    rows = [(key, value) for section, content in stated.items() for key, value in _leaves(section, content)]
-    return Inspection("config", str(path), {"valid": "yes", "verified": verified_note(config)}, ("key", "value"), rows)
+    return Inspection(
+        "config", str(path), {"valid": "yes", "verified": verified_note(config)}, ("key", "value"), _leaves(stated)
+    )
 
 
-def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        return [leaf for key, inner in value.items() for leaf in _leaves(f"{prefix}.{key}", inner)]
-    return [(prefix, str(value))]
+def _leaves(content: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in flatten(content, lists=False).items()] if content else []

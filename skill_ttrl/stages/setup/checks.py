@@ -8,13 +8,14 @@ raises `SkillTTRLError` and name it in `RULES`. Rules that concern the values al
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import InvalidConfigError, Phase, SkillTTRLConfig
+from skill_ttrl.config import InvalidConfigError, Phase, SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
@@ -41,6 +42,18 @@ Lookup = Callable[[], str]
 """Looks a name up: raises `SkillTTRLError` where nothing has it, else describes it."""
 DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
 """Phases that change no weights."""
+
+
+def load_checked(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SkillTTRLConfig:
+    """`load_config`, whose error lists the names that nothing has too.
+
+    Raises:
+        ConfigError, TrustError: see `load_config`.
+    """
+    try:
+        return load_config(source, overrides)
+    except InvalidConfigError as error:
+        raise with_wrong_names(error) from None
 
 
 def check_ready(config: SkillTTRLConfig) -> None:

@@ -16,6 +16,7 @@ from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.setup.build import evaluation_split, own_training_tasks
+from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import Seen, seen_by_run
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
@@ -163,7 +164,7 @@ def resolve_target(
         own = _with_model_pinned(trained.config, use_bank)
         return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
-    asked = load_config(base, now)
+    asked = load_checked(base, now)
     asked.waits_for = None  # what a recipe still needs, it needs to train
     asked.model.lora = None
     if path.is_dir():
@@ -211,7 +212,7 @@ def _remote(
     base: str | Mapping[str, Any] = {} if config is None else config
     name = source.partition(":")[2]
     own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
-    asked = load_config(base, [*now, *own])
+    asked = load_checked(base, [*now, *own])
     asked.waits_for = None
     if asked.endpoints.policy is None:
         raise ConfigError(
