@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.collecting.collection import Collected
-    from skill_ttrl.stages.evaluation.measure import Evaluation
+    from skill_ttrl.stages.evaluation.results import Evaluation
 
 SPLIT = "test"
 """Of an environment, where none is named."""

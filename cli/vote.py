@@ -17,7 +17,8 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.evaluation.vote_comparison import Difference, Figure, Replayed
+    from skill_ttrl.stages.evaluation.vote_comparison import Replayed
+    from skill_ttrl.stages.evaluation.vote_figures import Difference, Figure
     from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 
 COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")

@@ -18,7 +18,7 @@ from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.plan import PhasePlan, Plan
-    from skill_ttrl.stages.evaluation.measure import Evaluation
+    from skill_ttrl.stages.evaluation.results import Evaluation
     from skill_ttrl.stages.reports.inspection import Inspection
     from skill_ttrl.stages.targets.trained import Reply
 

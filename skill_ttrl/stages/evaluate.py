@@ -12,7 +12,8 @@ from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.folder import VERDICTS
-from skill_ttrl.stages.evaluation.measure import Evaluation, evaluate_samples, evaluation_draws
+from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import EvalDataset, Subject, resolve_target
 from skill_ttrl.types import to_json

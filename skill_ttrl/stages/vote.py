@@ -18,7 +18,8 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, Draw
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
-from skill_ttrl.stages.evaluation.vote_comparison import Held, Settings, Visits, replay
+from skill_ttrl.stages.evaluation.vote_comparison import Visits, replay
+from skill_ttrl.stages.evaluation.vote_figures import Held, Settings
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples

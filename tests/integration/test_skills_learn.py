@@ -10,14 +10,15 @@ from pathlib import Path
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
+from skill_ttrl.rollout.samples import drawn
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.evaluation.measure import is_correct
+from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.training.context import TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank, starting_skills
-from skill_ttrl.types import Trajectory
+from skill_ttrl.types import Group, Trajectory
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 SMALL = [
@@ -29,6 +30,10 @@ SMALL = [
     "runtime.threads=1",
     "run.save_trajectories=false",
 ]
+
+
+def is_correct(trajectory: Trajectory) -> bool | None:
+    return correctness(drawn(Group(trajectory.task, (trajectory,))))[0]
 
 
 def bench_of(config: SkillTTRLConfig) -> TrainingComponents:

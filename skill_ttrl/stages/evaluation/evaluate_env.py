@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluate import measure_subject
-from skill_ttrl.stages.evaluation.measure import Evaluation
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.resolve import EvalDataset, resolve_target
 from skill_ttrl.types import Task
@@ -62,14 +63,9 @@ def measure_policy(
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, found {limit}.")
-    env_id = resolve_env(env)
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
-    settings = found.config.model_copy(deep=True)
-    asked = {**env_kwargs(overrides, env_id), **(kwargs or {})}
-    refuse_split(asked)
-    arguments = {**env_kwargs((), env_id, found.config), **asked, **split_argument(env, split)}
-    settings.env.id, settings.env.kwargs = env, arguments
-    settings = with_env_defaults(settings, playing=overrides)
+    settings = _playing(found.config, env, split, overrides, kwargs or {})
+    arguments = settings.env.kwargs
     progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, prepare_unit(env, arguments)))
@@ -85,6 +81,19 @@ def measure_policy(
         use_bank=use_bank,
         progress=progress,
     )
+
+
+def _playing(
+    config: SkillTTRLConfig, env: str, split: str, overrides: Sequence[str], kwargs: Mapping[str, Any]
+) -> SkillTTRLConfig:
+    """The policy's config with `env` and its arguments in place of the environment that it was trained in."""
+    env_id = resolve_env(env)
+    asked = {**env_kwargs(overrides, env_id), **kwargs}
+    refuse_split(asked)
+    settings = config.model_copy(deep=True)
+    settings.env.id = env
+    settings.env.kwargs = {**env_kwargs((), env_id, config), **asked, **split_argument(env, split)}
+    return with_env_defaults(settings, playing=overrides)
 
 
 def _source(env: str, kwargs: Mapping[str, Any], task: Task) -> str:

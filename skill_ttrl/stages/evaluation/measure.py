@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from skill_ttrl.answers import canonicals, correct
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import (
+    Interval,
     avg_at_k,
     mean_interval,
     mean_pass_at_k,
@@ -26,109 +27,17 @@ from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
-from skill_ttrl.types import Group, Trajectory, derive_seed
+from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, TypeResult
+from skill_ttrl.types import Group, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
 
-Interval = tuple[float, float]
-Play = Callable[[int, Sampling, int], list[Group]]
-"""(tries, sampling, seed) → every task tried so often; one group a task, in a fixed order."""
+SampleFn = Callable[[int, Sampling, int], list[Group]]
+"""(rollouts per task, sampling, seed) → one group a task, in a fixed order."""
 NO_CONTROLS = Controls()
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemResult:
-    """One problem of an evaluation."""
-
-    task: str
-    correct: int | None
-    """Right samples; None where nothing says what is right."""
-    samples: int
-    majority_answer: str | None
-    agreement: float
-    majority_correct: bool | None
-    greedy_correct: bool | None
-    score: float | None = None
-    """Mean score of its samples, see `Evaluation.score`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeResult:
-    """The problems of one type of task, or the episodes of one control."""
-
-    problems: int
-    accuracy: float
-    """avg@k: mean share of right samples."""
-    interval: Interval
-    """Of the mean over problems (`runs.statistics.mean_interval`: Wilson's for one sample a problem)."""
-    score: float | None = None
-    """See `Evaluation.score`."""
-    score_interval: Interval | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Figures of one evaluation. Those that need true answers are None where a problem has none."""
-
-    label: str
-    """When it was taken: "before", "after", "step 10"."""
-    split: str
-    problems: int
-    samples: int
-    temperature: float
-    accuracy: float | None
-    """avg@k: mean share of right samples."""
-    accuracy_interval: Interval | None
-    """Of the mean over problems, as all intervals here: `runs.statistics.mean_interval`."""
-    pass_at_k: dict[str, float]
-    """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
-    majority: float | None
-    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
-    majority_interval: Interval | None
-    greedy: float | None
-    greedy_interval: Interval | None
-    by_temperature: dict[str, float]
-    """avg@k at the extra temperatures, keyed by temperature."""
-    agreement: float | None
-    """Mean share of the votes that the most frequent answer has. None, as is all that is of votes, where nothing gives an answer:
-    no task has a true one, and neither the environment nor a text says one."""
-    entropy: float | None
-    """Mean entropy (nats) of the answers' distribution."""
-    results: tuple[ProblemResult, ...]
-    failed: float = 0.0
-    """Share of tries in which the environment failed; they count as wrong."""
-    skill_use: dict[str, float] = field(default_factory=dict)
-    """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
-    pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
-    """Keyed by k."""
-    source: str = ""
-    """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
-    transductive: bool | None = None
-    """Whether the policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
-    answers_given_up: int | None = None
-    """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
-    by_type: dict[str, TypeResult] = field(default_factory=dict)
-    """By type of task; empty where there is only one type, or a problem has no true answer."""
-    score: float | None = None
-    """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
-    environment says so (`outcome.env_score`): what is right in part counts in part. None elsewhere."""
-    score_interval: Interval | None = None
-    greedy_score: float | None = None
-    greedy_score_interval: Interval | None = None
-    exploit_rate: float | None = None
-    """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
-    controls: dict[str, TypeResult] = field(default_factory=dict)
-    """Scripted agents on the same problems, one episode each, by name (`eval.controls`); empty where none was played."""
-    no_controls: str = ""
-    """Why none was played in an environment that judges; else empty."""
-
-
-def is_correct(trajectory: Trajectory) -> bool | None:
-    """Whether a try is right: by the true answer, else by the environment's return; None where neither is known."""
-    return verdicts(drawn(Group(trajectory.task, (trajectory,))))[0]
-
-
-def verdicts(row: TaskSamples) -> list[bool | None]:
-    """For each sample whether it is right: by the true answer, else by what the environment said; None where neither is known."""
+def correctness(row: TaskSamples) -> list[bool | None]:
+    """Grade each sample: by the true answer, else by what the environment said; None where neither is known."""
     if row.task.reference is None:
         return [sample.right for sample in row.samples]
     return list(correct([(answer, row.task.reference) for answer in row.answers]))
@@ -149,15 +58,15 @@ def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> l
     return [at(config.temperature, SAMPLE), *([greedy] if config.greedy else []), *extra]
 
 
-def measure(play: Play, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
-    """Have every task played `config.samples` times, and once greedily, and count what is right.
+def measure(sample: SampleFn, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
+    """Sample every task `config.samples` times, and once greedily, and grade the samples.
 
     Raises:
         EndpointError, EnvError: every try failed (`refuse_failure`).
     """
     rows: list[TaskSamples] = []
     for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
-        groups = play(draw.tries, draw.sampling, draw.seed)
+        groups = sample(draw.tries, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
             refuse_failure(groups)
         rows += [drawn(group, draw=draw.name) for group in groups]
@@ -190,15 +99,11 @@ def evaluate_samples(
     main = [row for row in rows if row.draw == SAMPLE]
     errors = failures(main)
     greedy = [row for row in rows if row.draw == GREEDY]
-    extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
-
     results = [_result(row, greedy[place] if greedy else None) for place, row in enumerate(main)]
     graded = bool(results) and all(result.correct is not None for result in results)
-    correct_P_K = _correct_matrix(main) if graded else np.zeros((0, 0), dtype=bool)
-    votes = any(row.task.reference is not None or any(answer is not None for answer in row.answers) for row in main)
-    majority = [bool(result.majority_correct) for result in results] if graded and votes else []
+    voted = any(row.task.reference is not None or any(answer is not None for answer in row.answers) for row in main)
+    majority = [bool(result.majority_correct) for result in results] if graded and voted else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
-    ks = _powers_of_two(config.samples) if graded else []
     score, score_interval = _score(main, config)
     greedy_score, greedy_score_interval = _score(greedy, config)
     return Evaluation(
@@ -207,24 +112,17 @@ def evaluate_samples(
         problems=len(main),
         samples=config.samples,
         temperature=config.temperature,
-        accuracy=avg_at_k(correct_P_K) if graded else None,
-        accuracy_interval=mean_interval(correct_P_K.mean(axis=1), confidence=config.confidence) if graded else None,
-        pass_at_k={str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
-        pass_at_k_intervals={str(k): mean_interval(_pass_at(correct_P_K, k), confidence=config.confidence) for k in ks},
-        majority=float(np.mean(majority)) if majority else None,
-        majority_interval=wilson_interval(sum(majority), len(majority), config.confidence) if majority else None,
-        greedy=float(np.mean(greedily)) if greedily else None,
-        greedy_interval=wilson_interval(sum(greedily), len(greedily), config.confidence) if greedily else None,
-        by_temperature={heat: avg_at_k(_correct_matrix(played)) for heat, played in extra.items()} if graded else {},
-        agreement=float(np.mean([result.agreement for result in results])) if votes else None,
-        entropy=float(np.mean([_answer_entropy(row) for row in main])) if votes else None,
+        **(_accuracy(rows, main, config) if graded else NOT_GRADED),
+        **_share("majority", majority, config),
+        **_share("greedy", greedily, config),
+        agreement=float(np.mean([result.agreement for result in results])) if voted else None,
+        entropy=float(np.mean([_answer_entropy(row) for row in main])) if voted else None,
         results=tuple(results),
         failed=len(errors) / sum(len(row.samples) for row in main),
         skill_use=_skill_use(main),
         source=source,
         transductive=transductive,
         answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
-        by_type=_by_type(main, correct_P_K, config) if graded else {},
         score=score,
         score_interval=score_interval,
         greedy_score=greedy_score,
@@ -235,17 +133,30 @@ def evaluate_samples(
     )
 
 
-def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
-    """One sentence on all evaluations, by label, in which the policy is not above a scripted agent; None where it is everywhere."""
-    found = []
-    for label, each in evaluations.items():
-        level = {} if each.accuracy is None else {k: v for k, v in each.controls.items() if each.accuracy <= v.accuracy}
-        if level:
-            agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
-            found.append(f"{label} {each.accuracy:.3f} ({agents})")
-    return (
-        f"Success is not above that of scripted agents, which need no reading: {'; '.join(found)}." if found else None
-    )
+def _accuracy(rows: Sequence[TaskSamples], main: Sequence[TaskSamples], config: EvalConfig) -> dict[str, Any]:
+    """`accuracy`, `pass_at_k`, `by_temperature` and `by_type` of an evaluation whose samples are all graded."""
+    correct_P_K = _correct_matrix(main)
+    ks, level = _powers_of_two(config.samples), config.confidence
+    extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
+    return {
+        "accuracy": avg_at_k(correct_P_K),
+        "accuracy_interval": mean_interval(correct_P_K.mean(axis=1), confidence=level),
+        "pass_at_k": {str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
+        "pass_at_k_intervals": {str(k): mean_interval(_pass_at(correct_P_K, k), confidence=level) for k in ks},
+        "by_temperature": {heat: avg_at_k(_correct_matrix(sampled)) for heat, sampled in extra.items()},
+        "by_type": _by_type(main, correct_P_K, config),
+    }
+
+
+NOT_GRADED: Mapping[str, Any] = {"accuracy": None, "accuracy_interval": None, "pass_at_k": {}, "by_temperature": {}}
+
+
+def _share(name: str, right: Sequence[bool], config: EvalConfig) -> dict[str, Any]:
+    """Share of the problems that are right, and its interval; None of no problems."""
+    if not right:
+        return {name: None, f"{name}_interval": None}
+    interval = wilson_interval(sum(right), len(right), config.confidence)
+    return {name: float(np.mean(right)), f"{name}_interval": interval}
 
 
 def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeResult]:
@@ -253,7 +164,7 @@ def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeRes
     return {
         name: _share_of(rows, _correct_matrix(rows), config)
         for name, rows in controls.by_agent().items()
-        if all(None not in verdicts(row) for row in rows)
+        if all(None not in correctness(row) for row in rows)
     }
 
 
@@ -305,17 +216,17 @@ def _at(temperature: float) -> str:
 
 def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
     vote = majority_vote(row.answers)
-    right = verdicts(row)
-    known = all(verdict is not None for verdict in right)
+    right = correctness(row)
+    known = all(each is not None for each in right)
     winner = vote.matches.index(True) if vote.answer is not None else None
     return ProblemResult(
         task=row.task.id,
-        correct=sum(bool(verdict) for verdict in right) if known else None,
+        correct=sum(bool(each) for each in right) if known else None,
         samples=len(right),
         majority_answer=vote.answer,
         agreement=vote.agreement,
         majority_correct=(winner is not None and bool(right[winner])) if known else None,
-        greedy_correct=verdicts(greedy)[0] if greedy else None,
+        greedy_correct=correctness(greedy)[0] if greedy else None,
         score=_score_of(row),
     )
 
@@ -331,7 +242,7 @@ def _score_of(row: TaskSamples) -> float | None:
 
 
 def _correct_matrix(rows: Sequence[TaskSamples]) -> np.ndarray:
-    return np.array([[bool(verdict) for verdict in verdicts(row)] for row in rows])
+    return np.array([[bool(each) for each in correctness(row)] for row in rows])
 
 
 def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:

@@ -7,7 +7,6 @@ intervals are over problems, and strategies are compared problem by problem.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,85 +16,26 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct
-from skill_ttrl.intervals import mean_interval, paired_difference, wilson_interval
 from skill_ttrl.rollout.samples import TaskSamples
+from skill_ttrl.stages.evaluation.vote_figures import (
+    Bin,
+    Difference,
+    Figure,
+    Held,
+    Problem,
+    Settings,
+    differences_from,
+    figures_by_type,
+    figures_of,
+    reliability_curve,
+    values_by_problem,
+)
 from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
 from skill_ttrl.voting.strategies import INPUT_SOURCES
 
-Problem = tuple[str, str]
-"""(source, task id)"""
 Visits = Sequence[Sequence[TaskSamples]]
 BASELINE = "majority"
-BINS = 10
-"""Of the reliability curve, equally wide over [0, 1]."""
-
-LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_consensus")
-"""Figures that need true answers."""
-FIGURES = (*LABELLED, "majority_ratio", "abstained", "flip_rate")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How votes are judged."""
-
-    threshold: float = 0.5
-    """A wrong winner with at least this share of the samples is a false consensus."""
-    splits: int = 10
-    """Random halvings of a problem's samples behind its flip rate, where it was visited once."""
-    seed: int = 0
-    confidence: float = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One vote, and what it was worth."""
-
-    problem: Problem
-    task_type: str
-    step: int
-    """Place of its visit."""
-    vote: VoteResult
-    correct: bool | None
-    """Whether the winner is the true answer; False where nobody won, None without a true answer."""
-    reward_accuracy: float | None
-    """Share of samples that belong to the winner's class exactly if they are true."""
-    winner: str | None
-    """The winner's class (`answers.canonical`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over problems."""
-
-    value: float
-    interval: tuple[float, float]
-    problems: int
-    """Those that have a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A strategy less the majority, paired over problems."""
-
-    value: float
-    interval: tuple[float, float]
-    noise: bool
-    """Whether the interval contains 0."""
-    problems: int
-    """Those that both have a value for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Votes whose winners had about the same share of the samples."""
-
-    agreement: float
-    """Mean share."""
-    accuracy: float
-    """How many of them were won by the true answer."""
-    interval: tuple[float, float]
-    votes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +87,29 @@ def replay(
         flips = (
             visit_flips(votes[name]) if len(visits) > 1 else half_flips(ballots[0], visits[0], name, options, settings)
         )
-        values[name] = _values(votes[name], settings.threshold) | {"flip_rate": flips}
-        types = {held.problem: held.task_type for held in votes[name]}
-        found.append(
-            Replayed(
-                name,
-                options,
-                figures=_figures(values[name], settings),
-                differences=_differences(values[BASELINE], values[name], settings) if name != BASELINE else {},
-                by_type=_by_type(values[name], types, settings),
-                reliability=_reliability(votes[name], settings.confidence),
-            )
-        )
+        values[name] = values_by_problem(votes[name], settings.threshold) | {"flip_rate": flips}
+        replayed = _replayed(name, options, votes[name], values[name], settings)
+        compared = name != BASELINE
+        differences = differences_from(values[BASELINE], values[name], settings) if compared else {}
+        found.append(replace(replayed, differences=differences))
     return found, votes
+
+
+def _replayed(
+    name: str,
+    options: Mapping[str, Any],
+    votes: Sequence[Held],
+    values: Mapping[str, Mapping[Problem, float]],
+    settings: Settings,
+) -> Replayed:
+    types = {held.problem: held.task_type for held in votes}
+    return Replayed(
+        name,
+        options,
+        figures=figures_of(values, settings),
+        by_type=figures_by_type(values, types, settings),
+        reliability=reliability_curve(votes, settings.confidence),
+    )
 
 
 def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
@@ -291,80 +241,3 @@ def _part(ballot: Ballot, places: Sequence[int]) -> Ballot:
         name: tuple(whole[place] for place in places) for name in fields if (whole := getattr(ballot, name)) is not None
     }
     return replace(ballot, **cut)
-
-
-def _values(votes: Sequence[Held], threshold: float) -> dict[str, dict[Problem, float]]:
-    """Each figure by problem, as a mean over its visits; a problem without true answer, or without a winner where one is
-    needed, has no value.
-    """
-    found: dict[str, dict[Problem, list[float]]] = {name: defaultdict(list) for name in FIGURES if name != "flip_rate"}
-    for held in votes:
-        vote, problem = held.vote, held.problem
-        found["majority_ratio"][problem].append(vote.agreement)
-        found["abstained"][problem].append(float(vote.answer is None or vote.skipped))
-        if held.correct is None or held.reward_accuracy is None:
-            continue
-        found["label_accuracy"][problem].append(float(held.correct))
-        found["reward_accuracy"][problem].append(held.reward_accuracy)
-        wrong = vote.answer is not None and not held.correct
-        found["false_consensus"][problem].append(float(wrong and vote.agreement >= threshold))
-        if vote.answer is not None:
-            found["decided_accuracy"][problem].append(float(held.correct))
-    return {
-        name: {problem: sum(values) / len(values) for problem, values in by_problem.items()}
-        for name, by_problem in found.items()
-    }
-
-
-def _figures(values: Mapping[str, Mapping[Problem, float]], settings: Settings) -> dict[str, Figure]:
-    return {name: _figure(list(values[name].values()), settings) for name in FIGURES if values[name]}
-
-
-def _figure(values: Sequence[float], settings: Settings) -> Figure:
-    return Figure(math.fsum(values) / len(values), mean_interval(values, confidence=settings.confidence), len(values))
-
-
-def _differences(
-    base: Mapping[str, Mapping[Problem, float]], other: Mapping[str, Mapping[Problem, float]], settings: Settings
-) -> dict[str, Difference]:
-    found = {}
-    for name in FIGURES:
-        both = [problem for problem in base[name] if problem in other[name]]
-        if not both:
-            continue
-        value, low, high = paired_difference(
-            [base[name][problem] for problem in both],
-            [other[name][problem] for problem in both],
-            confidence=settings.confidence,
-        )
-        found[name] = Difference(value, (low, high), low <= 0 <= high, len(both))
-    return found
-
-
-def _by_type(
-    values: Mapping[str, Mapping[Problem, float]], types: Mapping[Problem, str], settings: Settings
-) -> dict[str, dict[str, Figure]]:
-    found = {}
-    for kind in sorted(set(types.values())):
-        own = {
-            name: {problem: value for problem, value in each.items() if types[problem] == kind}
-            for name, each in values.items()
-        }
-        found[kind] = _figures(own, settings)
-    return found
-
-
-def _reliability(votes: Sequence[Held], confidence: float) -> tuple[Bin, ...]:
-    bins: dict[int, list[Held]] = defaultdict(list)
-    for held in votes:
-        if held.correct is not None and held.vote.answer is not None:
-            bins[min(BINS - 1, int(held.vote.agreement * BINS))].append(held)
-    return tuple(
-        Bin(
-            agreement=math.fsum(held.vote.agreement for held in inside) / len(inside),
-            accuracy=(right := sum(bool(held.correct) for held in inside)) / len(inside),
-            interval=wilson_interval(right, len(inside), confidence),
-            votes=len(inside),
-        )
-        for _, inside in sorted(bins.items())
-    )

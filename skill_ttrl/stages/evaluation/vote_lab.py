@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skill_ttrl.stages.evaluation.vote_comparison import Replayed, Settings
+from skill_ttrl.stages.evaluation.vote_comparison import Replayed
+from skill_ttrl.stages.evaluation.vote_figures import Settings
 from skill_ttrl.voting import UndecidedAnswers
 
 TITLES: Mapping[str, str] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skill_ttrl.stages.evaluation.vote_comparison import Difference, Figure, Replayed
+from skill_ttrl.stages.evaluation.vote_comparison import Replayed
+from skill_ttrl.stages.evaluation.vote_figures import Difference, Figure
 from skill_ttrl.stages.evaluation.vote_lab import TITLES, VoteLab, describe_samples
 from skill_ttrl.stages.reports.html import render_report
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.stages.evaluation.measure import Evaluation, Interval
+from skill_ttrl.intervals import Interval
+from skill_ttrl.stages.evaluation.results import Evaluation
 
 OTHER_WINNERS = 0.5
 """Share of the problems with another winner from which on a bank decides the votes."""

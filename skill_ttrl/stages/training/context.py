@@ -28,7 +28,8 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.stages.evaluation.controls import Controls, play_controls
-from skill_ttrl.stages.evaluation.measure import Evaluation, control_results, measure
+from skill_ttrl.stages.evaluation.measure import control_results, measure
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Task, Trajectory, to_json
 

@@ -20,12 +20,16 @@ from skill_ttrl.rollout.outcome import (
 )
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.stages.evaluation.measure import evaluate_samples, is_correct
+from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.stages.training.run_bank import winning
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")
+
+
+def is_correct(trajectory: Trajectory) -> bool | None:
+    return correctness(drawn(Group(trajectory.task, (trajectory,))))[0]
 
 
 def bought(score: float, *, task: Task = TASK, pays: float = 1.0, reward: float | None = None) -> Trajectory:

@@ -14,12 +14,16 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Sample, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
-from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws, is_correct, verdicts
+from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
 OPEN = Task("o", "E-v0", {"question": "?"})
+
+
+def is_correct(trajectory: Trajectory) -> bool | None:
+    return correctness(drawn(Group(trajectory.task, (trajectory,))))[0]
 
 
 def trajectory(task: Task = TASK, answer: str | None = "42", reward: float = 1.0, **more: object) -> Trajectory:
@@ -53,7 +57,7 @@ def test_a_line_comes_back_as_it_was() -> None:
 
 def test_true_answers_decide_before_the_environment() -> None:
     assert is_correct(trajectory(reward=0.0)) is True and is_correct(trajectory(answer="41", reward=1.0)) is False
-    assert verdicts(drawn(Group(OPEN, (trajectory(OPEN, "x"), trajectory(OPEN, "x", 0.0))))) == [True, False]
+    assert correctness(drawn(Group(OPEN, (trajectory(OPEN, "x"), trajectory(OPEN, "x", 0.0))))) == [True, False]
     ungraded = Trajectory(OPEN, (Step("q", "a", 0.0, True, False, info={"graded": False}),), "x", "terminated")
     assert is_correct(ungraded) is None
 

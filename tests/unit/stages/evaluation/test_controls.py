@@ -27,7 +27,8 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
-from skill_ttrl.stages.evaluation.measure import Evaluation, TypeResult, control_results, control_warning
+from skill_ttrl.stages.evaluation.measure import control_results
+from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult, control_warning
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
 from tests.scripted_backend import ScriptedBackend

@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
-from skill_ttrl.stages.evaluation.vote_comparison import (
-    LABELLED,
-    Replayed,
-    Settings,
-    ballots_of,
-    half_flips,
-    hold,
-    replay,
-    visit_flips,
-)
+from skill_ttrl.stages.evaluation.vote_comparison import Replayed, ballots_of, half_flips, hold, replay, visit_flips
+from skill_ttrl.stages.evaluation.vote_figures import LABELLED, Settings
 from skill_ttrl.types import Task
 from skill_ttrl.voting import STRATEGIES
 

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from skill_ttrl.cli.vote import lab_view, strategy_options
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
-from skill_ttrl.stages.evaluation.vote_comparison import Settings, replay
+from skill_ttrl.stages.evaluation.vote_comparison import replay
+from skill_ttrl.stages.evaluation.vote_figures import Settings
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab, describe_samples
 from skill_ttrl.stages.reports.vote_page import vote_html
 from skill_ttrl.types import Task

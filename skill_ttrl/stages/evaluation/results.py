@@ -1,0 +1,108 @@
+"""The result of an evaluation: metrics overall, by problem, by type of task and of the controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from skill_ttrl.intervals import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemResult:
+    """One problem of an evaluation."""
+
+    task: str
+    correct: int | None
+    """Right samples; None where nothing says what is right."""
+    samples: int
+    majority_answer: str | None
+    agreement: float
+    majority_correct: bool | None
+    greedy_correct: bool | None
+    score: float | None = None
+    """Mean score of its samples, see `Evaluation.score`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeResult:
+    """The problems of one type of task, or the episodes of one control."""
+
+    problems: int
+    accuracy: float
+    """avg@k: mean share of right samples."""
+    interval: Interval
+    """Of the mean over problems (`intervals.mean_interval`: Wilson's for one sample a problem)."""
+    score: float | None = None
+    """See `Evaluation.score`."""
+    score_interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Figures of one evaluation. Those that need true answers are None where a problem has none."""
+
+    label: str
+    """When it was taken: "before", "after", "step 10"."""
+    split: str
+    problems: int
+    samples: int
+    temperature: float
+    accuracy: float | None
+    """avg@k: mean share of right samples."""
+    accuracy_interval: Interval | None
+    """Of the mean over problems, as all intervals here: `intervals.mean_interval`."""
+    pass_at_k: dict[str, float]
+    """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
+    majority: float | None
+    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
+    majority_interval: Interval | None
+    greedy: float | None
+    greedy_interval: Interval | None
+    by_temperature: dict[str, float]
+    """avg@k at the extra temperatures, keyed by temperature."""
+    agreement: float | None
+    """Mean share of the votes that the most frequent answer has. None, as is all that is of votes, where nothing gives an answer:
+    no task has a true one, and neither the environment nor a text says one."""
+    entropy: float | None
+    """Mean entropy (nats) of the answers' distribution."""
+    results: tuple[ProblemResult, ...]
+    failed: float = 0.0
+    """Share of tries in which the environment failed; they count as wrong."""
+    skill_use: dict[str, float] = field(default_factory=dict)
+    """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
+    pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
+    """Keyed by k."""
+    source: str = ""
+    """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
+    transductive: bool | None = None
+    """The policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
+    answers_given_up: int | None = None
+    """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
+    by_type: dict[str, TypeResult] = field(default_factory=dict)
+    """By type of task; empty where there is only one type, or a problem has no true answer."""
+    score: float | None = None
+    """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
+    environment says so (`outcome.env_score`): what is right in part counts in part. None elsewhere."""
+    score_interval: Interval | None = None
+    greedy_score: float | None = None
+    greedy_score_interval: Interval | None = None
+    exploit_rate: float | None = None
+    """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
+    controls: dict[str, TypeResult] = field(default_factory=dict)
+    """Scripted agents on the same problems, one episode each, by name (`eval.controls`); empty where none was played."""
+    no_controls: str = ""
+    """Why none was played in an environment that judges; else empty."""
+
+
+def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
+    """One sentence on all evaluations, by label, in which the policy is not above a scripted agent; None where it is everywhere."""
+    found = []
+    for label, each in evaluations.items():
+        level = {} if each.accuracy is None else {k: v for k, v in each.controls.items() if each.accuracy <= v.accuracy}
+        if level:
+            agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
+            found.append(f"{label} {each.accuracy:.3f} ({agents})")
+    return (
+        f"Success is not above that of scripted agents, which need no reading: {'; '.join(found)}." if found else None
+    )
