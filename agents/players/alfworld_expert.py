@@ -1,4 +1,4 @@
-"""An exploring expert for ALFWorld: it knows what an agent sees, and where such things usually are.
+"""An exploring expert for ALFWorld: it knows what an agent sees, and where such objects usually are.
 
 It reads the task's sentence once and from then on only the admissible commands: they name what can be reached, taken,
 opened and lit here, whatever the wording of the observations. What it has come across stays in a `Room`. `next_command` is
@@ -45,7 +45,7 @@ _ALWAYS = ("help", "inventory", "look")
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class Goal:
     """A task's sentence, understood."""
 
     how: str
@@ -96,8 +96,8 @@ class Room:
         self.welcome = {place for verb, _, place in told if verb == "move" and place}
         if self.held is not None:
             self.refused |= {(kind(self.held), place) for place in self.here - self.shut - self.welcome}
-            for things in self.inside.values():
-                things.discard(self.held)
+            for objects in self.inside.values():
+                objects.discard(self.held)
         else:  # a full hand takes nothing, so that what is inside is told to an empty one
             for place in self.here - self.shut:
                 self.inside[place] = {thing for verb, thing, at in told if verb == "take" and at == place}
@@ -127,7 +127,7 @@ def kind(name: str) -> str:
     return name.rpartition(" ")[0] or name
 
 
-def read_errand(observation: str) -> Errand | None:
+def read_goal(observation: str) -> Goal | None:
     """The task that the first observation of an episode states; None: no known sentence is in it."""
     stated = _TASK.search(observation)
     sentence = " ".join((stated.group(1) if stated else observation).lower().split())
@@ -135,71 +135,69 @@ def read_errand(observation: str) -> Errand | None:
         if found := re.search(pattern, sentence):
             *state, wanted, target = found.groups()
             how = state[0] if state else how
-            return Errand("heat" if how == "hot" else how, wanted, target)
+            return Goal("heat" if how == "hot" else how, wanted, target)
     return None
 
 
-def next_command(errand: Errand, room: Room) -> str | None:
-    """What to do next; None: nothing that this errand needs is left to do or to look for."""
+def next_command(goal: Goal, room: Room) -> str | None:
+    """What to do next; None: nothing that this goal needs is left to do or to look for."""
     held = room.held
     if held is None:
-        return _fetch(errand, room)
-    if kind(held) != errand.wanted:
+        return _fetch(goal, room)
+    if kind(held) != goal.wanted:
         return next((f"move {held} to {place}" for place in sorted(room.welcome)), None)
-    if errand.how == "light":
-        return _light(errand, room)
-    if errand.how in TOOLS and (errand.how, held) not in room.treated:
-        tool = _nearest(room, [place for place in room.places if kind(place) == TOOLS[errand.how]])
-        return tool and (f"{errand.how} {held} with {tool}" if tool in room.here else f"go to {tool}")
-    goal = _goal(errand, room)
-    return goal and (room.approach(goal) or f"move {held} to {goal}")
+    if goal.how == "light":
+        return _light(goal, room)
+    if goal.how in TOOLS and (goal.how, held) not in room.treated:
+        tool = _nearest(room, [place for place in room.places if kind(place) == TOOLS[goal.how]])
+        return tool and (f"{goal.how} {held} with {tool}" if tool in room.here else f"go to {tool}")
+    place = _destination(goal, room)
+    return place and (room.approach(place) or f"move {held} to {place}")
 
 
-def _fetch(errand: Errand, room: Room) -> str | None:
+def _fetch(goal: Goal, room: Room) -> str | None:
     """Towards a thing that was seen and is of use; where there is none, towards the best place to look into."""
     there = {
-        place: min(things)
+        place: min(objects)
         for place, inside in room.inside.items()
-        if (things := [thing for thing in inside if kind(thing) == errand.wanted])
-        and not (errand.how == "two" and place == _goal(errand, room))
+        if (objects := [thing for thing in inside if kind(thing) == goal.wanted])
+        and not (goal.how == "two" and place == _destination(goal, room))
     }
     if place := _nearest(room, there):
         return room.approach(place) or f"take {there[place]} from {place}"
-    place = _best_guess(errand, room)
+    place = _best_guess(goal, room)
     return place and room.approach(place)
 
 
-def _best_guess(errand: Errand, room: Room) -> str | None:
+def _best_guess(goal: Goal, room: Room) -> str | None:
     """The receptacle not yet looked into where the thing is likeliest for each step that looking costs."""
 
     def worth(place: str) -> float:
-        likely = chance(errand.wanted, kind(place))
-        if errand.how in ("place", "two") and kind(place) == errand.target:
+        likely = chance(goal.wanted, kind(place))
+        if goal.how in ("place", "two") and kind(place) == goal.target:
             likely *= UNLIKELY
         return likely / max(room.steps_into(place), 1)
 
     return max(_in_order(room.places - room.inside.keys()), key=worth, default=None)
 
 
-def _light(errand: Errand, room: Room) -> str | None:
+def _light(goal: Goal, room: Room) -> str | None:
     """Turns on the lamp, where it was seen; looks for it in other places where not."""
-    lamps = {place: lamp for lamp, place in sorted(room.lamps.items()) if kind(lamp) == errand.target}
+    lamps = {place: lamp for lamp, place in sorted(room.lamps.items()) if kind(lamp) == goal.target}
     if place := _nearest(room, lamps):
         return f"use {lamps[place]}" if place in room.here else f"go to {place}"
     unseen = room.places - room.visited
-    place = max(_in_order(unseen), key=lambda place: chance(errand.target, kind(place)), default=None)
+    place = max(_in_order(unseen), key=lambda place: chance(goal.target, kind(place)), default=None)
     return place and f"go to {place}"
 
 
-def _goal(errand: Errand, room: Room) -> str | None:
+def _destination(goal: Goal, room: Room) -> str | None:
     """Where the thing is to be brought: two go where one is already, all else to the nearest that is of the kind."""
-    goals = {
-        place for place in room.places if kind(place) == errand.target and (errand.wanted, place) not in room.refused
-    }
-    if errand.how == "two":
-        begun = {place for place in goals if any(kind(thing) == errand.wanted for thing in room.inside.get(place, ()))}
-        goals = begun or goals
-    return _nearest(room, goals)
+    places = {place for place in room.places if kind(place) == goal.target and (goal.wanted, place) not in room.refused}
+    if goal.how == "two":
+        begun = {place for place in places if any(kind(thing) == goal.wanted for thing in room.inside.get(place, ()))}
+        places = begun or places
+    return _nearest(room, places)
 
 
 def _nearest(room: Room, places: Iterable[str]) -> str | None:
@@ -224,7 +222,7 @@ class ALFWorldExpert:
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
         """See `Player.start`."""
-        self._errand = read_errand(observation)
+        self._goal = read_goal(observation)
         self._room = Room()
         self._given: Counter[str] = Counter()
         self._done: str | None = None
@@ -233,12 +231,12 @@ class ALFWorldExpert:
         """See `Player.act`."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
-        room, errand = self._room, self._errand
+        room, goal = self._room, self._goal
         if self._done is not None:  # before the room is seen again: it tells what was held then
             self._given[self._done] += 1
             room.undergo(self._done)
         room.see(commands)
-        command = next_command(errand, room) if errand else None
+        command = next_command(goal, room) if goal else None
         if command is None or command not in commands or self._given[command] >= TRIES:
             command = self._least_tried(commands)
         self._done = command

@@ -1,7 +1,7 @@
 """The ALFRED text domain, simulated directly: the official engine's answers, byte for byte, without a planner or a parser.
 
 The domain is small. There is one agent; receptacles stand at locations and hold objects. What an action needs and what it does
-is said in `alfred.pddl`, under the names that the rules have here. Texts are the grammar's. Whatever lists things lists them by
+is said in `alfred.pddl`, under the names that the rules have here. Texts are the grammar's. Whatever lists objects lists them by
 id, and the commands are sorted.
 """
 
@@ -46,7 +46,7 @@ class FastEngine:
         self._taken: set[tuple[str, str]] = set()
         """(object, receptacle) where a taking made it false that the one is in the other, and nothing made it true again."""
         self._held: list[str] = []
-        self._marks = {name: set(things) for name, things in world.marks.items()}
+        self._marks = {name: set(objects) for name, objects in world.marks.items()}
         self._rules: dict[str, Rule] = {}
 
     def _frame(self, feedback: str) -> Frame:
@@ -83,10 +83,10 @@ class FastEngine:
     def _within_reach(self, receptacle: str) -> bool:
         return receptacle not in self.world.openable or receptacle in self._marks["opened"]
 
-    def _apply(self, action: str, *things: str) -> str:
+    def _apply(self, action: str, *objects: str) -> str:
         """The effect of an action, and what is said of it."""
         marks = self._marks
-        match action, *things:
+        match action, *objects:
             case "GotoLocation", receptacle, place:
                 self._here = place
                 return self._said(action, r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
@@ -179,17 +179,17 @@ class FastEngine:
             return self.world.openable
         return self._marks.get(predicate) or self.world.able.get(predicate, _NONE)
 
-    def _said(self, action: str, **things: str) -> str:
-        return self._say(f"{action}.feedback", **things)
+    def _said(self, action: str, **objects: str) -> str:
+        return self._say(f"{action}.feedback", **objects)
 
-    def _say(self, symbol: str, number: int = 0, /, **things: str) -> str:
+    def _say(self, symbol: str, number: int = 0, /, **objects: str) -> str:
         names = self.world.names
-        return self.world.texts.answer(symbol, number, **{slot: names[thing] for slot, thing in things.items()})
+        return self.world.texts.answer(symbol, number, **{slot: names[thing] for slot, thing in objects.items()})
 
-    def _list(self, symbol: str, number: int, items: Iterable[str], **things: str) -> str:
+    def _list(self, symbol: str, number: int, items: Iterable[str], **objects: str) -> str:
         names, texts = self.world.names, self.world.texts
         row = texts.listing([f"a {names[item]}" for item in items])
-        return texts.answer(symbol, number, list=row, **{slot: names[thing] for slot, thing in things.items()})
+        return texts.answer(symbol, number, list=row, **{slot: names[thing] for slot, thing in objects.items()})
 
     def _won(self) -> bool:
         world, goal, marks = self.world, self.world.goal, self._marks

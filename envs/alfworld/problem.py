@@ -155,8 +155,8 @@ def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Ma
     for receptacle in [*places, *(receptacle for _, receptacle in facts.get("inreceptacle", ()))]:
         if places[receptacle] != 1:
             raise EnvError(f"its {names[receptacle]} stands in {places[receptacle]} places")
-    things = {thing for kind in ("receptacletype", "objecttype") for thing, _ in facts.get(kind, ())}
-    for name, count in Counter(names[thing] for thing in things).items():
+    entities = {thing for kind in ("receptacletype", "objecttype") for thing, _ in facts.get(kind, ())}
+    for name, count in Counter(names[thing] for thing in entities).items():
         if count > 1:
             raise EnvError(f"{count} of its things are called {name!r}")
 

@@ -57,12 +57,12 @@ class World:
     commands: dict[Rule, str] = field(default_factory=dict)
     """Rule → its command, as they are first needed."""
 
-    def command(self, action: str, /, **things: str) -> tuple[str, Rule]:
+    def command(self, action: str, /, **objects: str) -> tuple[str, Rule]:
         """The command of an action, and the rule that it stands for."""
-        rule = (action, *things.values())
+        rule = (action, *objects.values())
         if rule not in self.commands:
             self.commands[rule] = self.texts.command(
-                action, **{slot: self.names[thing] for slot, thing in things.items()}
+                action, **{slot: self.names[thing] for slot, thing in objects.items()}
             )
         return self.commands[rule], rule
 

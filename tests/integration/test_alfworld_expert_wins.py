@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert, read_errand
+from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert, read_goal
 from skill_ttrl.agents.players.alfworld_places import TABLE
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
@@ -85,10 +85,10 @@ def test_it_understands_the_sentence_of_every_game(official_games: Path) -> None
     env = ALFWorldEnv(data=official_games, split="valid_unseen")
     kinds = dict(zip(("place", "light", "clean", "heat", "cool", "two"), TASK_TYPES, strict=True))
     for task in env.tasks():
-        errand = read_errand(env.reset(options=dict(task.options))[0])
-        assert errand is not None
+        goal = read_goal(env.reset(options=dict(task.options))[0])
+        assert goal is not None
         _, wanted, _, target, _ = task.id.split("/")[1].split("-")
-        assert (kinds[errand.how], errand.wanted, errand.target) == (task.task_type, wanted.lower(), target.lower())
+        assert (kinds[goal.how], goal.wanted, goal.target) == (task.task_type, wanted.lower(), target.lower())
 
 
 def test_it_wins_generated_games_as_well(tmp_path: Path) -> None:

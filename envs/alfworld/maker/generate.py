@@ -125,7 +125,7 @@ def generate_games(
 
     Args:
         root: the folder; `json_2.1.1/SPLIT/` and `generated.json` come into it.
-        split: decides the rooms, and for `train` and `valid_seen` which errands of the same rooms.
+        split: decides the rooms, and for `train` and `valid_seen` which goals of the same rooms.
         count: games that there are to be, at least 1, in turn of each type.
         seed: of everything that is drawn.
         task_types: only these; None: all six.
@@ -219,7 +219,7 @@ def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progr
     written = 0
     series = islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
     for number, made in enumerate(series, 1):
-        folder = target / made.errand.folder / made.trial
+        folder = target / made.goal.folder / made.trial
         if not folder.is_dir():
             _write(root, folder, made)
             written += 1

@@ -45,7 +45,7 @@ _AT_HOME = frozenset({("Bed", "Pillow")})
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Errand:
+class Goal:
     """What one game asks for."""
 
     task_type: str
@@ -61,32 +61,32 @@ class Errand:
         return f"{self.task_type}-{self.object}-None-{self.target}-{self.scene}"
 
 
-def errands(split: str, task_type: str, seed: int) -> Iterator[tuple[Errand, int]]:
-    """Errands of one type in the order of a seed, without end, and how often each came before.
+def goal_series(split: str, task_type: str, seed: int) -> Iterator[tuple[Goal, int]]:
+    """Goals of one type in the order of a seed, without end, and how often each came before.
 
-    Rooms come in the proportions of `ROOM_SHARES`; within one no errand comes again before all others have come. "train" and
-    "valid_seen" share rooms and no errand, whatever their seeds: the name of an errand says which of both it belongs to.
+    Rooms come in the proportions of `ROOM_SHARES`; within one no goal comes again before all others have come. "train" and
+    "valid_seen" share rooms and no goal, whatever their seeds: the name of a goal says which of both it belongs to.
     """
-    by_room = errands_by_room(split, task_type)
+    by_room = goals_by_room(split, task_type)
     shares = ROOM_SHARES.get(task_type, {})
     turns = [room for room in by_room for _ in range(shares.get(room, 1))]
     rng = random.Random(f"errands {seed} {split} {task_type}")
-    rounds: dict[str, list[Errand]] = defaultdict(list)
-    came: dict[Errand, int] = defaultdict(int)
+    rounds: dict[str, list[Goal]] = defaultdict(list)
+    came: dict[Goal, int] = defaultdict(int)
     while True:
         for room in rng.sample(turns, len(turns)):
             if not rounds[room]:
                 rounds[room] = rng.sample(by_room[room], len(by_room[room]))
-            errand = rounds[room].pop()
-            yield errand, came[errand]
-            came[errand] += 1
+            goal = rounds[room].pop()
+            yield goal, came[goal]
+            came[goal] += 1
 
 
 @functools.cache
-def errands_by_room(split: str, task_type: str) -> Mapping[str, Sequence[Errand]]:
-    """Room → its errands, in order; rooms without one are left out."""
+def goals_by_room(split: str, task_type: str) -> Mapping[str, Sequence[Goal]]:
+    """Room → its goals, in order; rooms without one are left out."""
     ontology = read_ontology()
-    found: dict[str, list[Errand]] = defaultdict(list)
+    found: dict[str, list[Goal]] = defaultdict(list)
     for scene in scenes_of(ontology, split):
         room = ontology.scenes[scene]
         if room in ontology.rooms[task_type]:
@@ -101,14 +101,14 @@ def scenes_of(ontology: Ontology, split: str) -> list[int]:
     return sorted(set(ontology.scenes) - ontology.test_scenes - OFFICIAL_UNSEEN)
 
 
-def _belongs(errand: Errand, split: str) -> bool:
+def _belongs(goal: Goal, split: str) -> bool:
     if split == "valid_unseen":
         return True
-    drawn = hashlib.blake2b(errand.folder.encode(), digest_size=2).digest()
+    drawn = hashlib.blake2b(goal.folder.encode(), digest_size=2).digest()
     return (int.from_bytes(drawn, "big") % 5 == 0) == (split == "valid_seen")
 
 
-def _possible(ontology: Ontology, task_type: str, scene: int) -> Iterator[Errand]:
+def _possible(ontology: Ontology, task_type: str, scene: int) -> Iterator[Goal]:
     """What can be asked for in one room."""
     plan = read_floor_plan(scene)
     places = standing(ontology, plan)
@@ -120,12 +120,12 @@ def _possible(ontology: Ontology, task_type: str, scene: int) -> Iterator[Errand
         objects &= ontology.able[able]
     if task_type == "look_at_obj_in_light":
         if LAMP in plan.kinds:
-            yield from (Errand(task_type, thing, LAMP, scene) for thing in objects)
+            yield from (Goal(task_type, thing, LAMP, scene) for thing in objects)
         return
     for target in places - _NO_GOAL - {tool}:
         for thing in objects & ontology.fits[target]:
             if _makes_sense(ontology, task_type, thing, target):
-                yield Errand(task_type, thing, target, scene)
+                yield Goal(task_type, thing, target, scene)
 
 
 def _makes_sense(ontology: Ontology, task_type: str, thing: str, target: str) -> bool:

@@ -1,4 +1,4 @@
-"""One game after another: an errand, a room for it, its walkthrough, and what stands in its files.
+"""One game after another: a goal, a room for it, its walkthrough, and what stands in its files.
 
 Nothing here is written. The same seed gives the same games on every machine, and the first games of a series do not depend on
 its length.
@@ -14,7 +14,7 @@ from typing import Any
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.grammar import read_grammar
-from skill_ttrl.envs.alfworld.maker.goals import Errand, errands
+from skill_ttrl.envs.alfworld.maker.goals import Goal, goal_series
 from skill_ttrl.envs.alfworld.maker.ontology import Ontology, read_floor_plan, read_ontology
 from skill_ttrl.envs.alfworld.maker.room import WorldState, furnish, write_problem
 from skill_ttrl.envs.alfworld.maker.solve import solve
@@ -29,7 +29,7 @@ GENERATOR = 1
 class Generated:
     """One game, not written yet."""
 
-    errand: Errand
+    goal: Goal
     trial: str
     game: Mapping[str, Any]
     """Content of `game.tw-pddl`."""
@@ -47,18 +47,18 @@ def generated(split: str, seed: int, task_types: Sequence[str] = TASK_TYPES) -> 
 
 
 def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Iterator[Generated]:
-    for errand, before in errands(split, task_type, seed):
-        rng = random.Random(f"game {seed} {split} {errand.folder} {before}")
-        house = furnish(ontology, read_floor_plan(errand.scene), errand, rng)
-        if house is None:  # six errands of 16,400: all places that take the thing are of the kind it is to go to
+    for goal, before in goal_series(split, task_type, seed):
+        rng = random.Random(f"game {seed} {split} {goal.folder} {before}")
+        state = furnish(ontology, read_floor_plan(goal.scene), goal, rng)
+        if state is None:  # six goals of 16,400: all places that take the thing are of the kind it is to go to
             continue
-        yield _make(ontology, house, errand, f"trial_G{seed}_{before + 1:04d}", rng)
+        yield _make(ontology, state, goal, f"trial_G{seed}_{before + 1:04d}", rng)
 
 
-def _make(ontology: Ontology, house: WorldState, errand: Errand, trial: str, rng: random.Random) -> Generated:
-    problem = write_problem(ontology, house, errand, trial)
-    words = rng.choice(ontology.sentences[errand.task_type]).format(
-        obj=errand.object.lower(), recep=errand.target.lower(), toggle=errand.target.lower()
+def _make(ontology: Ontology, state: WorldState, goal: Goal, trial: str, rng: random.Random) -> Generated:
+    problem = write_problem(ontology, state, goal, trial)
+    words = rng.choice(ontology.sentences[goal.task_type]).format(
+        obj=goal.object.lower(), recep=goal.target.lower(), toggle=goal.target.lower()
     )
     grammar = ontology.grammar.replace("UNKNOWN GOAL", words)
     texts, task = read_grammar(grammar)
@@ -67,7 +67,7 @@ def _make(ontology: Ontology, house: WorldState, errand: Errand, trial: str, rng
     engine = FastEngine(world)
     won = [engine.reset().won, *(engine.step(command).won for command in walkthrough)]
     if any(won[:-1]) or not won[-1]:
-        raise AssertionError(f"{errand.folder} is not won by its walkthrough, or before its end")
+        raise AssertionError(f"{goal.folder} is not won by its walkthrough, or before its end")
     game = {
         "pddl_domain": ontology.domain,
         "grammar": grammar,
@@ -75,22 +75,22 @@ def _make(ontology: Ontology, house: WorldState, errand: Errand, trial: str, rng
         "solvable": True,
         "walkthrough": list(walkthrough),
     }
-    return Generated(errand, trial, game, _trajectory(errand, trial, words))
+    return Generated(goal, trial, game, _trajectory(goal, trial, words))
 
 
-def _trajectory(errand: Errand, trial: str, words: str) -> dict[str, Any]:
+def _trajectory(goal: Goal, trial: str, words: str) -> dict[str, Any]:
     """What ALFRED keeps beside a game, as far as the package reads it: its experts, and its collector of games."""
-    light = errand.task_type == "look_at_obj_in_light"
+    light = goal.task_type == "look_at_obj_in_light"
     return {
         "task_id": trial,
-        "task_type": errand.task_type,
+        "task_type": goal.task_type,
         "pddl_params": {
             "mrecep_target": "",
             "object_sliced": False,
-            "object_target": errand.object,
-            "parent_target": "" if light else errand.target,
-            "toggle_target": errand.target if light else "",
+            "object_target": goal.object,
+            "parent_target": "" if light else goal.target,
+            "toggle_target": goal.target if light else "",
         },
-        "scene": {"floor_plan": f"FloorPlan{errand.scene}", "scene_num": errand.scene},
+        "scene": {"floor_plan": f"FloorPlan{goal.scene}", "scene_num": goal.scene},
         "turk_annotations": {"anns": [{"high_descs": [], "task_desc": f"{words}."}]},
     }

@@ -1,7 +1,7 @@
 """The shortest plan for a game whose whole state is known: what makes and proves a walkthrough.
 
 It sees into closed cupboards, so it is no expert to learn from. All six kinds of goal have the same shape: take one of the
-things that are asked for, perhaps treat it at a tool, bring it to a place. The ways to do so are few, so all are tried.
+objects that are asked for, perhaps treat it at a tool, bring it to a place. The ways to do so are few, so all are tried.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Plan:
         self.go(receptacle)
         self._do("ToggleObject", o=thing)
 
-    def _do(self, action: str, /, **things: str) -> None:
-        self.commands.append(self.world.command(action, **things)[0])
+    def _do(self, action: str, /, **objects: str) -> None:
+        self.commands.append(self.world.command(action, **objects)[0])
 
 
 def _place(world: World) -> Iterator[_Plan]:
@@ -125,7 +125,7 @@ _PLANS = {"place": _place, "clean": _place, "heat": _place, "cool": _place, "two
 
 
 def _wanted(world: World) -> Sequence[tuple[str, str]]:
-    """(thing, receptacle that it is in) for all things of the kind that is asked for."""
+    """(thing, receptacle that it is in) for all objects of the kind that is asked for."""
     return [
         (thing, receptacle)
         for receptacle in world.in_sight

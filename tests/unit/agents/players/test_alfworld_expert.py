@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.players.alfworld_expert import TRIES, ALFWorldExpert, Errand, read_errand
+from skill_ttrl.agents.players.alfworld_expert import TRIES, ALFWorldExpert, Goal, read_goal
 from skill_ttrl.agents.players.alfworld_places import RARE, TABLE, chance, read_table
 from skill_ttrl.agents.players.scripted_agent import make_player
 from tests.alfworld_scenes import ALWAYS, PLACE, SCRIPTS, TWO, commands
@@ -65,31 +65,31 @@ def test_an_episode_does_not_remember_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "errand"),
+    ("sentence", "goal"),
     [
-        ("put a pencil in shelf.", Errand("place", "pencil", "shelf")),
-        ("put some soapbar on countertop.", Errand("place", "soapbar", "countertop")),
-        ("put two keychain in safe.", Errand("two", "keychain", "safe")),
-        ("find two cd and put them in drawer.", Errand("two", "cd", "drawer")),
-        ("put a clean mug in coffeemachine.", Errand("clean", "mug", "coffeemachine")),
-        ("clean some cloth and put it in cabinet.", Errand("clean", "cloth", "cabinet")),
-        ("put a hot apple in garbagecan.", Errand("heat", "apple", "garbagecan")),
-        ("heat some egg and put it in diningtable.", Errand("heat", "egg", "diningtable")),
-        ("put a cool potato in microwave.", Errand("cool", "potato", "microwave")),
-        ("cool some lettuce and put it in countertop.", Errand("cool", "lettuce", "countertop")),
-        ("examine the book with the desklamp.", Errand("light", "book", "desklamp")),
-        ("look at bowl under the desklamp.", Errand("light", "bowl", "desklamp")),
-        ("Put the  Mug in/on a Shelf", Errand("place", "mug", "shelf")),
+        ("put a pencil in shelf.", Goal("place", "pencil", "shelf")),
+        ("put some soapbar on countertop.", Goal("place", "soapbar", "countertop")),
+        ("put two keychain in safe.", Goal("two", "keychain", "safe")),
+        ("find two cd and put them in drawer.", Goal("two", "cd", "drawer")),
+        ("put a clean mug in coffeemachine.", Goal("clean", "mug", "coffeemachine")),
+        ("clean some cloth and put it in cabinet.", Goal("clean", "cloth", "cabinet")),
+        ("put a hot apple in garbagecan.", Goal("heat", "apple", "garbagecan")),
+        ("heat some egg and put it in diningtable.", Goal("heat", "egg", "diningtable")),
+        ("put a cool potato in microwave.", Goal("cool", "potato", "microwave")),
+        ("cool some lettuce and put it in countertop.", Goal("cool", "lettuce", "countertop")),
+        ("examine the book with the desklamp.", Goal("light", "book", "desklamp")),
+        ("look at bowl under the desklamp.", Goal("light", "bowl", "desklamp")),
+        ("Put the  Mug in/on a Shelf", Goal("place", "mug", "shelf")),
     ],
 )
-def test_the_sentences_of_the_games_are_understood(sentence: str, errand: Errand) -> None:
+def test_the_sentences_of_the_games_are_understood(sentence: str, goal: Goal) -> None:
     intro = "-= Welcome to TextWorld, ALFRED! =-\n\nLooking quickly around you, you see a desk 1.\n\nYour task is to: "
-    assert read_errand(intro + sentence) == errand
+    assert read_goal(intro + sentence) == goal
 
 
 @pytest.mark.parametrize("text", ["", "Your task is to: sing a song.", "Your task is to:\nput a mug in shelf", "put"])
-def test_what_states_no_known_task_is_no_errand(text: str) -> None:
-    assert read_errand(text) is None
+def test_what_states_no_known_task_is_no_goal(text: str) -> None:
+    assert read_goal(text) is None
 
 
 def test_a_task_that_is_not_understood_is_explored_with_everything_tried() -> None:

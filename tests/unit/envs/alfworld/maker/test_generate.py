@@ -20,10 +20,9 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game, task_in_words
-from skill_ttrl.envs.alfworld.maker import generate, maker, ontology
-from skill_ttrl.envs.alfworld.maker import goals as errands
+from skill_ttrl.envs.alfworld.maker import generate, goals, maker, ontology
 from skill_ttrl.envs.alfworld.maker.generate import COUNTS, ensure_generated, generate_games, read_record
-from skill_ttrl.envs.alfworld.maker.goals import TREATED, Errand, errands_by_room
+from skill_ttrl.envs.alfworld.maker.goals import TREATED, Goal, goals_by_room
 from skill_ttrl.envs.alfworld.maker.maker import Generated, generated
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
 from skill_ttrl.envs.alfworld.maker.solve import solve
@@ -60,9 +59,9 @@ def paths(root: Path, split: str = "*") -> list[Path]:
     return sorted(root.glob(f"json_2.1.1/{split}/*/trial_*/game.tw-pddl"))
 
 
-def errand_of(game: Path) -> Errand:
+def goal_of(game: Path) -> Goal:
     task_type, thing, _, target, scene = game.parts[-3].split("-")
-    return Errand(task_type, thing, target, int(scene))
+    return Goal(task_type, thing, target, int(scene))
 
 
 def digest(root: Path) -> str:
@@ -94,15 +93,15 @@ def test_there_are_as_many_of_each_type_in_each_split(default_games: Path) -> No
     for split, count in COUNTS.items():
         by_type: dict[str, int] = defaultdict(int)
         for path in paths(default_games, split):
-            by_type[errand_of(path).task_type] += 1
+            by_type[goal_of(path).task_type] += 1
         assert by_type == dict.fromkeys(TASK_TYPES, count // 6)
 
 
 def test_the_task_in_words_names_what_the_folder_names(default_games: Path) -> None:
     for path in paths(default_games, "valid_unseen"):
-        errand, task = errand_of(path), task_in_words(load_game(path).world.task)
-        assert errand.object.lower() in task and errand.target.lower() in task and "{" not in task
-        assert ("two" in task) == (errand.task_type == "pick_two_obj_and_place")
+        goal, task = goal_of(path), task_in_words(load_game(path).world.task)
+        assert goal.object.lower() in task and goal.target.lower() in task and "{" not in task
+        assert ("two" in task) == (goal.task_type == "pick_two_obj_and_place")
 
 
 def test_what_is_asked_for_does_not_begin_where_it_is_to_end(default_games: Path) -> None:
@@ -135,9 +134,9 @@ def test_every_receptacle_stands_at_a_place_of_its_own_and_none_where_the_agent_
         assert all(world.names[r] in FastEngine(world).reset().feedback for r in world.in_sight)
 
 
-def test_train_and_valid_seen_share_rooms_and_no_errand() -> None:
-    def all_of(split: str) -> set[Errand]:
-        return {each for name in TASK_TYPES for own in errands_by_room(split, name).values() for each in own}
+def test_train_and_valid_seen_share_rooms_and_no_goal() -> None:
+    def all_of(split: str) -> set[Goal]:
+        return {each for name in TASK_TYPES for own in goals_by_room(split, name).values() for each in own}
 
     train, seen, unseen = map(all_of, SPLITS)
     assert min(len(train), len(seen), len(unseen)) > 1000
@@ -145,14 +144,14 @@ def test_train_and_valid_seen_share_rooms_and_no_errand() -> None:
     rooms = {each.scene for each in train | seen}
     assert {each.scene for each in seen} <= rooms and len(rooms) > 80
     assert not rooms & {each.scene for each in unseen}
-    assert not rooms & errands.OFFICIAL_UNSEEN
+    assert not rooms & goals.OFFICIAL_UNSEEN
 
 
-def test_no_errand_is_nonsense() -> None:
+def test_no_goal_is_nonsense() -> None:
     food = read_ontology().able["Sliceable"]
     for split in SPLITS:
         for name in TASK_TYPES:
-            for own in errands_by_room(split, name).values():
+            for own in goals_by_room(split, name).values():
                 for each in own:
                     assert each.object not in {"Towel", "Plunger", "BaseballBat", "TeddyBear", "PaperTowelRoll"}
                     assert each.target not in {"SinkBasin", "BathtubBasin", "TowelHolder", "TVStand", "Toaster"}
@@ -171,7 +170,7 @@ def test_official_games_ask_for_the_same_kinds_of_things_and_places(official_gam
         pytest.skip("needs the official training games too")
     for split in SPLITS:
         for name in TASK_TYPES:
-            for own in errands_by_room(split, name).values():
+            for own in goals_by_room(split, name).values():
                 assert {each.object for each in own} <= asked["any"]
                 assert {each.target for each in own} <= asked[name]
 
@@ -216,11 +215,11 @@ def test_the_first_games_of_a_longer_series_are_those_of_a_shorter_one(tmp_path:
     assert digest(tmp_path / "grown") == digest(tmp_path / "whole")
 
 
-def test_where_all_errands_have_come_they_come_again_in_other_houses() -> None:
-    size = sum(len(own) for own in errands_by_room("valid_unseen", "look_at_obj_in_light").values())
+def test_where_all_goals_have_come_they_come_again_in_other_houses() -> None:
+    size = sum(len(own) for own in goals_by_room("valid_unseen", "look_at_obj_in_light").values())
     found: dict[str, list[Generated]] = defaultdict(list)
     for made in islice(generated("valid_unseen", 0, ["look_at_obj_in_light"]), 3 * size):
-        found[made.errand.folder].append(made)
+        found[made.goal.folder].append(made)
     trials = [{made.trial for made in own} for own in found.values()]
     assert all(len(names) == len(own) for names, own in zip(trials, found.values(), strict=True))
     twice = next(own for own in found.values() if len(own) > 1)
@@ -229,7 +228,7 @@ def test_where_all_errands_have_come_they_come_again_in_other_houses() -> None:
 
 def test_only_the_types_that_are_asked_for_are_made(tmp_path: Path) -> None:
     generate_games(tmp_path, "train", 4, task_types=["pick_heat_then_place_in_recep", "look_at_obj_in_light"])
-    assert {errand_of(path).task_type for path in paths(tmp_path)} == {
+    assert {goal_of(path).task_type for path in paths(tmp_path)} == {
         "pick_heat_then_place_in_recep",
         "look_at_obj_in_light",
     }
