@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
     from skill_ttrl.runs.reader import read_run
     from skill_ttrl.skills.bank.bank import SkillBank
-    from skill_ttrl.skills.merge.merger import SkillMerger
+    from skill_ttrl.skills.merge.make import SkillMerger
     from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.stages.trainer import SkillTTRLTrainer
     from skill_ttrl.trust import trusting
@@ -94,7 +94,7 @@ _HOME = {
     "RolloutEngine": "llm.rollout_engine",
     "Skill": "types",
     "SkillBank": "skills.bank.bank",
-    "SkillMerger": "skills.merge.merger",
+    "SkillMerger": "skills.merge.make",
     "SkillOps": "types",
     "SkillTTRLConfig": "config",
     "SkillTTRLTrainer": "stages.trainer",

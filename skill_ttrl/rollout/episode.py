@@ -13,7 +13,7 @@ from skill_ttrl.agents.agent import Scene
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.scripted import failure, finite, goal_of, listed_actions, observed, plain, source_of
 from skill_ttrl.signals import FAILURES
-from skill_ttrl.skills.merge.merger import titles
+from skill_ttrl.skills.merge.types import titles
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory
 

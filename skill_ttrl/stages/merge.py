@@ -10,7 +10,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,9 +23,10 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.folder import is_bank
-from skill_ttrl.skills.merge.extractor import make_extractor
+from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.merged import group_digest, merged_samples
-from skill_ttrl.skills.merge.plan import MergeReport, make_merger, merge_groups
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
+from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.setup.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of, winning
@@ -128,13 +129,14 @@ def run(
     config = config or SkillTTRLConfig()
     skills = config.skills or SkillsConfig()
     models = models_of(config)
-    fuse = make_merger(merger or skills.merger, models=models)
-    extractor = make_extractor(skills.extractor, models=models) if extract else None
+    rules = MergeRules(
+        make_merger(merger or skills.merger, models=models),
+        make_extractor(skills.extractor, models=models) if extract else None,
+        max_skills_per_problem=skills.max_skills_per_problem,
+    )
     notes: list[str] = []
     samples = _read(Path(source), notes)
-    splits = training_splits(config) | (training_splits(_config_of(Path(source))) if Path(source).is_dir() else set())
-    tries = (each for part in samples for group in part.groups for each in group.trajectories)
-    notes += settle(config, foreign_splits(tries, splits, str(source)))
+    notes += _foreign_rollouts(samples, Path(source), config)
     if by == "all":
         samples = [_joined(samples)]
     with _open(Path(bank), dry_run) as kept, _unmerged(), track_usage(None, config.endpoints) as ledger:
@@ -143,31 +145,13 @@ def run(
         samples, again = [part.without(known) for part in samples], samples
         notes += _merged_before(again, known, bank)
         plan = SkillBank.from_snapshot(before, max_skills=kept.settings.max_skills)
-        updates, reports = [], []
-        for part in samples:
-            with ledger.phase("merge"):
-                changes, report = merge_groups(
-                    part.groups,
-                    part.winners,
-                    plan.snapshot(),
-                    round=part.step,
-                    merger=fuse,
-                    extract=extract,
-                    extractor=extractor,
-                    max_skills_per_problem=skills.max_skills_per_problem,
-                )
-            reports.append(report)
-            if changes:
-                tasks = dict.fromkeys(group.task.id for group in part.groups)
-                updates.append(
-                    plan.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=part.digests)
-                )
+        with ledger.phase("merge"):
+            updates, report = _plan_updates(samples, plan, rules)
         if not dry_run:
             for update in updates:
                 kept.apply(update)
         after = plan.snapshot()
-    found = _summed(reports)
-    trouble = found.trouble()
+    trouble = report.trouble()
     if trouble:
         notes.append(trouble)
     if not updates and any(part.groups for part in samples):
@@ -183,10 +167,33 @@ def run(
         skills_after=len(after),
         version=after.version,
         updates=tuple(updates),
-        report=found,
+        report=report,
         notes=tuple(notes),
         usage=ledger.report(),
     )
+
+
+def _foreign_rollouts(samples: Sequence[_Samples], source: Path, config: SkillTTRLConfig) -> list[str]:
+    """Notes on rollouts of splits that neither the config nor the run trains on."""
+    splits = training_splits(config)
+    if source.is_dir():  # the run's own config states what the run trains on
+        splits |= training_splits(load_config(source / "config.yaml"))
+    rollouts = (each for part in samples for group in part.groups for each in group.trajectories)
+    return settle(config, foreign_splits(rollouts, splits, str(source)))
+
+
+def _plan_updates(
+    samples: Sequence[_Samples], bank: SkillBank, rules: MergeRules
+) -> tuple[list[BankUpdate], MergeReport]:
+    """Merge step by step into `bank`, a copy in memory: its updates, and the counts over all."""
+    updates, total = list[BankUpdate](), MergeReport()
+    for part in samples:
+        changes, report = merge_groups(part.groups, part.winners, bank.snapshot(), rules, round=part.step)
+        total += report
+        if changes:
+            tasks = dict.fromkeys(group.task.id for group in part.groups)
+            updates.append(bank.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=part.digests))
+    return updates, total
 
 
 def _merged_before(samples: Sequence[_Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:
@@ -251,11 +258,6 @@ def _read(path: Path, notes: list[str]) -> list[_Samples]:
             raise DataError(f"{path} holds votes, but the samples that were voted on are not beside it: no {beside}.")
         return _from_trajectories(beside, path, notes)
     return _from_records(path)
-
-
-def _config_of(run: Path) -> SkillTTRLConfig:
-    """Load a run's own config, which states what the run trains on."""
-    return load_config(run / "config.yaml")
 
 
 def _from_records(path: Path) -> list[_Samples]:
@@ -345,11 +347,3 @@ def _joined(samples: Sequence[_Samples]) -> _Samples:
         tuple(wins for part in samples for wins in part.winners),
         tuple(digest for part in samples for digest in part.digests),
     )
-
-
-def _summed(reports: Sequence[MergeReport]) -> MergeReport:
-    found = MergeReport()
-    for report in reports:
-        sums = {each.name: getattr(found, each.name) + getattr(report, each.name) for each in fields(MergeReport)}
-        found = MergeReport(**{**sums, "error": found.error or report.error})
-    return found

@@ -14,8 +14,8 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.extractor import make_extractor
-from skill_ttrl.skills.merge.plan import make_merger, merge_groups
+from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.train import Resume, run
 from skill_ttrl.stages.training.run_bank import models_of, starting_skills
@@ -134,14 +134,11 @@ class SkillTTRLTrainer:
         if self.config.skills is not None and self.skill_bank is not None and self.config.skills.update == "merge":
             now = self.skill_bank.snapshot()
             skills, models = self.config.skills, models_of(self.config)
-            changes, report = merge_groups(
-                groups,
-                [list(vote.matches) for vote in votes],
-                now,
-                merger=make_merger(skills.merger, models=models),
-                extract=skills.extract,
-                extractor=make_extractor(skills.extractor, models=models) if skills.extract else None,
+            rules = MergeRules(
+                make_merger(skills.merger, models=models),
+                make_extractor(skills.extractor, models=models) if skills.extract else None,
             )
+            changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], now, rules)
             found["bank_update"] = self.skill_bank.apply(changes, reason="merge") if changes else None
             found["bank_report"] = report
         return found

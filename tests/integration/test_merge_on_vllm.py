@@ -21,8 +21,8 @@ from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.llm.vllm.servers.key import key_headers
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.extractor import Solved, make_extractor
-from skill_ttrl.skills.merge.merger import make_merger
+from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.types import Solved
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers.make import make_teacher

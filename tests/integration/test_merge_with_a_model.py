@@ -19,7 +19,7 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.plan import TROUBLE
+from skill_ttrl.skills.merge.report import TROUBLE
 from skill_ttrl.stages import merge, train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json

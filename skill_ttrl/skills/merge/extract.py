@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from skill_ttrl.skills.merge.types import Extracted, Solved, Technique
 from skill_ttrl.skills.similarity import normalized_tokens, sentences
 
 MIN_WINNERS = 2
@@ -34,6 +35,20 @@ _SET_PHRASES = re.compile(
     r"|\bin conclusion\b|\bthe (?:result|problem|question|solution)\b|\bi (?:will|need|have)\b|\bfinally\b",
     re.IGNORECASE,
 )
+
+
+class HeuristicExtractor:
+    """Counts sentences and runs of words that most winners and few losers have; needs no language model."""
+
+    def extract(self, problems: Sequence[Solved]) -> Extracted:
+        """See `Extractor.extract`."""
+        return Extracted(tuple(map(shared, problems)))
+
+
+def shared(solved: Solved) -> Technique | None:
+    """The technique of one problem by counting."""
+    text = technique(solved.problem, solved.winners, solved.losers)
+    return None if text is None else Technique(text)
 
 
 def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> str | None:

@@ -18,8 +18,9 @@ from skill_ttrl.errors import EndpointError
 from skill_ttrl.skills.admit import text_problem
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.merger import Draft, Merged, Rewrite, SkillMerger, titles
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
+from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, titles
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMCallStats, LLMQuerier
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
@@ -81,7 +82,7 @@ class LLMMerger:
 
     def __init__(self, asking: LLMQuerier, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
         self.asking = asking
-        self.heuristic = SkillMerger(similarity=similarity, threshold=threshold)
+        self.heuristic = HeuristicMerger(similarity=similarity, threshold=threshold)
         for name in ("merge", "merge_request"):  # one that cannot be read is found now
             asking.templates.get(name)
 
@@ -98,7 +99,7 @@ class LLMMerger:
             EndpointError: a request came to nothing, and failures are not to be got over.
             BudgetError: what may be spent is spent; nothing is merged.
         """
-        counted = SkillMerger().merge(outputs, retrieved=retrieved)
+        counted = HeuristicMerger().merge(outputs, retrieved=retrieved)
         gone = [each for each in counted.evolved_skills if snapshot is not None and each.base not in snapshot]
         nowhere = {each.base for each in gone}
         found = _Found({each.base: each for each in gone})  # the merge says that they are not in the bank

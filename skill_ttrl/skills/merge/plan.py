@@ -2,124 +2,65 @@
 
 `merge_groups` finds the winners' operations in the groups of a step, lets a `Merger` fuse them and turns the outcome into
 changes of a frozen bank: new skills added, evolved ones replaced, used ones credited. Each skill is changed at most once,
-and the same groups give the same changes in whatever order their tries came.
+and the same groups give the same changes in whatever order their rollouts came.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.extractor import Extractor, HeuristicExtractor
-from skill_ttrl.skills.merge.merger import (
-    MERGERS,
-    Draft,
-    Merged,
-    Merger,
-    Rewrite,
-    SkillMerger,
-    make_merger,
-)
-from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extracted, ops_from_group
-from skill_ttrl.skills.querying import LLMCallStats
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
+from skill_ttrl.skills.merge.report import MergeReport
+from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extract_ops, ops_from_group
+from skill_ttrl.skills.merge.types import Draft, Extracted, Extractor, Merger, Rewrite
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
 
-__all__ = [
-    "MERGERS",
-    "Draft",
-    "MergeReport",
-    "Merged",
-    "Merger",
-    "Rewrite",
-    "SkillMerger",
-    "make_merger",
-    "merge_groups",
-]
 
-TROUBLE = "A language model that merges or extracts gave no usable answer"
-"""Begins the warning of it."""
+@dataclass(frozen=True)
+class MergeRules:
+    """How the operations of a step's winners become changes of a bank."""
 
-
-@dataclass(frozen=True, slots=True)
-class MergeReport:
-    """What a merge did, in counts."""
-
-    tries: int = 0
-    winners: int = 0
-    generated: int = 0
-    """Skill texts that winners wrote."""
-    extracted: int = 0
-    """Skill texts that were found in winners' solutions."""
-    fused: int = 0
-    """Texts of both kinds that said the same as another."""
-    added: int = 0
-    credited: int = 0
-    """Skills of the bank whose use was counted; those that were replaced too are among them."""
-    evolved: int = 0
-    skipped: tuple[str, ...] = ()
-    """What was left out, each with its reason."""
-    requests: int = 0
-    """Questions that were put to language models."""
-    failed: int = 0
-    """Of those, the ones without a usable answer whose part was left out."""
-    fallback: int = 0
-    """Of those, the ones without a usable answer whose part the heuristic did."""
-    error: str = ""
-    """What the first of these said."""
-
-    def counts(self) -> dict[str, int]:
-        """All as numbers, by name; those of language models where any was asked."""
-        asked = ("requests", "failed", "fallback")
-        names = [each.name for each in fields(self) if each.name not in ("skipped", "error", *asked)]
-        found = {name: getattr(self, name) for name in names} | {"skipped": len(self.skipped)}
-        return found | {name: getattr(self, name) for name in asked if self.requests}
-
-    def trouble(self) -> str | None:
-        """A sentence on what language models failed to do; None where they did what they were asked."""
-        if not self.failed and not self.fallback:
-            return None
-        done = ("its part of the update is left out", "the heuristic does its part")[bool(self.fallback)]
-        return f"{TROUBLE} ({self.failed + self.fallback} of {self.requests} requests): {done}. {self.error}"
+    merger: Merger | None = None
+    """Fuses the operations; None: a `HeuristicMerger` with `similarity` and `threshold`."""
+    extractor: Extractor | None = None
+    """Where no winner of a group wrote a skill, takes one from what their solutions have in common; None: nothing does."""
+    max_text_chars: int = MAX_TEXT_CHARS
+    """Longer texts are skipped."""
+    max_skills_per_problem: int | None = 3
+    """New skills for one problem, the best supported first; None: no limit. One that was written for several problems counts
+    for each of them, and is added while one of them has room."""
+    similarity: Similarity | None = None
+    """Compares a new skill with those of the bank; None: only the same words are the same."""
+    threshold: float = 0.95
+    """Least similarity of texts that say the same."""
 
 
 def merge_groups(
     groups: Sequence[Group],
     winners: Sequence[Sequence[bool]],
     snapshot: Snapshot,
+    rules: MergeRules = MergeRules(),
     *,
     round: int | None = None,
-    merger: Merger | None = None,
-    extract: bool = False,
-    extractor: Extractor | None = None,
-    max_text_chars: int = MAX_TEXT_CHARS,
-    max_skills_per_problem: int | None = 3,
-    similarity: Similarity | None = None,
-    threshold: float = 0.95,
 ) -> tuple[tuple[Change, ...], MergeReport]:
-    """The changes of the bank that a step's tries lead to, for one `BankUpdate`.
+    """The changes of the bank that a step's rollouts lead to, for one `BankUpdate`.
 
-    A skill that a try was given (in its prompt, or because it asked) is credited with a use, and with a success where the
-    try won. A new skill that says the same as one of the bank credits that one, once for each winner who wrote it. What
-    evolves a skill that is not in the snapshot is skipped. Tries that failed in their environment say nothing.
+    A skill that a rollout was given (in its prompt, or because it asked) is credited with a use, and with a success where the
+    rollout won. A new skill that says the same as one of the bank credits that one, once for each winner who wrote it. What
+    evolves a skill that is not in the snapshot is skipped. Rollouts that failed in their environment are left out.
 
     Args:
-        groups: tries by task. Operations are `Trajectory.ops`; where they are None they are read from the text.
-        winners: for each group, for each try, whether it won.
+        groups: rollouts by task. Operations are `Trajectory.ops`; where they are None they are read from the text.
+        winners: for each group, for each rollout, whether it won.
         snapshot: the bank as it is now.
+        rules: see `MergeRules`.
         round: the training step, for statistics; None leaves `last_used_round` as it is.
-        merger: fuses the operations; None: a `SkillMerger` with `similarity` and `threshold`.
-        extract: where no winner of a group wrote a skill, take one from what their solutions have in common.
-        extractor: finds it; None: by counting.
-        max_text_chars: longer texts are skipped.
-        max_skills_per_problem: new skills for one problem, the best supported first; None: no limit. One that was written for
-            several problems counts for each of them, and is added while one of them has room.
-        similarity: how alike a new skill and those of the bank are; None: only the same words are the same.
-        threshold: least similarity of what counts as the same.
 
     Returns:
         The changes, each skill at most once (uses, then replacements, then new skills, each by id), and the counts.
@@ -130,28 +71,25 @@ def merge_groups(
         BudgetError: what may be spent on language models is spent.
     """
     skipped: list[str] = []
-    tried = [ops_from_group(group, wins, max_text_chars, skipped) for group, wins in zip(groups, winners, strict=True)]
-    tries = sorted((each for group in tried for each in group), key=RolloutOps.order)
-    won = [each for each in tries if each.won]
-    found: list[RolloutOps] = []
-    asked = LLMCallStats()
-    if extract:
-        found, how = extracted(tried, extractor or HeuristicExtractor())
-        skipped += how.skipped
-        asked += how.asked
-    voices = [*won, *sorted(found, key=RolloutOps.order)]
-    merged = (merger or SkillMerger(similarity=similarity, threshold=threshold)).merge(
-        [each.output for each in voices], retrieved=[each.given for each in voices], snapshot=snapshot
+    pairs = zip(groups, winners, strict=True)
+    by_group = [ops_from_group(group, wins, rules.max_text_chars, skipped) for group, wins in pairs]
+    rollouts = sorted((each for group in by_group for each in group), key=RolloutOps.sort_key)
+    won = [each for each in rollouts if each.won]
+    found, how = extract_ops(by_group, rules.extractor) if rules.extractor else ([], Extracted(()))
+    sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
+    merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
+    merged = merger.merge(
+        [each.output for each in sources], retrieved=[each.shown_skill_ids for each in sources], snapshot=snapshot
     )
-    skipped += merged.skipped
-    asked += merged.asked
-    plan = _Plan(snapshot, voices, round, skipped, max_text_chars)
-    fresh = plan.credit(tries, merged.new_skills, similarity, threshold)
+    skipped += [*how.skipped, *merged.skipped]
+    plan = _Plan(snapshot, sources, rules, round, skipped)
+    fresh = plan.credit(rollouts, merged.new_skills)
     plan.evolve(merged.evolved_skills)
-    plan.add(fresh, max_skills_per_problem)
+    plan.add(fresh)
     generated = sum(len(each.output.skill_ops.generate) for each in won)
+    asked = how.asked + merged.asked
     report = MergeReport(
-        tries=len(tries),
+        tries=len(rollouts),
         winners=len(won),
         generated=generated,
         extracted=len(found),
@@ -169,41 +107,48 @@ def merge_groups(
 
 
 class _Plan:
-    """Changes of one frozen bank in the making."""
+    """Changes of one frozen bank in the making.
+
+    Args:
+        snapshot: the bank.
+        sources: the operations that were merged; drafts name them by position.
+        rules: see `MergeRules`.
+        round: the training step.
+        skipped: takes what is left out, each with its reason.
+    """
 
     def __init__(
         self,
         snapshot: Snapshot,
-        voices: Sequence[RolloutOps],
+        sources: Sequence[RolloutOps],
+        rules: MergeRules,
         round: int | None,
         skipped: list[str],
-        max_text_chars: int = MAX_TEXT_CHARS,
     ) -> None:
         self.snapshot = snapshot
-        self.voices = voices
+        self.sources = sources
+        self.rules = rules
         self.round = round
         self.skipped = skipped
         # Winners' own texts were looked at before; a merger may write longer ones.
-        self.admission = Admission(snapshot, max_text_chars)
+        self.admission = Admission(snapshot, rules.max_text_chars)
         self.used: dict[str, Skill] = {}
         self.replaced: list[Change] = []
         self.added: list[Change] = []
 
-    def credit(
-        self, tries: Sequence[RolloutOps], drafts: Sequence[Draft], similarity: Similarity | None, threshold: float
-    ) -> list[Draft]:
+    def credit(self, rollouts: Sequence[RolloutOps], drafts: Sequence[Draft]) -> list[Draft]:
         """Count uses and successes; gives the drafts that no skill of the bank says already."""
         known = list(self.snapshot)
-        matches = match_existing(
-            [draft.text for draft in drafts], [skill.text for skill in known], similarity, threshold
-        )
-        for each in tries:
-            each.touched = {skill_id for skill_id in each.given if skill_id in self.snapshot}
+        texts, known_texts = [draft.text for draft in drafts], [skill.text for skill in known]
+        matches = match_existing(texts, known_texts, self.rules.similarity, self.rules.threshold)
+        for each in rollouts:
+            each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in self.snapshot}
         for draft, match in zip(drafts, matches, strict=True):
-            for voice in self._support(draft.support) if match is not None else ():
-                voice.touched.add(known[match].id if match is not None else "")
-        uses = Counter(skill_id for each in tries for skill_id in each.touched)
-        successes = Counter(skill_id for each in tries if each.won for skill_id in each.touched)
+            if match is not None:
+                for source in self._support(draft.support):
+                    source.credited_skill_ids.add(known[match].id)
+        uses = Counter(skill_id for each in rollouts for skill_id in each.credited_skill_ids)
+        successes = Counter(skill_id for each in rollouts if each.won for skill_id in each.credited_skill_ids)
         for name in sorted(uses):
             self.used[name] = with_usage(self.snapshot.skills[name], uses[name], successes[name], self.round)
         return [draft for draft, match in zip(drafts, matches, strict=True) if match is None]
@@ -229,8 +174,9 @@ class _Plan:
             new = self.admission.take(as_successor(self.used.get(base.id, base), new))
             self.replaced.append(Change("replace", base, new))
 
-    def add(self, drafts: Iterable[Draft], most: int | None) -> None:
-        """Add new skills, at most so many for a problem."""
+    def add(self, drafts: Iterable[Draft]) -> None:
+        """Add new skills, at most `max_skills_per_problem` for a problem."""
+        most = self.rules.max_skills_per_problem
         full = f"its problem has {most} new skills in this update already (skills.max_skills_per_problem)"
         added: Counter[str] = Counter()
         for draft in drafts:
@@ -255,12 +201,12 @@ class _Plan:
         return (*credits, *sorted(self.replaced, key=_id_after), *sorted(self.added, key=_id_after))
 
     def _support(self, places: Iterable[int]) -> list[RolloutOps]:
-        """The voices at these places; a merger that is a language model may name places that there are not."""
-        return [self.voices[place] for place in sorted({*places}) if 0 <= place < len(self.voices)]
+        """The sources at these places; a merger that is a language model may name places that there are not."""
+        return [self.sources[place] for place in sorted({*places}) if 0 <= place < len(self.sources)]
 
 
 def note(text: str, task: Task) -> Skill:
-    """A skill that a try wrote and that only this try can find, before any merge."""
+    """A skill that a rollout wrote and that only this rollout can find, before any merge."""
     return flagged(normalize_skill(_skill(text, "", content_id(text), "note", {task.task_type}, {task.id}, None)))
 
 

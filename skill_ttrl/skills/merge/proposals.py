@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.bank.changes import MAX_ID, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.merger import Merged
+from skill_ttrl.skills.merge.types import Merged
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, attribute, fenced
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens

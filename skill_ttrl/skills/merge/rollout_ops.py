@@ -1,4 +1,4 @@
-"""What a merge needs of tries: their operations, what they were given, and the techniques that winners share."""
+"""What a merge needs of rollouts: their operations, the skills they were shown, and the techniques that winners share."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.merge.extractor import Extracted, Extractor, Solved
-from skill_ttrl.skills.merge.merger import titles
+from skill_ttrl.skills.merge.types import Extracted, Extractor, Solved, titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.types import Group, SkillOps
 
 
 @dataclass
 class RolloutOps:
-    """One try, or one technique found across tries, with what the merge needs of it."""
+    """One rollout, or one technique found across rollouts."""
 
     task_id: str
     task_type: str
     problem: str
     won: bool
     output: ParsedOutput
-    given: tuple[str, ...] = ()
+    shown_skill_ids: tuple[str, ...] = ()
+    """Ids of the skills in its prompt or retrieved by it."""
     extracted: bool = False
-    touched: set[str] = field(default_factory=set)
+    credited_skill_ids: set[str] = field(default_factory=set)
     """Ids of the skills whose use it counts for."""
 
-    def order(self) -> tuple[str, ...]:
-        """The same in whatever order tries come; those that it does not tell apart are the same to a merger."""
-        return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.given)
+    def sort_key(self) -> tuple[str, ...]:
+        """The same in whatever order rollouts come; those that it does not tell apart are the same to a merger."""
+        return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.shown_skill_ids)
 
 
 def ops_from_group(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: list[str]) -> list[RolloutOps]:
-    """The tries of a group that did not fail in their environment; what is left out is noted in `skipped`."""
+    """Operations of the rollouts that did not fail in their environment; texts left out are noted in `skipped`."""
     parser = OutputParser()
     found = []
     for trajectory, won in zip(group.trajectories, wins, strict=True):
@@ -43,9 +43,9 @@ def ops_from_group(group: Group, wins: Sequence[bool], max_text_chars: int, skip
         if won:
             ops = _short(ops, group.task.id, max_text_chars, skipped)
         problem = trajectory.steps[0].observation if trajectory.steps else ""
-        given = tuple(dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)))
+        shown = tuple(dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)))
         output = replace(output, skill_ops=ops)
-        found.append(RolloutOps(group.task.id, group.task.task_type, problem, won, output, given))
+        found.append(RolloutOps(group.task.id, group.task.task_type, problem, won, output, shown))
     return found
 
 
@@ -63,23 +63,25 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     )
 
 
-def extracted(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> tuple[list[RolloutOps], Extracted]:
+def extract_ops(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> tuple[list[RolloutOps], Extracted]:
     """A technique for each group whose winners wrote no skill, as if one more winner had written it; and how it was found.
 
     Args:
-        groups: the tries of each task.
+        groups: the rollouts of each task.
         extractor: finds techniques, those of all groups at once.
     """
     asked = [group for group in groups if any(each.won for each in group) and not _wrote(group)]
     found = extractor.extract([_solved(group) for group in asked])
-    voices = []
+    extracted_ops = []
     for group, technique in zip(asked, found.found, strict=True):
         if technique is not None:
             ops = SkillOps(generate=(technique.text,), titles=(technique.title,))
             winner = next(each for each in group if each.won)
             output = ParsedOutput("", None, None, ops)
-            voices.append(replace(winner, output=output, given=(), extracted=True, touched=set()))
-    return voices, found
+            extracted_ops.append(
+                replace(winner, output=output, shown_skill_ids=(), extracted=True, credited_skill_ids=set())
+            )
+    return extracted_ops, found
 
 
 def _wrote(group: Sequence[RolloutOps]) -> bool:
@@ -97,5 +99,5 @@ def _solved(group: Sequence[RolloutOps]) -> Solved:
     )
 
 
-def _solution(tried: RolloutOps) -> str:
-    return tried.output.solution or tried.output.text
+def _solution(rollout: RolloutOps) -> str:
+    return rollout.output.solution or rollout.output.text

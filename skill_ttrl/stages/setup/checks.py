@@ -24,8 +24,7 @@ from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
-from skill_ttrl.skills.merge.extractor import EXTRACTORS, make_extractor
-from skill_ttrl.skills.merge.merger import MERGERS, make_merger
+from skill_ttrl.skills.merge.make import EXTRACTORS, MERGERS, make_extractor, make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages

@@ -28,9 +28,11 @@ from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.formats.agentskills_read import holds_skills
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.formats.records import SkillFile
-from skill_ttrl.skills.merge.extractor import Extractor, make_extractor
+from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.merged import group_digest
-from skill_ttrl.skills.merge.plan import TROUBLE, Merger, MergeReport, make_merger, merge_groups
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
+from skill_ttrl.skills.merge.report import TROUBLE, MergeReport
+from skill_ttrl.skills.merge.types import Extractor, Merger
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
@@ -129,13 +131,14 @@ class RunBank:
                 named,
                 [winning(group) for group in groups],
                 self.bank.snapshot(),
+                MergeRules(
+                    self.merger,
+                    self.extractor if self.config.extract else None,
+                    max_skills_per_problem=self.config.max_skills_per_problem,
+                    similarity=self.alike,
+                    threshold=self.config.fuse_above or 1.0,
+                ),
                 round=step,
-                merger=self.merger,
-                extract=self.config.extract,
-                extractor=self.extractor if self.config.extract else None,
-                max_skills_per_problem=self.config.max_skills_per_problem,
-                similarity=self.alike,
-                threshold=self.config.fuse_above or 1.0,
             )
         except BudgetError as error:
             changes, report = (), MergeReport(requests=1, failed=1)

@@ -14,7 +14,8 @@ import pytest
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _fold
-from skill_ttrl.skills.merge.extractor import Solved, Technique, make_extractor
+from skill_ttrl.skills.merge.make import make_extractor
+from skill_ttrl.skills.merge.types import Solved, Technique
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, OnFailure
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

@@ -21,9 +21,11 @@ from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge import proposals
-from skill_ttrl.skills.merge.extractor import make_extractor
 from skill_ttrl.skills.merge.llm import LLMMerger
-from skill_ttrl.skills.merge.plan import Merged, MergeReport, Rewrite, make_merger, merge_groups
+from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
+from skill_ttrl.skills.merge.report import MergeReport
+from skill_ttrl.skills.merge.types import Merged, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.types import Change, Group, Skill, Step, Task, Trajectory
@@ -366,10 +368,8 @@ def update(
         [Group(TASK, tuple(map(a_try, texts)))],
         [[True] * len(texts)],
         BANK,
+        MergeRules(make_merger("openai", models=whom), make_extractor("openai", models=whom)),
         round=3,
-        merger=make_merger("openai", models=whom),
-        extract=True,
-        extractor=make_extractor("openai", models=whom),
     )
 
 

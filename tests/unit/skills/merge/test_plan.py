@@ -13,17 +13,12 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.plan import (
-    MERGERS,
-    Draft,
-    Merged,
-    MergeReport,
-    Rewrite,
-    SkillMerger,
-    make_merger,
-    merge_groups,
-    note,
-)
+from skill_ttrl.skills.merge.extract import HeuristicExtractor
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
+from skill_ttrl.skills.merge.make import MERGERS, SkillMerger, make_merger
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, note
+from skill_ttrl.skills.merge.report import MergeReport
+from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Step, Task, Trajectory
@@ -63,9 +58,13 @@ NAMED = (("a", "Reduce."), ("b", "Check the parity first, then the signs."), ("c
 
 
 def merge(
-    tries: Sequence[Trajectory], wins: Sequence[bool], snapshot: Snapshot = BANK, **options: Any
+    tries: Sequence[Trajectory],
+    wins: Sequence[bool],
+    snapshot: Snapshot = BANK,
+    round: int | None = None,
+    **options: Any,
 ) -> tuple[tuple[Change, ...], MergeReport]:
-    return merge_groups([group("t1", tries)], [wins], snapshot, **options)
+    return merge_groups([group("t1", tries)], [wins], snapshot, MergeRules(**options), round=round)
 
 
 def afters(changes: Sequence[Change], kind: str) -> list[Skill]:
@@ -107,7 +106,7 @@ def test_a_language_model_must_be_named() -> None:
 
 
 def test_mergers_are_found_by_name() -> None:
-    assert isinstance(make_merger("heuristic"), SkillMerger) and isinstance(MERGERS.get("heuristic")(), SkillMerger)
+    assert isinstance(make_merger("heuristic"), HeuristicMerger) and isinstance(MERGERS.get("heuristic")(), HeuristicMerger)
     with pytest.raises(ConfigError, match="Did you mean 'heuristic'"):
         make_merger("heuristics")
     with pytest.raises(ConfigError, match="without merge"):
@@ -177,7 +176,7 @@ def test_each_problem_has_room_of_its_own() -> None:
         group(name, [a_try(Task(name, "env"), *(new(f"{name} turns {each}") for each in ("left", "right", "up")))])
         for name in ("A", "B")
     ]
-    assert merge_groups(groups, [[True], [True]], BANK, max_skills_per_problem=2)[1].added == 4
+    assert merge_groups(groups, [[True], [True]], BANK, MergeRules(max_skills_per_problem=2))[1].added == 4
 
 
 # --- credits ---
@@ -343,18 +342,20 @@ def test_extraction_is_for_groups_whose_winners_wrote_nothing() -> None:
     silent = [a_try(TASK, solution=text) for text in (*WON, *LOST)]
     wins = [True] * 3 + [False] * 2
     assert merge(silent, wins)[0] == ()
-    changes, report = merge(silent, wins, extract=True)
+    changes, report = merge(silent, wins, extractor=HeuristicExtractor())
     (skill,) = afters(changes, "add")
     assert skill.text == "Split the sum into tens and units, then carry." and skill.source == "extract"
     assert skill.evidence == ("t1",) and report.extracted == 1 and report.generated == 0
     spoken = [a_try(TASK, new("Mine."), solution=WON[0]), *silent[1:]]
-    changes, report = merge(spoken, wins, extract=True)
+    changes, report = merge(spoken, wins, extractor=HeuristicExtractor())
     assert [skill.text for skill in afters(changes, "add")] == ["Mine."] and report.extracted == 0
 
 
 def test_what_was_written_and_what_was_found_can_be_one_skill() -> None:
     silent = [a_try(TASK, solution=text) for text in WON]
     wrote = group("t2", [a_try(TASK, new("split sum into tens and units, then carry!"))])
-    changes, report = merge_groups([group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), extract=True)
+    changes, report = merge_groups(
+        [group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), MergeRules(extractor=HeuristicExtractor())
+    )
     (skill,) = afters(changes, "add")
     assert skill.source == "merge" and skill.evidence == ("t1", "t2") and report.fused == 1

@@ -1,0 +1,113 @@
+"""What mergers and extractors are given and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.ops import ParsedOutput
+from skill_ttrl.skills.querying import LLMCallStats
+from skill_ttrl.types import SkillOps
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A skill that winners wrote."""
+
+    text: str
+    title: str = ""
+    support: tuple[int, ...] = ()
+    """Positions of the outputs that wrote it, or one like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A better text for a skill, from all that were written for it."""
+
+    base: str
+    text: str
+    support: tuple[int, ...] = ()
+    """Positions of the outputs whose words are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The winners' operations as one."""
+
+    new_skills: tuple[Draft, ...] = ()
+    """Best supported first."""
+    useful_retrieval_ids: tuple[str, ...] = ()
+    """Skills that more than one winner was given (or the only winner), most used first."""
+    evolved_skills: tuple[Rewrite, ...] = ()
+    """At most one for each base."""
+    skipped: tuple[str, ...] = ()
+    """Items left out, each with its reason."""
+    asked: LLMCallStats = field(default_factory=LLMCallStats)
+
+
+class Merger(Protocol):
+    """Fuses winners' operations. A language model can do it too."""
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """Fuse.
+
+        Args:
+            outputs: what the winners wrote.
+            retrieved: for each output the ids of the skills it was given; may be left out.
+            snapshot: the bank they saw, where the texts of the bases are needed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """One problem and how it was tried; the solutions in an order that theirs does not change."""
+
+    name: str
+    """Id of the task."""
+    problem: str
+    winners: tuple[str, ...]
+    """Solutions that won."""
+    losers: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+    """What the winners answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """What winners have in common, as a skill."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What was found in the solutions of many problems."""
+
+    found: tuple[Technique | None, ...]
+    """For each problem; None where there is nothing, which is a normal outcome."""
+    skipped: tuple[str, ...] = ()
+    """What a language model wrote that is refused, each with its reason."""
+    asked: LLMCallStats = field(default_factory=LLMCallStats)
+
+
+class Extractor(Protocol):
+    """Finds techniques across solutions."""
+
+    def extract(self, problems: Sequence[Solved]) -> Extracted:
+        """One technique or None for each problem, in order."""
+        ...
+
+
+def titles(ops: SkillOps) -> tuple[str, ...]:
+    """A title for each new skill; empty where there is none."""
+    return (*ops.titles, *[""] * len(ops.generate))[: len(ops.generate)]
