@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.distill import Distilled
@@ -97,7 +97,7 @@ def distilled_view(found: Distilled) -> RenderableType:
             skill.tier,
             skill.task_type or None,
             skill.title,
-            _cell(skill.text),
+            one_line(skill.text, MAX_CELL),
             len(skill.evidence),
             ", ".join(skill.flags) or None,
         )
@@ -113,7 +113,7 @@ def closing_lines(found: Distilled) -> list[str]:
     """What was left out, what it cost, and what became of the bank."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
-    lines = [_cell(note, 300) for note in found.notes[:MAX_NOTES]]
+    lines = [one_line(note, 300) for note in found.notes[:MAX_NOTES]]
     if len(found.notes) > MAX_NOTES:
         lines.append(f"… and {len(found.notes) - MAX_NOTES} more (--json lists them).")
     if found.requests:
@@ -123,8 +123,3 @@ def closing_lines(found: Distilled) -> list[str]:
     lines.append(f"{found.bank}: {new}, version {found.version}; found by {found.retrieval}.")
     lines.append(f"Look at it: skillttrl inspect {found.bank}")
     return lines
-
-
-def _cell(text: str, most: int = MAX_CELL) -> str:
-    line = " ".join(escape_terminal(text[: 4 * most]).split())
-    return line if len(line) <= most else line[: most - 1] + "…"

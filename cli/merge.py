@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.merge import MergeResult
@@ -80,7 +80,16 @@ def merge_view(found: MergeResult) -> RenderableType:
             old = change.before.id if change.before is not None and change.before.id != skill.id else None
             name = skill.id if old is None else f"{old} → {skill.id}"
             uses = f"{skill.stats.successes}/{skill.stats.uses}"
-            rows.append((update.version, change.kind, name, _cell(skill.text), uses, ", ".join(skill.flags) or None))
+            rows.append(
+                (
+                    update.version,
+                    change.kind,
+                    name,
+                    one_line(skill.text, MAX_CELL),
+                    uses,
+                    ", ".join(skill.flags) or None,
+                )
+            )
     title = "The update as it would be" if found.dry_run else f"Merged into {found.bank}"
     return rows_table(title, ("version", "change", "skill", "text", "won/used", "flags"), rows) if rows else Group()
 
@@ -91,7 +100,7 @@ def closing_lines(found: MergeResult) -> list[str]:
 
     skipped = found.report.skipped
     lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]
-    lines += [f"Left out: {_cell(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
+    lines += [f"Left out: {one_line(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
     if len(skipped) > MAX_SKIPPED:
         lines.append(f"… and {len(skipped) - MAX_SKIPPED} more (--json lists them).")
     change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
@@ -100,8 +109,3 @@ def closing_lines(found: MergeResult) -> list[str]:
     lines += usage_lines(found.usage)
     asked = " (language models were asked all the same)" if found.usage else ""
     return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]
-
-
-def _cell(text: str, most: int = MAX_CELL) -> str:
-    line = " ".join(escape_terminal(text[: 4 * most]).split())
-    return line if len(line) <= most else line[: most - 1] + "…"

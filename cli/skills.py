@@ -14,8 +14,7 @@ from skill_ttrl.sanitize import escape_terminal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from skill_ttrl.stages.reports.bank_diff import BankComparison, BankSide
-    from skill_ttrl.stages.reports.inspect_bank import BankDiff
+    from skill_ttrl.stages.reports.bank_diff import BankComparison, BankDiff, BankSide
     from skill_ttrl.types import BankUpdate
 
 skills_app = typer.Typer(
@@ -204,8 +203,7 @@ def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
 
     from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
-    from skill_ttrl.stages.reports.bank_diff import compare_banks
-    from skill_ttrl.stages.reports.inspect_bank import diff_bank
+    from skill_ttrl.stages.reports.bank_diff import compare_banks, diff_bank
 
     found: BankComparison | BankDiff
     if path is None:

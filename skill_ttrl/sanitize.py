@@ -142,6 +142,12 @@ def escape_terminal(text: str) -> str:
     return "".join(map(_shown, text.replace("\r\n", "\n")))
 
 
+def one_line(text: str, most: int | None = None) -> str:
+    """The text on one line, fit for a terminal, with an ellipsis where it is longer than `most` characters."""
+    line = " ".join(escape_terminal(text if most is None else text[: 4 * most]).split())
+    return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
 def _fold(text: str) -> str:
     """The text with each character replaced by one that it can be mistaken for; as long as the text."""
     return text.lower() if text.isascii() else "".join(map(_folded, text))

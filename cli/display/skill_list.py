@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.reports.inspection import Inspection
@@ -35,18 +35,12 @@ def _skill(skill: Skill, score: object) -> RenderableType:
         f"from {', '.join(skill.parents)}" if skill.parents else "",
         f"flags: {', '.join(skill.flags)}" if skill.flags else "",
     ]
-    head = Text.assemble(
-        (escape_terminal(skill.id), "bold"), "  ", (_one_line(", ".join(filter(None, figures))), "dim")
-    )
+    head = Text.assemble((escape_terminal(skill.id), "bold"), "  ", (one_line(", ".join(filter(None, figures))), "dim"))
     parts: list[RenderableType] = [Text(), head]
     if skill.title.strip():
-        parts.append(Padding(Text(_one_line(skill.title), "italic"), INDENT, expand=False))
+        parts.append(Padding(Text(one_line(skill.title), "italic"), INDENT, expand=False))
     if skill.when_to_apply.strip():
-        parts.append(Padding(Text(f"When: {_one_line(skill.when_to_apply)}"), INDENT, expand=False))
+        parts.append(Padding(Text(f"When: {one_line(skill.when_to_apply)}"), INDENT, expand=False))
     rest = len(skill.text) - MAX_TEXT
     more = f" … {rest:,} more characters; --json has all" if rest > 0 else ""
     return Group(*parts, Padding(Text(escape_terminal(skill.text[:MAX_TEXT]).strip() + more), INDENT, expand=False))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(escape_terminal(text).split())

@@ -1,4 +1,4 @@
-"""What two banks differ in, wherever they are: folders, runs that have one, files in any format.
+"""Differences between two versions of a bank, or between two banks: folders, runs that have one, files in any format.
 
 Skills are matched by what they are. The same id is the same skill; of the rest, those with the same text, then those with the
 same title in the same tier, are the same skill under another id. What a skill says (words, tier, type, and fields that mean
@@ -10,32 +10,50 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_terminal, one_line
 from skill_ttrl.skills.bank.changes import imported
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.skills.formats.files import Format, read_file
 from skill_ttrl.skills.formats.records import SkillFile
-from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
-from skill_ttrl.stages.reports.inspect_bank import MAX_COMPARED, bank_folder, look
-from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import whole_lines
-from skill_ttrl.types import Skill, SkillStats, Trajectory, first_problem, from_json
+from skill_ttrl.stages.reports.inspect_bank import bank_folder, look
+from skill_ttrl.types import Change, Skill, SkillStats
 
+MAX_COMPARED = 50_000
+"""Characters of a skill's text that are compared line by line."""
 SAID = ("title", "when_to_apply", "tier", "task_type", "extra", "text")
 """What makes two skills the same or not."""
 KEPT = ("version", "parents", "source", "evidence")
 """What is told apart, with the statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillDiff:
+    """One skill in two versions."""
+
+    id: str
+    kind: str
+    """add, remove or edit."""
+    lines: Sequence[str]
+    """A unified diff."""
+
+
+@dataclass(frozen=True, slots=True)
+class BankDiff:
+    """What two versions of a bank differ in."""
+
+    path: str
+    a: int
+    b: int
+    skills: Sequence[SkillDiff]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,37 +124,6 @@ def skills_at(path: str | Path, format: Format | None = None) -> tuple[SkillFile
     return read_file(path, format), None
 
 
-def holds_episodes(path: str | Path) -> bool:
-    """Whether a path is a file of trajectories, as far as its first line tells."""
-    path = Path(path)
-    if path.suffix != ".jsonl" or not path.is_file():
-        return False
-    with wrap_os_errors("read", path), path.open("rb") as stream:
-        first = stream.readline()
-    return b'"steps":' in first and b'"stop_reason":' in first
-
-
-def episodes_as_memories(path: str | Path) -> tuple[str, list[str]]:
-    """A file of trajectories as SkillRL's memories, and what should be read about it (a last line that is cut off).
-
-    Raises:
-        RunFolderError: it cannot be read.
-        SkillBankError: a line of it is no trajectory.
-    """
-    notes: list[str] = []
-
-    def trajectories() -> Iterator[Trajectory]:
-        for where, line in whole_lines(Path(path), notes):
-            try:
-                yield from_json(Trajectory, line)
-            except ValidationError as error:
-                raise SkillBankError(f"{where} is no trajectory: {first_problem(error)}.") from None
-
-    text, silent = dump_trajectories(trajectories())
-    left_out = [f"{silent} episodes were left out: nothing was played in them"] if silent else []
-    return text, [*notes, *left_out]
-
-
 def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
     """What makes the skills at `a` into those at `b`.
 
@@ -159,6 +146,16 @@ def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
         for path, version, found in ((a, version_a, old), (b, version_b, new))
     ]
     return BankComparison(sides[0], sides[1], len(pairs) - len(changed), skills, records, notes)
+
+
+def diff_bank(path: str | Path, a: int, b: int) -> BankDiff:
+    """What two versions differ in, skill by skill.
+
+    Raises:
+        SkillBankError: there is no such version.
+    """
+    with look(path) as bank:
+        return BankDiff(str(bank_folder(path)), a, b, [_skill_diff(change, a, b) for change in bank.diff(a, b)])
 
 
 def match(a: Iterable[Skill], b: Iterable[Skill]) -> tuple[list[tuple[Skill, Skill, str]], list[Skill], list[Skill]]:
@@ -219,19 +216,46 @@ def _change(kind: str, a: Skill | None, b: Skill | None, how: str | None) -> Ski
     assert shown is not None
     was = a.id if a is not None and b is not None and a.id != b.id else None
     names = (f"{a.id if a else shown.id} (A)", f"{shown.id} (B)")
-    lines = difflib.unified_diff(_lines(a), _lines(b), *names, lineterm="")
+    lines = difflib.unified_diff(_lines(a, _said_fields), _lines(b, _said_fields), *names, lineterm="")
     return SkillChange(kind, shown.id, was, how, list(lines))
 
 
-def _lines(skill: Skill | None) -> list[str]:
-    """What a skill says, as lines to compare."""
+def _skill_diff(change: Change, a: int, b: int) -> SkillDiff:
+    before, after = change.before, change.after
+    skill_id = (before or after or Skill("", "", "")).id
+    names = (f"{skill_id} (version {a})", f"{skill_id} (version {b})")
+    lines = difflib.unified_diff(_lines(before, _stored_fields), _lines(after, _stored_fields), *names, lineterm="")
+    return SkillDiff(skill_id, change.kind, list(lines))
+
+
+def _lines(skill: Skill | None, fields_of: Callable[[Skill], Mapping[str, object]]) -> list[str]:
+    """A skill as lines to compare: fields by name, then its text."""
     if skill is None:
         return []
-    said = {name.replace("_", " "): getattr(skill, name) for name in SAID[:-2]} | {"other fields": _other_fields(skill)}
-    head = [f"{name}: {_one_line(value)}" for name, value in said.items() if value]
+    head = [f"{name}: {one_line(str(value))}" for name, value in fields_of(skill).items()]
     rest = len(skill.text) - MAX_COMPARED
     more = [f"… {rest:,} more characters"] if rest > 0 else []
     return [*head, "", *escape_terminal(skill.text[:MAX_COMPARED]).split("\n"), *more]
+
+
+def _said_fields(skill: Skill) -> dict[str, object]:
+    said = {name.replace("_", " "): getattr(skill, name) for name in SAID[:-2]} | {"other fields": _other_fields(skill)}
+    return {name: value for name, value in said.items() if value}
+
+
+def _stored_fields(skill: Skill) -> dict[str, object]:
+    stats = skill.stats
+    return {
+        "title": skill.title,
+        "when to apply": skill.when_to_apply,
+        "tier": skill.tier,
+        "task type": skill.task_type,
+        "version": skill.version,
+        "parents": ", ".join(skill.parents),
+        "source": skill.source,
+        "evidence": ", ".join(skill.evidence),
+        "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_round}",
+    }
 
 
 def _records(a: Skill, b: Skill) -> list[RecordChange]:
@@ -239,10 +263,6 @@ def _records(a: Skill, b: Skill) -> list[RecordChange]:
     stats_a, stats_b = asdict(a.stats), asdict(b.stats)
     found += [(each.name, stats_a[each.name], stats_b[each.name]) for each in fields(SkillStats)]
     return [RecordChange(b.id, name, old, new) for name, old, new in found if old != new]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(escape_terminal(text).split())
 
 
 def _alike(path: Path) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.files import Format, dump_skills, format_of_target, write_skills
 from skill_ttrl.skills.formats.skillrl_memory import NAME as MEMORIES
-from skill_ttrl.stages.reports.bank_diff import episodes_as_memories, holds_episodes, skills_at
-from skill_ttrl.stages.reports.inspect_bank import look, refuse_existing
-from skill_ttrl.storage.files import write_new
+from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
+from skill_ttrl.stages.reports.bank_diff import skills_at
+from skill_ttrl.stages.reports.inspect_bank import look
+from skill_ttrl.storage.files import wrap_os_errors, write_new
+from skill_ttrl.storage.jsonl import whole_lines
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,37 @@ class Exported:
     output: str
     notes: Sequence[str] = ()
     """Notes on what was left out."""
+
+
+def holds_episodes(path: str | Path) -> bool:
+    """Whether a path is a file of trajectories, as far as its first line tells."""
+    path = Path(path)
+    if path.suffix != ".jsonl" or not path.is_file():
+        return False
+    with wrap_os_errors("read", path), path.open("rb") as stream:
+        first = stream.readline()
+    return b'"steps":' in first and b'"stop_reason":' in first
+
+
+def episodes_as_memories(path: str | Path) -> tuple[str, list[str]]:
+    """A file of trajectories as SkillRL's memories, and what should be read about it (a last line that is cut off).
+
+    Raises:
+        RunFolderError: it cannot be read.
+        SkillBankError: a line of it is no trajectory.
+    """
+    notes: list[str] = []
+
+    def trajectories() -> Iterator[Trajectory]:
+        for where, line in whole_lines(Path(path), notes):
+            try:
+                yield from_json(Trajectory, line)
+            except ValidationError as error:
+                raise SkillBankError(f"{where} is no trajectory: {first_problem(error)}.") from None
+
+    text, silent = dump_trajectories(trajectories())
+    left_out = [f"{silent} episodes were left out: nothing was played in them"] if silent else []
+    return text, [*notes, *left_out]
 
 
 def export_text(
@@ -60,7 +96,8 @@ def export(
     """
     source, output = Path(source), Path(output)
     form = format_of_target(output, format)
-    refuse_existing(output)
+    if output.exists():
+        raise SkillBankError(f"{output} exists already. Choose another name or remove it first.")
     if form == MEMORIES and holds_episodes(source):
         text, said = episodes_as_memories(source)
         write_new(output, text)

@@ -1,4 +1,4 @@
-"""What `skillttrl inspect BANK` and `skillttrl skills` do: look at a bank, search it, compare versions, change it by hand.
+"""What `skillttrl inspect BANK` shows: a bank, its history, what a search finds.
 
 Looking opens the bank read-only, so it works while a run writes it. Texts are untrusted: what is shown has its control
 characters as pictures.
@@ -6,53 +6,28 @@ characters as pictures.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.bank.changes import TIERS
 from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.stages.reports.inspection import Inspection
 from skill_ttrl.stages.training.run_bank import BANK
-from skill_ttrl.types import BankUpdate, Change, Skill
+from skill_ttrl.types import BankUpdate, Skill
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
-MAX_COMPARED = 50_000
-"""Characters of a skill's text that are compared line by line."""
 BANK_COLUMNS = ("id", "tier", "title", "won/used", "size", "v", "from", "flags")
 """`size` in characters; `v` is the skill's own version, `from` its ancestors."""
 HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence")
 HIT_COLUMNS = ("score", "id", "tier", "title", "when to apply", "text")
-
-
-@dataclass(frozen=True, slots=True)
-class SkillDiff:
-    """One skill in two versions."""
-
-    id: str
-    kind: str
-    """add, remove or edit."""
-    lines: Sequence[str]
-    """A unified diff."""
-
-
-@dataclass(frozen=True, slots=True)
-class BankDiff:
-    """What two versions of a bank differ in."""
-
-    path: str
-    a: int
-    b: int
-    skills: Sequence[SkillDiff]
 
 
 def bank_folder(path: str | Path) -> Path:
@@ -70,12 +45,6 @@ def open_or_make(path: str | Path, **settings: Any) -> SkillBank:
     """The bank at a path for writing, with the settings it has; a new one where there is none."""
     path = Path(path)
     return SkillBank.open(path, **settings) if is_bank(path) else SkillBank(path, **settings)
-
-
-def refuse_existing(path: Path) -> None:
-    """An export overwrites nothing."""
-    if path.exists():
-        raise SkillBankError(f"{path} exists already. Choose another name or remove it first.")
 
 
 def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -177,46 +146,6 @@ def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k:
     return Inspection("search", str(bank_folder(path)), facts, HIT_COLUMNS, rows, notes, skills)
 
 
-def diff_bank(path: str | Path, a: int, b: int) -> BankDiff:
-    """What two versions differ in, skill by skill.
-
-    Raises:
-        SkillBankError: there is no such version.
-    """
-    with look(path) as bank:
-        return BankDiff(str(bank_folder(path)), a, b, [_skill_diff(change, a, b) for change in bank.diff(a, b)])
-
-
-def _skill_diff(change: Change, a: int, b: int) -> SkillDiff:
-    before, after = change.before, change.after
-    skill_id = (before or after or Skill("", "", "")).id
-    names = (f"{skill_id} (version {a})", f"{skill_id} (version {b})")
-    lines = difflib.unified_diff(_lines(before), _lines(after), *names, lineterm="")
-    return SkillDiff(skill_id, change.kind, list(lines))
-
-
-def _lines(skill: Skill | None) -> list[str]:
-    """A skill as lines to compare."""
-    if skill is None:
-        return []
-    stats = skill.stats
-    fields = {
-        "title": skill.title,
-        "when to apply": skill.when_to_apply,
-        "tier": skill.tier,
-        "task type": skill.task_type,
-        "version": skill.version,
-        "parents": ", ".join(skill.parents),
-        "source": skill.source,
-        "evidence": ", ".join(skill.evidence),
-        "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_round}",
-    }
-    head = [f"{name}: {_one_line(str(value))}" for name, value in fields.items()]
-    text = escape_terminal(skill.text[:MAX_COMPARED]).split("\n")
-    rest = len(skill.text) - MAX_COMPARED
-    return [*head, "", *text, *([f"… {rest:,} more characters"] if rest > 0 else [])]
-
-
 def _bank_row(skill: Skill) -> tuple[Any, ...]:
     tier = f"{skill.tier}: {_cell(skill.task_type)}" if skill.task_type else skill.tier
     stats, rate = skill.stats, skill.stats.success_rate
@@ -244,10 +173,5 @@ def _size(skill: Skill) -> int:
     return len(skill.title) + len(skill.text) + len(skill.when_to_apply)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(escape_terminal(text).split())
-
-
 def _cell(text: str) -> str:
-    line = _one_line(text[: 4 * MAX_CELL])
-    return line if len(line) <= MAX_CELL else line[: MAX_CELL - 1] + "…"
+    return one_line(text, MAX_CELL)

@@ -106,7 +106,9 @@ def test_a_language_model_must_be_named() -> None:
 
 
 def test_mergers_are_found_by_name() -> None:
-    assert isinstance(make_merger("heuristic"), HeuristicMerger) and isinstance(MERGERS.get("heuristic")(), HeuristicMerger)
+    assert isinstance(make_merger("heuristic"), HeuristicMerger) and isinstance(
+        MERGERS.get("heuristic")(), HeuristicMerger
+    )
     with pytest.raises(ConfigError, match="Did you mean 'heuristic'"):
         make_merger("heuristics")
     with pytest.raises(ConfigError, match="without merge"):
