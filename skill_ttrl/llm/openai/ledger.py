@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,8 @@ class Tokens:
     """Whether the server did not say: a token was taken for 4 bytes."""
 
     def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.answer + other.answer,
-            self.estimated or other.estimated,
-        )
+        sums = (self.prompt + other.prompt, self.cached + other.cached, self.answer + other.answer)
+        return Tokens(*sums, self.estimated or other.estimated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +102,27 @@ class Totals:
         """Tokens of prompts and answers."""
         return self.tokens_in + self.tokens_out
 
-    def plus(self, entry: Entry) -> Totals:
-        """With one more request."""
-        return Totals(
-            self.requests + 1,
-            self.failed + (entry.outcome not in DELIVERED),
-            self.cached + entry.cached,
-            self.attempts + entry.attempts,
-            self.tokens_in + entry.tokens_in,
-            self.tokens_cached + entry.tokens_cached,
-            self.tokens_out + entry.tokens_out,
-            self.cost + (entry.cost or 0.0),
-            self.unpriced + (entry.cost is None),
+    @classmethod
+    def of(cls, entry: Entry) -> Totals:
+        """Those of one request."""
+        return cls(
+            1,
+            entry.outcome not in DELIVERED,
+            entry.cached,
+            entry.attempts,
+            entry.tokens_in,
+            entry.tokens_cached,
+            entry.tokens_out,
+            entry.cost or 0.0,
+            entry.cost is None,
         )
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+Parts = dict[tuple[str, str], Totals]
+"""Totals by phase and role."""
 
 
 @dataclass
@@ -139,7 +143,7 @@ class Ledger:
     max_total_tokens: int | None = None
     paid: PaidAnswers | None = field(default=None, repr=False)
     """Answers that no finished piece of work holds yet; None where `path` is."""
-    _parts: dict[tuple[str, str], Totals] = field(default_factory=dict, repr=False)
+    _parts: Parts = field(default_factory=dict, repr=False)
     _phases: list[str] = field(default_factory=lambda: ["other"], repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -211,15 +215,14 @@ class Ledger:
             RunFolderError: the file cannot be written.
         """
         with self._lock:
-            place = entry.phase, entry.role
-            self._parts[place] = self._parts.get(place, Totals()).plus(entry)
+            _add(self._parts, entry)
             if self.path is not None:
                 append_whole(self.path, f"{json.dumps(asdict(entry))}\n".encode(), durable=False)
 
     def totals(self) -> Totals:
         """Sums over all requests."""
         with self._lock:
-            return _sum(self._parts)
+            return sum(self._parts.values(), Totals())
 
     def report(self) -> dict[str, Any]:
         """Totals, and under `by` those of each phase and role; empty where nothing was asked."""
@@ -227,31 +230,29 @@ class Ledger:
             return usage_report(self._parts)
 
 
-def read_usage(path: Path) -> dict[tuple[str, str], Totals]:
+def read_usage(path: Path) -> Parts:
     """Totals by (phase, role) of a ledger's file.
 
     Raises:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
-    parts: dict[tuple[str, str], Totals] = {}
+    parts: Parts = {}
     for number, row in enumerate(read_jsonl(path), 1):
         try:
-            entry = Entry(**row)
-            place = entry.phase, entry.role
-            parts[place] = parts.get(place, Totals()).plus(entry)
+            _add(parts, Entry(**row))
         except TypeError as error:
             raise RunFolderError(f"{path}:{number} is no line of a ledger: {error}. The file was changed.") from None
     return parts
 
 
-def usage_report(parts: Mapping[tuple[str, str], Totals]) -> dict[str, Any]:
+def usage_report(parts: Parts) -> dict[str, Any]:
     """See `Ledger.report`."""
     if not parts:
         return {}
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
         by[phase][role] = _figures(totals)
-    return {**_figures(_sum(parts)), "by": dict(by)}
+    return {**_figures(sum(parts.values(), Totals())), "by": dict(by)}
 
 
 def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
@@ -345,13 +346,9 @@ def _figures(totals: Totals) -> dict[str, Any]:
     return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
 
 
-def _sum(parts: Mapping[tuple[str, str], Totals]) -> Totals:
-    total = Totals()
-    for part in parts.values():
-        total = replace(
-            total, **{each.name: getattr(total, each.name) + getattr(part, each.name) for each in fields(Totals)}
-        )
-    return total
+def _add(parts: Parts, entry: Entry) -> None:
+    place = entry.phase, entry.role
+    parts[place] = parts.get(place, Totals()) + Totals.of(entry)
 
 
 _ambient: ContextVar[Ledger] = ContextVar("ledger", default=Ledger())  # noqa: B039  # nobody reads the default's totals
