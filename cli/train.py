@@ -154,7 +154,7 @@ def _options(
     seed: int | None,
     tracker: str | None,
 ) -> Options:
-    """What the three commands have in common."""
+    """Options that the three commands share."""
     from skill_ttrl.stages.launch import Options
 
     def notice(text: str) -> None:

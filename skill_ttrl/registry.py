@@ -25,7 +25,7 @@ class Registry(Generic[T]):
     """Built-in things of one kind by name.
 
     Args:
-        kind: what is kept, as a user would call it ("loss", "reward"); appears in messages.
+        kind: the items, as a user would call them ("loss", "reward"); appears in messages.
         functions: the items are functions that are called as they are: one of the user's own that raises is named.
     """
 

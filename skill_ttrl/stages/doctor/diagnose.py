@@ -1,4 +1,4 @@
-"""What this machine can run: `diagnose` looks, changes nothing, and says what to do where something will not work.
+"""Diagnose what this machine can run, without changing anything, and name a remedy for whatever will not work.
 
 Checks of the machine are in `machine`, those of a config's samplers in `backends`, the others here; what a run checks too is in `setup.checks`.
 Each is a function that gives a text or a `Check` and is called through `tried`; to add one, name it in `diagnose` or `check_machine`.
@@ -39,7 +39,7 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool:
-        """Whether something will not work."""
+        """True if something will not work."""
         return any(check.status == "fail" for check in self.checks)
 
 
@@ -147,7 +147,7 @@ def _device(config: SkillTTRLConfig) -> str:
 
 
 def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEstimate]) -> list[Check]:
-    """What it will take here, which goes to `estimates` too, and what it would take on a GPU where this has none."""
+    """Estimate the memory here (appended to `estimates`), and on a GPU where this machine has none."""
     from skill_ttrl.rl.device import device_memory, resolve_device
     from skill_ttrl.stages.doctor.memory import PLANNED_GPU_BYTES, estimate_memory
 

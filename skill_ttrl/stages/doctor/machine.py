@@ -39,11 +39,11 @@ class Check:
     """`ok`, `warn`: works with a limit, `fail`: will not work."""
     found: str
     advice: str = ""
-    """What to do; empty where nothing needs to be done."""
+    """Remedy; empty where none is needed."""
 
 
 def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -> list[Check]:
-    """What `look` finds, or why it could not look: whatever is wrong with a machine, the other checks are still wanted.
+    """Run one check; an error in it becomes a failed `Check`, so that the others still run.
 
     Args:
         name: of the check, where `look` gives a text or fails.
@@ -78,7 +78,7 @@ def _python() -> Check:
 
 
 def _requirements(extra: str = "") -> list[Requirement]:
-    """What the installed distribution asks for, or what one extra adds to it."""
+    """Requirements of the installed distribution, or those that one extra adds."""
     from packaging.requirements import Requirement
 
     found = [Requirement(text) for text in importlib.metadata.requires(DISTRIBUTION) or []]

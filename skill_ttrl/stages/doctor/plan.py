@@ -60,7 +60,7 @@ class PhasePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would take."""
+    """Tokens, memory, hours and cost of a run, in all."""
 
     name: str
     model: str
@@ -204,7 +204,7 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
 
 
 def _is_player(agent: str) -> bool:
-    """Whether a name is that of a player; else it is a policy, which samples."""
+    """True for a scripted agent; any other is a policy, which samples."""
     return agent in player_names() or (":" in agent and not agent.startswith(OPENAI))
 
 

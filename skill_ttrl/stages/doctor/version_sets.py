@@ -35,14 +35,14 @@ WITHOUT_THOSE = f"pip uninstall -y {' '.join(WITH_TORCH)}"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What is installed, as far as it matters here."""
+    """Installed distributions that matter here."""
 
     versions: Mapping[str, str]
     """By distribution, names as PyPI writes them in addresses."""
     requires: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What the engine and the companions of torch ask for, by distribution."""
+    """Requirements of the engine and of the companions of torch, by distribution."""
     builds: Mapping[str, str] = field(default_factory=dict)
-    """What torch and its companions were built for: `cpu`, `cu130`, ….; those that do not say are left out."""
+    """Build of torch and its companions: `cpu`, `cu130`, …; those that do not say are left out."""
 
     @property
     def engines(self) -> list[LockName]:
@@ -79,7 +79,7 @@ def read_lock(name: str) -> dict[str, str]:
 
 
 def install_command(name: LockName) -> str:
-    """What makes the present environment one of a set."""
+    """The command that makes the present environment one of a set."""
     index = f" --extra-index-url {CPU_INDEX}" if name == "cpu" else ""
     return f'pip install --no-deps{index} -r "$(skillttrl doctor --lock {name})"'
 
@@ -109,7 +109,7 @@ def _build(package: str) -> str:
 
 
 def misfits(found: Environment) -> list[Misfit]:
-    """What does not fit together, the worst first; empty where everything does."""
+    """Misfits, the worst first; empty where everything fits."""
     engines = found.engines
     if len(engines) > 1:
         keep = "cpu" if found.builds.get("torch") == "cpu" else "gpu"
@@ -134,7 +134,7 @@ def misfits(found: Environment) -> list[Misfit]:
 
 
 def _unmet(package: str, asked: Sequence[str], versions: Mapping[str, str]) -> list[str]:
-    """What a package asks for and does not find."""
+    """Requirements of a package that are not met."""
     unmet = []
     for requirement in map(Requirement, asked):
         name = canonicalize_name(requirement.name)

@@ -111,7 +111,7 @@ def _embedder_revision(skills: SkillsConfig) -> str | None:
 
 
 def data_revision(source: SourceConfig) -> str | None:
-    """What exactly a source reads now: the hash of a file, the commit of a hub data set; nothing of a family.
+    """The exact version that a source reads now: the hash of a file, the commit of a hub data set; None of a family.
 
     Raises:
         DataError: it cannot be read, or a file's content is not the pinned one.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.episodes import read_episodes
@@ -27,6 +28,8 @@ from skill_ttrl.stages.setup.leak import (
 from skill_ttrl.stages.sft import imitated_file
 from skill_ttrl.types import Task, derive_seed
 
+T = TypeVar("T")
+
 
 @dataclass
 class Preflight:
@@ -41,57 +44,51 @@ class Preflight:
     notes: list[str] = field(default_factory=list)
     """Unknowns, each with its reason, and leaks that the run would report."""
 
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Keep the refusal that is raised in here, once."""
+    def attempt(self, check: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Call a check; keep the error that it raises, once, and give None then."""
         try:
-            yield
+            return check(*args, **kwargs)
         except SkillTTRLError as error:
             if str(error) not in map(str, self.refusals):
                 self.refusals.append(error)
+            return None
 
 
 def look_before(config: SkillTTRLConfig) -> Preflight:
     """Make the checks of a run that need neither its model nor anything that takes long or costs money."""
     found = Preflight()
-    with found.looking():
-        check_ready(config)
+    found.attempt(check_ready, config)
     found.refusals += wrong_names(config)
     try:
         config = with_env_defaults(config)
     except SkillTTRLError:  # among the names
         return found
     for rule in RULES:
-        with found.looking():
-            rule(config)
+        found.attempt(rule, config)
     _look_at_tasks(config, found)
     return found
 
 
 def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
-    train = evaluated = None
     held_out = config.data.eval is not None or config.data.train is None
-    with found.looking():
-        train = _tasks(config, config.data.train, found, training=True)
+    train = evaluated = found.attempt(_tasks, config, config.data.train, found, training=True)
     if held_out:
-        with found.looking():
-            evaluated = _tasks(config, config.data.eval, found, training=False)
-    else:
-        evaluated = train
+        evaluated = found.attempt(_tasks, config, config.data.eval, found, training=False)
     found.train, found.evaluated = (None if tasks is None else len(tasks) for tasks in (train, evaluated))
-    with found.looking():
-        check_cut_series(config, [*(train or ()), *(evaluated or ())])
+    found.attempt(check_cut_series, config, [*(train or ()), *(evaluated or ())])
     if train is not None:
-        with found.looking(), closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
-            check_text_env(env, train[0])
+        found.attempt(_check_contract, config, train[0])
         if "rl" in config.phases:
-            with found.looking():
-                check_enough(config, train)
+            found.attempt(check_enough, config, train)
     if evaluated is not None:
-        with found.looking():
-            found.notes += leaks(config, train, evaluated) if held_out and train is not None else []
-        with found.looking():
-            found.notes += _imitated(config, evaluated, transductive=not held_out)
+        if held_out and train is not None:
+            found.notes += found.attempt(leaks, config, train, evaluated) or []
+        found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
+
+
+def _check_contract(config: SkillTTRLConfig, task: Task) -> None:
+    with closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
+        check_text_env(env, task)
 
 
 def _tasks(
