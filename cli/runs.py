@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,21 +120,13 @@ def train_seeds(
     from skill_ttrl.stages.seeds import run_seeds
 
     screen = Console(stderr=as_json)
-    views: list[RunView] = []
+    with ExitStack() as shown:
 
-    def view_of(run: Path) -> RunView:
-        close()
-        views.append(RunView(screen, f"{config.name} → {run}").__enter__())
-        return views[-1]
+        def view_of(run: Path) -> RunView:
+            shown.close()
+            return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
 
-    def close() -> None:
-        while views:
-            views.pop().__exit__(None, None, None)
-
-    try:
         found = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)  # type: ignore[arg-type]
-    finally:
-        close()
     if as_json:
         print_json(found)
         return

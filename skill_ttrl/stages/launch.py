@@ -111,8 +111,7 @@ def launch_sft(
         ConfigError: neither a recipe nor episodes are named, or there are no episodes.
     """
     given = list(options.overrides)
-    if bank is not None or trajectories is not None:
-        episodes = trajectories or _episodes_of(bank)
+    if episodes := trajectories or (None if bank is None else _episodes_of(bank)):
         if source is None:
             source = quickstart_of(episodes)
             given = [*_as_collected(episodes, options.notice), *given]
@@ -222,9 +221,8 @@ def _run_of(bank: Path) -> Path | None:
     return next((place for place in (bank, _home(bank)) if RunFolder.exists(place)), None)
 
 
-def _episodes_of(bank: Path | None) -> Path:
+def _episodes_of(bank: Path) -> Path:
     """The file of episodes that the bank's run has collected, or that is in the bank's folder."""
-    assert bank is not None
     owner = _run_of(bank)
     found = _home(bank) / EPISODES if owner is None else owner / COLLECTED
     if not found.is_file():

@@ -13,7 +13,7 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.intervals import Interval, repeats_interval
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
@@ -112,6 +112,7 @@ def read_seeds(path: str | Path) -> Seeds:
     folders = {seed: path / f"seed-{seed}" for seed in seeds}
     found = {seed: read_summary(each) for seed, each in folders.items() if (each / "summary.json").is_file()}
     ended = list(found.values())
+    rows = [summary_rows(each) for each in ended]
     confidence = ended[0].confidence if ended else 0.95
     return Seeds(
         str(path),
@@ -119,18 +120,15 @@ def read_seeds(path: str | Path) -> Seeds:
         tuple(seeds),
         tuple(found),
         confidence,
-        _together([{label: before for label, before, _ in summary_rows(each)} for each in ended], confidence),
-        _together([{label: after for label, _, after in summary_rows(each)} for each in ended], confidence),
-        _together([_changes(each) for each in ended], confidence),
+        _together([{label: before for label, before, _ in each} for each in rows], confidence),
+        _together([{label: after for label, _, after in each} for each in rows], confidence),
+        _together([{label: _change(before, after) for label, before, after in each} for each in rows], confidence),
         sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase),
     )
 
 
-def _changes(summary: Summary) -> dict[str, float | None]:
-    return {
-        label: None if before is None or after is None else after - before
-        for label, before, after in summary_rows(summary)
-    }
+def _change(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
 
 
 def _together(rows: Sequence[dict[str, float | None]], confidence: float) -> dict[str, OverSeeds]:

@@ -107,7 +107,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
     phases = [
         _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]
-    available = _available(device)
+    available = device_memory("cpu") if device is None else int(device.memory)
     refusals = [*found.refusals, *_too_large(config, model_config, memory.peak, available)]
     if config.verified is not None and not (note := verified_note(config)).startswith("never"):
         assumptions.append(f"a recorded run of these settings: {note}")
@@ -280,12 +280,6 @@ def _speed(
     )
     rows = min(config.rl.micro_batch_size, 16)
     return measured(model_config, tokens=min(_item(config), 256), rows=rows, threads=config.runtime.threads)
-
-
-def _available(device: Device | None) -> int:
-    if device is not None:
-        return int(device.memory)
-    return device_memory("cpu")
 
 
 def _cost(
