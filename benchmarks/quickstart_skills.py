@@ -26,7 +26,7 @@ from skill_ttrl.data.operators import RULES, Operators, question
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.stages.setup.build import build_policy
+from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.types import Skill
 
 SKILLS, NOTES = "quickstart_skills", "quickstart_notes"

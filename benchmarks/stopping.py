@@ -21,7 +21,7 @@ from statistics import fmean
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.reports.baseline import find_baseline
-from skill_ttrl.stages.training.stopping import Stopping, look_back
+from skill_ttrl.stages.reports.stopping import Stopping, look_back
 from skill_ttrl.storage.jsonl import read_jsonl
 
 RECIPES = ("quickstart", "collapse")

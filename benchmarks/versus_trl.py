@@ -82,8 +82,8 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    bench = build(our_config(model, options), SilentProgress())
-    questions = [str(task.options["question"]) for task in bench.train_tasks]
+    parts, _ = build(our_config(model, options), SilentProgress())
+    questions = [str(task.options["question"]) for task in parts.train_tasks]
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": question}]} for question in questions])
     ends: list[float] = []
 

@@ -4,7 +4,7 @@
     python benchmarks/vllm_throughput.py --pairs 25 --tokens 128
 
 The loop is what a training step does to sample: environments are reset, prompts rendered and encoded, completions decoded and
-handed to the environments, trajectories made (`Workbench.play`). Beside it stands `vllm.LLM.generate` of the very engine,
+handed to the environments, trajectories made (`RolloutWorker.generate_rollouts`). Beside it stands `vllm.LLM.generate` of the very engine,
 in its own thread, on the same token ids with the same `SamplingParams`. Both draw the same tokens, which is checked. They
 take turns, each pair in another order, with an empty prefix cache each time, so that what else the machine does meets both.
 Printed are the median of the pairs' ratios and its bootstrap interval. The model has random weights: what it writes does
@@ -27,7 +27,7 @@ from skill_ttrl.llm.vllm.backend import VLLMBackend
 from skill_ttrl.llm.vllm.engine import Work
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import TrainingComponents
+from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task, derive_seed
 
 MEDIAN, LOWER_END = 0.95, 0.90
@@ -45,11 +45,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    bench = build(load_config("quickstart", settings(options)), SilentProgress())
+    parts, _ = build(load_config("quickstart", settings(options)), SilentProgress())
     try:
-        ratios = take_pairs(bench, options)
+        ratios = take_pairs(parts, options)
     finally:
-        bench.close()
+        parts.close()
     low, high = interval(ratios)
     median = statistics.median(ratios)
     print(f"median of {len(ratios)} ratios {median:.3f}, 95 % interval [{low:.3f}, {high:.3f}]")
@@ -70,22 +70,22 @@ def settings(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def take_pairs(bench: TrainingComponents, options: argparse.Namespace) -> list[float]:
+def take_pairs(parts: TrainingComponents, options: argparse.Namespace) -> list[float]:
     """Ratios of the two rates, ours over the engine's, one a pair; one pair before them is not counted."""
-    backend: Any = bench.backend
+    worker, backend = parts.worker, parts.backend
     assert isinstance(backend, VLLMBackend)
-    tasks = bench.train_tasks[: options.prompts]
+    tasks = list(parts.train_tasks)[: options.prompts]
     ratios = []
     print("| pair | tokens | loop, tokens/s | engine, tokens/s | ratio |", "|---|---|---|---|---|", sep="\n")
     for pair in range(options.pairs + 1):
         seed = derive_seed(0, "pair", pair)
-        work = bare_work(bench, backend, tasks, options.samples, seed)
+        work = bare_work(worker, backend, tasks, options.samples, seed)
         if pair % 2:
-            groups, ours = through_loop(bench, backend, tasks, options.samples, seed)
+            groups, ours = through_loop(worker, backend, tasks, options.samples, seed)
             outputs, theirs = bare(backend, work)
         else:
             outputs, theirs = bare(backend, work)
-            groups, ours = through_loop(bench, backend, tasks, options.samples, seed)
+            groups, ours = through_loop(worker, backend, tasks, options.samples, seed)
         tokens = same_tokens(groups, outputs)
         if pair:
             ratios.append(theirs / ours)
@@ -93,23 +93,21 @@ def take_pairs(bench: TrainingComponents, options: argparse.Namespace) -> list[f
     return ratios
 
 
-def bare_work(
-    bench: TrainingComponents, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
-) -> list[Work]:
+def bare_work(worker: RolloutWorker, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int) -> list[Work]:
     """What `through_loop` will ask the engine for."""
-    agent = bench.acting()
+    agent = worker.agent
     prompts = [backend.encode(agent.prompt(Scene(str(task.options["question"]))).messages) for task in tasks]
     requests = [Request(token_ids=ids, n=samples) for ids in prompts]
-    return backend.work(requests, bench.sampling, derive_seed(seed, "turn", 0))
+    return backend.work(requests, worker.sampling, derive_seed(seed, "turn", 0))
 
 
 def through_loop(
-    bench: TrainingComponents, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
+    worker: RolloutWorker, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int
 ) -> tuple[list[Group], float]:
     """Groups, and seconds."""
     backend.engine().call(lambda llm: llm.reset_prefix_cache())
     began = time.perf_counter()
-    groups = bench.play(tasks, samples, bench.sampling, seed)
+    groups = worker.generate_rollouts(tasks, samples, worker.sampling, seed)
     return groups, time.perf_counter() - began
 
 

@@ -154,7 +154,7 @@ def inspect(
     from skill_ttrl.cli.skills import show_diff
     from skill_ttrl.stages.reports import inspect_bank as skills
     from skill_ttrl.stages.reports.inspect import inspect as look
-    from skill_ttrl.stages.training.stopping import inspect_stopping
+    from skill_ttrl.stages.reports.stopping import inspect_stopping
 
     if (search is not None) + history + (diff is not None) + stopping > 1:
         raise ConfigError("--search, --history, --diff and --stopping each show something else: give one of them.")

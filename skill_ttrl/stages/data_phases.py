@@ -18,10 +18,10 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, told_episodes
-from skill_ttrl.stages.setup.build import evaluation_split, source_tasks, training_tasks
 from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_episodes, check_models
 from skill_ttrl.stages.setup.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
-from skill_ttrl.stages.training.run_bank import RunBank, models_of
+from skill_ttrl.stages.setup.tasks import evaluation_split, source_tasks, training_tasks
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder."""
@@ -43,29 +43,28 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
         check_enough(config, train)
 
 
+def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfig:
+    """The config that names the episodes which the phase collect writes, where the run has that phase."""
+    if "collect" not in config.phases:
+        return config
+    demonstrations = config.demonstrations.model_copy(update={"trajectories": str(folder.path / COLLECTED)})
+    return config.model_copy(update={"demonstrations": demonstrations})
+
+
 def gather(
-    config: SkillTTRLConfig,
-    folder: RunFolder,
-    bank: RunBank | None,
-    ledger: Ledger,
-    progress: Progress,
-    warnings: list[str],
-    *,
-    begun: bool,
-) -> tuple[SkillTTRLConfig, dict[str, float]]:
-    """Do the phases collect and distill.
+    config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, progress: Progress, warnings: list[str]
+) -> dict[str, float]:
+    """Run the phases collect and distill of a run that has no checkpoint.
 
     Args:
-        config: the run's.
-        folder: the run's, locked.
+        config: the run's (`with_collected`).
         bank: the run's skill bank; skills go there.
         ledger: of what language models cost.
         progress: told of both.
-        warnings: gets what the summary has to say of held-out episodes that skills come from.
-        begun: whether the run has a checkpoint, so that both are done.
+        warnings: gets lines for the summary on held-out episodes that skills come from.
 
     Returns:
-        The config that knows where the episodes are, and for each of the two that was done now its wall time in seconds.
+        For each of the two that was done its wall time in seconds.
 
     Raises:
         SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
@@ -73,33 +72,37 @@ def gather(
     """
     path = config.demonstrations.trajectories
     spent: dict[str, float] = {}
-    if not begun and {*config.phases} & {*DATA_PHASES}:
+    if {*config.phases} & {*DATA_PHASES}:
         check_before(config, progress)
-    if not begun and "distill" in config.phases and "collect" not in config.phases and path is not None:
+    if "distill" in config.phases and "collect" not in config.phases and path is not None:
         warnings += episode_leaks(config, path)
     if "collect" in config.phases:
-        path = str(folder.path / COLLECTED)
-        if not begun:
-            began = time.perf_counter()
-            with ledger.phase("collect"):
-                _collect(Path(path), config, progress)
-            spent["collect"] = time.perf_counter() - began
-    if "distill" in config.phases and not begun:
+        assert path is not None  # see `with_collected`
+        began = time.perf_counter()
+        with ledger.phase("collect"):
+            _collect(Path(path), config, progress)
+        spent["collect"] = time.perf_counter() - began
+    if "distill" in config.phases:
         assert path is not None  # see `check_episodes`
-        assert bank is not None  # the config's own check
+        assert isinstance(bank, RunBank)  # the config's own check
         began = time.perf_counter()
         with ledger.phase("distill"):
-            episodes = told_episodes(Path(path), progress, progress)
-            try:
-                found = distill_into(bank.bank, episodes, config, models_of(config), progress)
-            except EndpointError as error:
-                ways = "the same command with --resume auto asks again; with skills.on_failure=skip, or heuristic, it gets over it"
-                raise EndpointError(f"{error} The episodes are kept: {ways}.", error.kind) from None
-        played = sum(count for counts in found.episodes.values() for count in counts.values())
-        progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
+            _distill(Path(path), config, bank, progress)
         spent["distill"] = time.perf_counter() - began
-    demonstrations = config.demonstrations.model_copy(update={"trajectories": path})
-    return config.model_copy(update={"demonstrations": demonstrations}), spent
+    return spent
+
+
+def _distill(path: Path, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
+    episodes = told_episodes(path, progress, progress)
+    try:
+        found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+    except EndpointError as error:
+        ways = (
+            "the same command with --resume auto asks again; with skills.on_failure=skip, or heuristic, it gets over it"
+        )
+        raise EndpointError(f"{error} The episodes are kept: {ways}.", error.kind) from None
+    played = sum(count for counts in found.episodes.values() for count in counts.values())
+    progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
 
 
 def episode_leaks(config: SkillTTRLConfig, path: str | Path) -> list[str]:

@@ -21,7 +21,7 @@ from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.progress import Progress
-    from skill_ttrl.stages.train import Resume
+    from skill_ttrl.stages.setup.open_run import Resume
 
 SEEDS = "seeds.json"
 """Marks a folder of runs under several seeds, and says which."""

@@ -344,7 +344,7 @@ def _written(config: SkillTTRLConfig, folder: Path) -> Path:
     """The built-in model as a run of this recipe would begin with it."""
     from skill_ttrl.llm.models.load import save_model
     from skill_ttrl.rl.device import make_accelerator
-    from skill_ttrl.stages.setup.build import load_policy
+    from skill_ttrl.stages.setup.policy import load_policy
 
     loaded = load_policy(config, make_accelerator(config.runtime), None)
     with wrap_os_errors("write", folder):

@@ -17,8 +17,10 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.train import Resume, run
-from skill_ttrl.stages.training.run_bank import models_of, starting_skills
+from skill_ttrl.stages.setup.open_bank import starting_skills
+from skill_ttrl.stages.setup.open_run import Resume
+from skill_ttrl.stages.train import run
+from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import ballot_of, batch_vote

@@ -13,23 +13,23 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from skill_ttrl.answers import grade_answer
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.batch import EncodedDemonstration
-from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.runs.checkpoint import load_tensors
-from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.stages.rl import BANK_OFF, answer_figures, group_figures, label_figures, step_tasks, warn_of_given_up
-from skill_ttrl.stages.sft import batch_indices
-from skill_ttrl.stages.training.context import Run
-from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
-from skill_ttrl.types import Group, VoteResult, derive_seed
+from skill_ttrl.stages.rl import BANK_OFF
+from skill_ttrl.stages.sft import fine_tune, select_batch
+from skill_ttrl.stages.training.batch import step_tasks
+from skill_ttrl.stages.training.clock import StepTimer
+from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
+from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
+from skill_ttrl.stages.training.saving import PhaseState, record_step, save_if_due
+from skill_ttrl.types import derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 
 PHASE = "vote_sft"
@@ -37,106 +37,82 @@ SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
 
 
 def imitate_majority(run: Run) -> None:
-    """The whole phase, from where a resumed run stopped, measured before and after as the rl phase is."""
-    run.bench.backend.sync(0)  # a cold start or a checkpoint may have changed the weights
+    """Run the whole phase, from where a resumed run stopped, measured before and after as RL training is."""
+    backend = run.components.backend
+    backend.sync(0)  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
-    draw(run)
-    run.bench.backend.rest()
-    learned = learn(run)
-    run.bench.backend.sync(learned)
+    sample_and_vote(run)
+    backend.rest()
+    backend.sync(learn(run))
     run.evaluate("after")
-    if run.bench.bank is not None and run.bench.bank.config.use:
-        run.evaluate(BANK_OFF, bank_off=True)
+    if run.components.bank:
+        run.evaluate(BANK_OFF, use_bank=False)
 
 
-def draw(run: Run) -> None:
-    """Sample and vote: the rounds of the phase. The weights stay as they are."""
-    bench, config = run.bench, run.config
-    rounds, done = config.rl.steps, min(run.steps_done(PHASE), config.rl.steps)
-    history = VoteHistory.from_state(run.resumed_state["votes"]) if 0 < done < rounds else VoteHistory()
+def sample_and_vote(run: Run) -> None:
+    """Run the rounds of the phase. The weights stay as they are."""
+    config, parts = run.config, run.components
+    rounds, done = config.rl.steps, min(run.resumed.steps_done(PHASE), config.rl.steps)
+    history = VoteHistory.from_state(run.resumed.state["votes"]) if 0 < done < rounds else VoteHistory()
+    state = VoteRounds(PHASE, done, history=history)
+    roll_out = parts.worker.rollout_fn(config.rollout.n_votes_per_prompt)
     run.progress.start(SAMPLING, rounds, "round", done)
     for step in range(done, rounds):
-        began = time.perf_counter()
-        tasks = step_tasks(bench.train_tasks, config.rl.prompts_per_step, step, config.seed)
-        run.progress.enter(SAMPLING, "sample")
-        seed = derive_seed(config.seed, "rollout", step)
-        groups = bench.play(tasks, config.rollout.n_votes_per_prompt, bench.sampling, seed)
+        clock = StepTimer(run.progress, SAMPLING, parts.accelerator.device)
+        tasks = step_tasks(parts.train_tasks, config.rl.prompts_per_step, step, config.seed)
+        with clock("sample"):
+            groups = roll_out(tasks, parts.bank.view(), derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(f"Some tries fail in {tasks[0].env_id}: each error is in trajectories.jsonl.")
-        sampled = time.perf_counter()
-        run.progress.enter(SAMPLING, "vote")
-        votes = batch_majority_vote(group.answers for group in groups)
+        with clock("vote"):
+            votes = batch_majority_vote(group.answers for group in groups)
         groups = [g.with_rewards([float(match) for match in v.matches]) for g, v in zip(groups, votes, strict=True)]
-        figures = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-        figures |= group_figures(groups) | answer_figures(groups, votes) | vote_metrics(votes)
-        figures |= label_figures(groups, votes, bench.references)
-        record(run, step, groups, votes, figures)
-        warn_of_given_up(run, f"round {step}", groups)
-        now = time.perf_counter()
-        run.log.time(PHASE, step, {"seconds": now - began, "sample_seconds": sampled - began})
-        finished = step + 1
-        if finished == rounds or finished % config.rl.checkpoint_every == 0 or run.stop.signum is not None:
-            run.checkpoint(PHASE, finished, state={"votes": history.state_dict()}, tensors={})
-            run.stop_if_requested(PHASE, finished)
+        metrics = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+        metrics |= group_metrics(groups) | answer_metrics(groups, votes) | vote_metrics(votes)
+        metrics |= run.meter.label_metrics(groups, votes)
+        record_step(run, PHASE, step, groups, votes, metrics, trajectories=True)  # they are what is learned from
+        run.progress.advance(SAMPLING, step + 1, metrics)
+        warn_of_undecided_answers(run.warn, f"round {step}", groups)
+        times = clock.stop()
+        run.log.time(PHASE, step, {name: times[name] for name in ("seconds", "sample_seconds")})
+        state.step = step + 1
+        save_if_due(run, state, due=state.step == rounds or state.step % config.rl.checkpoint_every == 0)
     run.progress.finish(SAMPLING)
 
 
-def record(
-    run: Run, step: int, groups: Sequence[Group], votes: Sequence[VoteResult], figures: dict[str, float]
-) -> None:
-    """Write a round down and show it. The trajectories are what is learned from: they are always kept."""
-    truths = [run.bench.references.get(group.task.id) for group in groups]
-    right = [
-        None if truth is None else grade_answer(vote.answer, truth)["score"] == 1.0
-        for vote, truth in zip(votes, truths, strict=True)
-    ]
-    lines = [line for group in groups for line in trajectory_lines(PHASE, step, group)]
-    run.folder.append_jsonl("trajectories.jsonl", lines)
-    run.folder.append_jsonl(
-        "votes.jsonl",
-        [vote_line(PHASE, step, g.task.id, v, correct=c) for g, v, c in zip(groups, votes, right, strict=True)],
-    )
-    run.log.log(PHASE, step, figures)
-    run.progress.advance(SAMPLING, step + 1, figures)
+@dataclass(kw_only=True)
+class VoteRounds(PhaseState):
+    """The rounds that are done, and their votes."""
+
+    history: VoteHistory
+
+    def state_dict(self) -> dict[str, Any]:
+        """The votes."""
+        return {"votes": self.history.state_dict()}
 
 
 def learn(run: Run) -> int:
-    """Fine-tune on the samples that agree; how many optimiser steps that took."""
-    config, rounds = run.config, run.config.rl.steps
+    """Fine-tune on the samples that agree; gives the number of optimiser steps."""
     run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:
         run.warn("No sample agrees with a majority, because none gave an answer: there was nothing to imitate.")
         return 0
-    settings = learner_config(config, len(data))
-    done = max(0, run.steps_done(PHASE) - rounds)
-    learner = SFTLearner(run.bench.policy, settings, run.bench.accelerator)
-    if done and run.resumed is not None:
-        learner.load_state_dict(load_tensors(run.resumed.path)["learner"])
-    run.progress.start(LEARNING, settings.steps, "step", done)
-    for step in range(done, settings.steps):
-        began = time.perf_counter()
-        chosen = [data[place] for place in batch_indices(len(data), settings, step, config.seed)]
-        figures = learner.step(chosen, step, seed=config.seed)
-        run.log.log(PHASE, rounds + step, figures)
-        run.log.time(PHASE, rounds + step, {"seconds": time.perf_counter() - began})
-        finished = step + 1
-        run.progress.advance(LEARNING, finished, figures)
-        last = finished == settings.steps
-        failed = watch_updates(run, PHASE, rounds + step, figures)
-        if failed or last or finished % config.vote_sft.checkpoint_every == 0 or run.stop.signum is not None:
-            run.checkpoint(PHASE, rounds + finished, state={}, tensors={"learner": learner.state_dict()})
-            run.stop_if_requested(PHASE, rounds + finished)
-        if failed:
-            raise failed
-    if (failed := skipped_too_often(run, PHASE, ended=True)) is not None:
-        raise failed
-    run.progress.finish(LEARNING)
-    return settings.steps
+    config = learner_config(run.config, len(data))
+    fine_tune(
+        run,
+        PHASE,
+        LEARNING,
+        config,
+        lambda step: select_batch(data, config, step, run.config.seed),
+        save_every=run.config.vote_sft.checkpoint_every,
+        before=run.config.rl.steps,
+    )
+    return config.steps
 
 
 def learner_config(config: SkillTTRLConfig, samples: int) -> SFTConfig:
-    """What the supervised learner is told: `passes` over so many samples, the last step filled from a further shuffle."""
+    """Settings of the supervised learner: `passes` over so many samples, the last step filled from a further shuffle."""
     own, rl = config.vote_sft, config.rl
     steps = math.ceil(own.passes * samples / own.batch_size)
     return SFTConfig(

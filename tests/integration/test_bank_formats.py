@@ -11,7 +11,7 @@ from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.reports.bank_diff import match
-from skill_ttrl.stages.training.run_bank import open_run_bank, starting_skills
+from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
 from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
 from tests.integration.test_skill_commands import refused, skillttrl
 
@@ -197,7 +197,7 @@ def test_a_run_that_begins_with_a_published_bank_exports_one_like_it(
     config = load_config(str(tiny_yaml), [f"skills.bank={file}", "skills.embedder=hash"])
     run = RunFolder.create(tmp_path / "run", config)
     opened = open_run_bank(config.skills, run, None)
-    assert opened is not None
+    assert opened
     with opened.bank as bank:
         bank.record_usages([("gen_001", True)])
     assert skillttrl("skills", "export", tmp_path / "run", "--format", "skillrl").out == file.read_text()

@@ -23,7 +23,7 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.stages.training.context import schedule_of
+from skill_ttrl.stages.training.components import schedule_of
 from skill_ttrl.types import Group, Trajectory
 from tests.alfworld_kitchen import content, write_game
 from tests.faulty_server import FaultyServer

@@ -29,8 +29,8 @@ from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import TrainingComponents
-from skill_ttrl.stages.training.run_bank import bank_in_memory
+from skill_ttrl.stages.setup.open_bank import bank_in_memory
+from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Group, Trajectory
 from tests.integration.test_cli_commands import skillttrl
@@ -84,9 +84,7 @@ class Policy:
     def bench(self, *overrides: str) -> Bench:
         config = self.config(*overrides)
         assert config.skills is not None
-        made = build(config, SilentProgress())
-        made.bank = bank_in_memory(config.skills)
-        return Bench(made)
+        return Bench(build(config, SilentProgress(), bank=bank_in_memory(config.skills))[0])
 
     def config(self, *overrides: str, **sections: Any) -> SkillTTRLConfig:
         own = [f"model.path={self.weights}", f"skills.bank={self.bank}"]
@@ -152,7 +150,7 @@ def settings(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @dataclass
 class Bench:
-    """A workbench whose sampler is looked at."""
+    """Components whose sampler is looked at."""
 
     bench: TrainingComponents
     asking: int = 0
@@ -172,7 +170,8 @@ class Bench:
         self.bench.backend.generate = counted  # type: ignore[method-assign]
 
     def play(self, sampling: Sampling, count: int = 12, tries: int = 1) -> list[Trajectory]:
-        groups = self.bench.play(self.bench.train_tasks[:count], tries, sampling, seed=0)
+        worker = self.bench.worker.with_bank(self.bench.bank.view())
+        groups = worker.generate_rollouts(self.bench.train_tasks[:count], tries, sampling, seed=0)
         return [each for group in groups for each in group.trajectories]
 
     def gap(self, played: Sequence[Trajectory]) -> float:
@@ -344,7 +343,8 @@ def test_a_server_that_is_killed_under_episodes_loses_none(
             threading.Thread(target=os.kill, args=(before, signal.SIGKILL)).start()
 
     try:
-        groups: list[Group] = made.play(made.train_tasks[:12], 4, GREEDY, 0, on_episode=kill)
+        worker = made.worker.with_bank(made.bank.view())
+        groups: list[Group] = worker.generate_rollouts(made.train_tasks[:12], 4, GREEDY, 0, on_rollout_end=kill)
         assert served.pid != before
         assert [done(group.trajectories) for group in groups] == [[each] * 4 for each in by_hf]
     finally:

@@ -17,9 +17,10 @@ from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import train
-from skill_ttrl.stages.training.context import Run
 from skill_ttrl.stages.training.evolve import TROUBLE, evolve
+from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, Group, from_json
 from tests.integration.test_kill_and_resume import harness
@@ -122,8 +123,10 @@ def test_stopped_between_two_looks_and_resumed_the_bank_is_that_of_a_run_that_wa
 ) -> None:
     """The looks are three steps apart and the checkpoints two, so what was counted in between is in the checkpoints."""
 
-    def breaks(run: Run, groups: Sequence[Group], now: int, found: Mapping[str, float]) -> dict[str, float]:
-        changed = evolve(run, groups, now, found)
+    def breaks(
+        run: Run, evolver: Evolver | None, groups: Sequence[Group], now: int, found: Mapping[str, float]
+    ) -> dict[str, float]:
+        changed = evolve(run, evolver, groups, now, found)
         if now == 4:
             raise RuntimeError("the machine is gone")
         return changed

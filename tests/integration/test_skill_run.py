@@ -19,9 +19,9 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
 from skill_ttrl.stages.reports.inspect import inspect
-from skill_ttrl.stages.rl import group_figures
 from skill_ttrl.stages.targets.trained import Reply, ask, find_trained
-from skill_ttrl.stages.training.run_bank import skill_figures
+from skill_ttrl.stages.training.metrics import group_metrics
+from skill_ttrl.stages.training.run_bank import skill_metrics
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
@@ -172,8 +172,8 @@ def test_inserted_tokens_are_counted_apart() -> None:
     tried = Trajectory(task, (step,), None, "terminated", reward=0.0, ops=SkillOps())
     silent = Trajectory(task, (), None, "error", reward=0.0, error="broken", ops=SkillOps())
     group = Group(task, (tried, silent))
-    assert group_figures([group])["response_tokens"] == 4
-    assert skill_figures([group])["inserted_tokens"] == 1  # two over two tries
+    assert group_metrics([group])["response_tokens"] == 4
+    assert skill_metrics([group])["inserted_tokens"] == 1  # two over two tries
 
 
 def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.build import build_policy
 from skill_ttrl.stages.setup.demonstrate import ADVICE, demonstrate
-from skill_ttrl.stages.training.run_bank import read_run_bank
+from skill_ttrl.stages.setup.open_bank import read_run_bank
+from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory, from_json
 
@@ -183,7 +183,7 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
         steps = [replace(step, info={**step.info, ADVICE: step.admissible[0]}) for step in played.steps]
         bank = read_run_bank(config.skills, whole, played.bank_version)
         assert bank is not None and parts.agent.skills is not None
-        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.access()), asked, 0))
+        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.view()), asked, 0))
         bank.close()
         assert [each.skills for each in shown] == [played.skills_in_prompt] * len(steps)
         for step, each in zip(steps, shown, strict=True):

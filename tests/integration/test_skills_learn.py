@@ -16,10 +16,13 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.context import TrainingComponents
-from skill_ttrl.stages.training.run_bank import RunBank, starting_skills
+from skill_ttrl.stages.setup.open_bank import starting_skills
+from skill_ttrl.stages.training.components import TrainingComponents
+from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Trajectory
 
+Built = tuple[TrainingComponents, Meter]
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 SMALL = [
     "phases=[rl]",
@@ -36,15 +39,17 @@ def is_correct(trajectory: Trajectory) -> bool | None:
     return correctness(drawn(Group(trajectory.task, (trajectory,))))[0]
 
 
-def bench_of(config: SkillTTRLConfig) -> TrainingComponents:
+def built(config: SkillTTRLConfig) -> Built:
     assert config.skills is not None
     bank = SkillBank.from_config(config.skills.model_copy(update={"index": "memory"}))
     bank.import_skills(starting_skills(config.skills))
     return build(config, SilentProgress(), bank=RunBank(config.skills, bank))
 
 
-def tries(bench: TrainingComponents, count: int = 8) -> Iterator[Trajectory]:
-    for group in bench.play(bench.eval_tasks, count, bench.sampling, seed=1):
+def tries(made: Built, count: int = 8) -> Iterator[Trajectory]:
+    parts, meter = made
+    worker = parts.worker.with_bank(parts.bank.view())
+    for group in worker.generate_rollouts(meter.eval_tasks, count, worker.sampling, seed=1):
         yield from group.trajectories
 
 
@@ -53,8 +58,8 @@ def share(found: list[bool | None]) -> float:
 
 
 def test_who_asks_is_told_and_uses_it_on_names_never_seen() -> None:
-    bench = bench_of(load_config("quickstart_skills", SMALL))
-    found = list(tries(bench))
+    made = built(load_config("quickstart_skills", SMALL))
+    found = list(tries(made))
     asked = [trajectory for trajectory in found if trajectory.retrieved]
     silent = [trajectory for trajectory in found if not trajectory.ops]
     assert 0.15 < len(asked) / len(found) < 0.45
@@ -66,29 +71,27 @@ def test_who_asks_is_told_and_uses_it_on_names_never_seen() -> None:
         (step,) = trajectory.steps
         assert step.completion is not None and step.completion.mask is not None
         told = [token for token, own in zip(step.completion.token_ids, step.completion.mask, strict=True) if not own]
-        assert bench.policy.tokenizer.decode(told).startswith("<skill>")
+        assert made[0].policy.tokenizer.decode(told).startswith("<skill>")
 
 
 def test_a_rule_in_the_prompt_is_followed_and_a_wrong_one_is_no_help() -> None:
     settings = ["skills.in_prompt=1", "skills.prompt_tokens=32", "skills.max_retrievals=0"]
-    right = bench_of(load_config("quickstart_skills", [*SMALL, *settings]))
-    wrong = bench_of(load_config("quickstart_skills", [*SMALL, *settings, "skills.bank=family:operators-shuffled"]))
-    answered = [
-        [is_correct(trajectory) for trajectory in tries(bench) if not trajectory.ops] for bench in (right, wrong)
-    ]
+    right = built(load_config("quickstart_skills", [*SMALL, *settings]))
+    wrong = built(load_config("quickstart_skills", [*SMALL, *settings, "skills.bank=family:operators-shuffled"]))
+    answered = [[is_correct(trajectory) for trajectory in tries(made) if not trajectory.ops] for made in (right, wrong)]
     assert share(answered[0]) > 0.85 and share(answered[1]) < 0.3
 
 
 def test_bank_off_leaves_questions_unanswered() -> None:
-    bench = bench_of(load_config("quickstart_skills", [*SMALL, "skills.use=false"]))
-    found = list(tries(bench))
+    made = built(load_config("quickstart_skills", [*SMALL, "skills.use=false"]))
+    found = list(tries(made))
     assert all(trajectory.retrieved == () and trajectory.bank_version is None for trajectory in found)
     assert share([is_correct(trajectory) for trajectory in found]) < 0.25
 
 
 def test_a_note_of_the_first_problem_is_found_in_the_second() -> None:
-    bench = bench_of(load_config("quickstart_notes", SMALL))
-    found = [trajectory for trajectory in tries(bench, 16) if trajectory.ops]
+    made = built(load_config("quickstart_notes", SMALL))
+    found = [trajectory for trajectory in tries(made, 16) if trajectory.ops]
     noted = [trajectory for trajectory in found if trajectory.ops and trajectory.ops.generate and trajectory.retrieved]
     lost = [t for t in found if t.ops and not t.ops.generate and '<retrieve query="' in t.steps[-1].action]
     assert len(noted) > 40 and len(lost) > 40

@@ -37,7 +37,8 @@ from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
 from skill_ttrl.stages.targets.resolve import Subject, is_trained, resolve_target
-from skill_ttrl.stages.training.context import TrainingComponents
+from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.types import Group, Trajectory
 
 CHUNK = 64
@@ -136,13 +137,12 @@ def _collect(found: Subject, collection: Collection, chunk: int | None, use_bank
     def play(writer: EpisodeWriter) -> int:
         meter = _Meter(current_ledger())
         with ExitStack() as stack:
-            bank = found.bank() if use_bank else None
-            if bank is not None:
-                stack.callback(bank.close)
+            bank = found.bank() if use_bank else NoBank()
+            stack.callback(bank.close)
             tasks = [task for part in plan for task in part.tasks]
-            bench, _ = build_for_eval(config, {"": tasks}, collection.progress, weights=found.weights, bank=bank)
-            stack.callback(bench.close)
-            _play(bench, plan, writer, meter)
+            worker, _ = build_for_eval(config, {"": tasks}, collection.progress, weights=found.weights, bank=bank)
+            stack.callback(worker.close)
+            _play(worker, plan, writer, meter)
         return meter.tokens
 
     return collection.run(units, {"policy": depends_on}, play)
@@ -161,7 +161,7 @@ def plan_episodes(units: Sequence[Unit], draw: Draw, size: int) -> list[Chunk]:
     return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.tries, lines=len(units)))
 
 
-def _play(bench: TrainingComponents, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
+def _play(worker: RolloutWorker, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
     """Play the chunks that are not whole yet; what was played is kept however it ends."""
     writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
 
@@ -175,7 +175,9 @@ def _play(bench: TrainingComponents, plan: Sequence[Chunk], writer: EpisodeWrite
 
     def sample(chunk: Chunk, there: int) -> list[Group]:
         tell = on_episode if reported(chunk, there) else meter.add
-        return bench.play(chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed, on_episode=tell)
+        return worker.generate_rollouts(
+            chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed, on_rollout_end=tell
+        )
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
         played = [trajectory for group in groups for trajectory in group.trajectories]

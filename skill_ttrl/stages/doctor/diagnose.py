@@ -18,7 +18,7 @@ from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
 from skill_ttrl.stages.setup.checks import check_env, lookups
-from skill_ttrl.stages.training.run_bank import starting_file
+from skill_ttrl.stages.setup.open_bank import starting_file
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.memory import MemoryEstimate

@@ -19,7 +19,7 @@ from skill_ttrl.skills.bank.changes import TIERS
 from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.stages.reports.inspection import Inspection
-from skill_ttrl.stages.training.run_bank import BANK
+from skill_ttrl.stages.setup.open_bank import BANK
 from skill_ttrl.types import BankUpdate, Skill
 
 MAX_CELL = 80

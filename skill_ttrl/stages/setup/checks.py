@@ -32,7 +32,8 @@ from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.training.run_bank import models_of, starting_file
+from skill_ttrl.stages.setup.open_bank import starting_file
+from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Task
 from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward

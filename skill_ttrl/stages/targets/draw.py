@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pydantic import ValidationError
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, current_ledger
 from skill_ttrl.progress import Progress
@@ -27,12 +27,14 @@ from skill_ttrl.rollout.samples import Draw, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
-from skill_ttrl.stages.evaluation.controls import Controls, applies, join
-from skill_ttrl.stages.setup.build import build_for_eval, source_tasks
+from skill_ttrl.stages.evaluation.controls import Controls, applies, join, play_controls
+from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.leak import FirstWords
+from skill_ttrl.stages.setup.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, Subject
-from skill_ttrl.stages.training.context import TrainingComponents
-from skill_ttrl.stages.training.votes import make_rewording, sample_both_variants
+from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
+from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.types import Group, Task, first_problem, from_json, to_json
 
 KEPT = ("seed", "env", "agent", "skills", "runtime")
@@ -95,18 +97,19 @@ def draw_samples(
         progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
         return DrawnSamples(tuple(rows), known, why, played)
     with ExitStack() as stack:
-        bank = subject.bank() if use_bank else None
-        if bank is not None:
-            stack.callback(bank.close)
-        bench, kept = build_for_eval(subject.config, tasks, progress, weights=subject.weights, bank=bank)
-        stack.callback(bench.close)
+        bank = subject.bank() if use_bank else NoBank()
+        stack.callback(bank.close)
+        worker, kept = build_for_eval(subject.config, tasks, progress, weights=subject.weights, bank=bank)
+        stack.callback(worker.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = plan_samples(kept, draws, size, subject.config.rollout.max_batch_size)
         rows = run_sampling_plan(
-            plan, _both(bench, kept) if both_wordings else bench.play, folder, progress, _facts(known)
+            plan, _both(worker, kept) if both_wordings else worker.generate_rollouts, folder, progress, _facts(known)
         )
         if played is None:
-            played = join(bench.play_controls(own, source=name) for name, own in kept.items())
+            played = join(
+                play_controls(subject.config, own, worker.envs, worker.agent, source=name) for name, own in kept.items()
+            )
             if folder is not None:
                 folder.write_text(CONTROLS, f"{to_json(played)}\n")
     return DrawnSamples(tuple(rows), known, why, played)
@@ -222,20 +225,25 @@ def open_samples(
     return SampleFolder(output, made_with)
 
 
-def _both(bench: TrainingComponents, problems: Mapping[str, Sequence[Task]]) -> SampleFn:
+def _both(worker: RolloutWorker, problems: Mapping[str, Sequence[Task]]) -> SampleFn:
     """Each problem in two wordings.
 
     Raises:
         ConfigError: a task does not state its question, or there is no such paraphrase.
     """
-    silent = [
-        task.id for tasks in problems.values() for task in tasks if not isinstance(task.options.get("question"), str)
-    ]
-    if silent:
+    if silent := unstated([task for tasks in problems.values() for task in tasks]):
         raise ConfigError(
             f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
         )
-    return partial(sample_both_variants, bench, make_rewording(bench))
+    paraphrase = make_paraphraser(worker)
+
+    def generate(tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
+        def half(both: Sequence[Task]) -> list[Group]:
+            return worker.generate_rollouts(both, tries // 2, sampling, seed)
+
+        return sample_both_variants(half, paraphrase, tasks)
+
+    return generate
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:

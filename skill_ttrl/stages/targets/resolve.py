@@ -15,14 +15,15 @@ from skill_ttrl.llm.backends import REMOTE, backend_facts, is_remote
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.stages.setup.build import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import Seen, seen_by_run
+from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
+from skill_ttrl.stages.setup.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
-from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
@@ -62,12 +63,12 @@ class Subject:
         """Whether a model behind an address is asked in place of weights that are here."""
         return backend_facts(self.config).remote
 
-    def bank(self) -> RunBank | None:
-        """The skill bank to ask, open for reading; None where the config has no skills."""
+    def bank(self) -> RunBank | NoBank:
+        """The skill bank to ask, open for reading."""
         if self.trained is not None:
             return self.trained.bank()
         skills = with_endpoint(self.config)
-        return bank_in_memory(skills) if skills is not None else None
+        return bank_in_memory(skills) if skills is not None else NoBank()
 
     def problems(self, data: Sequence[str]) -> list[EvalDataset]:
         """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.

@@ -24,8 +24,9 @@ from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.changes import replace_surrogates
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
-from skill_ttrl.stages.setup.build import Parts, build_policy
-from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory, bank_version, read_run_bank
+from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
+from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import majority_vote
 
@@ -39,8 +40,8 @@ class TrainedPolicy:
     run: Path
     """The run's folder."""
 
-    def bank(self) -> RunBank | None:
-        """The skill bank as it was at the checkpoint, for reading; None where the config has no skills.
+    def bank(self) -> RunBank | NoBank:
+        """The skill bank as it was at the checkpoint, for reading.
 
         Where `skills.bank` is not what the run began with, that other bank takes its place.
         """
@@ -63,7 +64,7 @@ class PolicySource(Protocol):
         """Folder of its weights; None: the config says what to load, or where to ask."""
         ...
 
-    def bank(self) -> RunBank | None:
+    def bank(self) -> RunBank | NoBank:
         """Its skill bank, open for reading."""
         ...
 
@@ -232,7 +233,7 @@ def _asked(
 
 
 @contextmanager
-def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[Parts]:
+def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[PolicyBundle]:
     """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
 
     Args:
@@ -241,13 +242,11 @@ def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[Parts]:
     """
     parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent
-    bank: RunBank | None = None
+    bank: RunBank | NoBank = NoBank()
     try:
-        bank = trained.bank() if use_bank else None
-        if bank is not None and bank.config.use:
-            agent = agent.with_bank(bank.access())
+        bank = trained.bank() if use_bank else NoBank()
+        agent = agent.with_bank(bank.view())
         yield replace(parts, agent=agent)
     finally:
         parts.backend.close()
-        if bank is not None:
-            bank.close()
+        bank.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
 from skill_ttrl.skills.admit import Admitted
@@ -16,10 +16,9 @@ from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, FailureSelection, SuccessTracker
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.teachers.types import TeacherResult
+from skill_ttrl.stages.training.components import TrainingComponents
+from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group
-
-if TYPE_CHECKING:
-    from skill_ttrl.stages.training.context import Run, TrainingComponents
 
 EVOLVE_LOG = "evolve.jsonl"
 """In a run's folder: what each look found, and what came of it."""
@@ -31,7 +30,7 @@ UNTYPED = "any"
 """How messages call the type of tasks that have none."""
 
 
-def make_evolver(bench: TrainingComponents, state: Mapping[str, Any]) -> Evolver | None:
+def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, transductive: bool) -> Evolver | None:
     """What evolves the skills of a run, going on from a checkpoint's state; None where the config has no `evolve` section.
 
     Raises:
@@ -39,10 +38,10 @@ def make_evolver(bench: TrainingComponents, state: Mapping[str, Any]) -> Evolver
         MissingDependencyError: the packages that the teacher needs are not installed.
         CheckpointError: that state is damaged.
     """
-    config, bank = bench.config.evolve, bench.bank
-    if config is None or bank is None or not bank.config.use:
+    config, bank, tasks = components.config.evolve, components.bank, components.train_tasks
+    if config is None or not bank:
         return None
-    if bench.transductive:
+    if transductive:
         raise ConfigError(
             "evolve learns from success on the training tasks, and this run is measured on the very same tasks. "
             "Give it tasks of its own to be measured on (data.eval), or leave out the evolve section."
@@ -52,10 +51,10 @@ def make_evolver(bench: TrainingComponents, state: Mapping[str, Any]) -> Evolver
     try:
         tracker = SuccessTracker(
             config,
-            splits={task.split for task in bench.train_tasks},
-            seed=bench.config.seed,
+            splits={task.split for task in tasks},
+            seed=components.config.seed,
             type_names=bank.config.type_names,
-            tasks=[task.id for task in bench.train_tasks],
+            tasks=[task.id for task in tasks],
             state=kept,
         )
         return Evolver(config, teacher, tracker, [str(each) for each in kept.get("retired", [])])
@@ -73,11 +72,14 @@ def warn_if_never(run: Run) -> None:
         )
 
 
-def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, float]) -> dict[str, float]:
+def evolve(
+    run: Run, evolver: Evolver | None, groups: Sequence[Group], step: int, figures: Mapping[str, float]
+) -> dict[str, float]:
     """Watch a step's episodes; where a look is due, let failures change the bank. Gives the figures of it.
 
     Args:
         run: the run, whose bank changes by one update or not at all.
+        evolver: what lets failures change it; None where nothing does.
         groups: the step's episodes.
         step: its number.
         figures: those of the step so far; skills that evolved and retired are added to them.
@@ -86,9 +88,8 @@ def evolve(run: Run, groups: Sequence[Group], step: int, figures: Mapping[str, f
         ConfigError: an episode is not of a training task.
         EndpointError: as `Evolver.round`.
     """
-    bank = run.bench.bank
-    evolver = None if bank is None else bank.evolver
-    if bank is None or evolver is None:
+    bank = run.components.bank
+    if not bank or evolver is None:
         return {}
     evolver.tracker.add(groups, step)
     if (step + 1) % evolver.config.every:

@@ -1,56 +1,37 @@
-"""Stopping rules at work: ending the reinforcement of a run, and looking back at where each rule would have ended it."""
+"""Ending the training of a run: stopping rules, and updates that are skipped too often."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import RunFolderError, TrainingError
-from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.reports.inspection import Inspection
-from skill_ttrl.stages.training.context import Run
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.errors import TrainingError
+from skill_ttrl.runs.stop_rules import stop_step
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.saving import PhaseState
 
 LEFT_OUT = "Updates are left out"
 """Begins the warning of them, which a run gives once."""
-STEP = "step "
-"""What the label of an evaluation in the middle of the reinforcement begins with."""
+Rows = Sequence[Mapping[str, Any]]
+"""Metrics of each step of a phase, oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """Where each rule would have ended a run, and what that is worth where it was measured."""
-
-    steps: int
-    """Steps that were done."""
-    stops: dict[str, int | None]
-    """By rule, the steps after which it would have ended the run; None where it never does."""
-    accuracy: dict[int, float]
-    """avg@k by steps done, where it was measured; 0 is before the training."""
-
-    @property
-    def best(self) -> int | None:
-        """The best step in hindsight, which needs labels: the first of equals; None where nothing was measured."""
-        return max(self.accuracy, key=lambda step: (self.accuracy[step], -step)) if self.accuracy else None
-
-    def reached(self, rule: str) -> int:
-        """Steps done where this rule is followed."""
-        stop = self.stops[rule]
-        return self.steps if stop is None else stop
+def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
+    """The steps to do, up to `rl.steps` or to where a stopping rule ends the run; each has to raise `state.step`."""
+    config = run.config.rl
+    while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step) is None:
+        yield state.step
 
 
-def stopped_by(path: str | Path, config: RLConfig, finished: int) -> str | None:
-    """What to say where `rl.stop_rule` ends the run at `path` after at most `finished` steps; None: it goes on.
+def stopped_by(rows: Rows, config: RLConfig, finished: int) -> str | None:
+    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
 
-    Only the first `finished` steps are looked at, so a resumed run is told what it was told before.
+    Only the first `finished` steps count, so a resumed run stops where it stopped before.
     """
     if config.stop_rule is None:
         return None
-    stop = stop_step(rl_rows(path)[:finished], config.stop_rule, config.stop_options)
+    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
     if stop is None or stop == config.steps:  # it ended by itself
         return None
     return f"The stopping rule {config.stop_rule} ended the reinforcement after {stop} of {config.steps} steps."
@@ -60,7 +41,7 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
     """Why `phase` cannot go on: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
     `ended`, all that there were. None: it can.
     """
-    rows = [row for row in metric_rows(run.folder.path, phase) if "skipped_updates" in row]
+    rows = [row for row in run.log.rows(phase) if "skipped_updates" in row]
     in_a_row = 0
     for row in reversed(rows):
         if row.get("updates", 1 - row["skipped_updates"]):
@@ -77,90 +58,12 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
     )
 
 
-def watch_updates(run: Run, phase: str, step: int, figures: Mapping[str, float]) -> TrainingError | None:
+def watch_updates(run: Run, phase: str, step: int, metrics: Mapping[str, float]) -> TrainingError | None:
     """Warn of the first update that was left out, and say whether the phase cannot go on after this step (`skipped_too_often`)."""
-    if not figures.get("skipped_updates"):
+    if not metrics.get("skipped_updates"):
         return None
     run.warn(
         f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {phase}. The figure is skipped_updates.",
         once=LEFT_OUT,
     )
     return skipped_too_often(run, phase, ended=False)
-
-
-def look_back(path: str | Path) -> Stopping:
-    """What every rule, with its defaults, would have done to the run at `path`, and the run's own rule with its options.
-
-    Raises:
-        RunFolderError: not a run folder, or no step of reinforcement has been done in it.
-    """
-    run = read_run(path)
-    rows = rl_rows(path)
-    if not rows:
-        raise RunFolderError(f"{path} has done no step of the rl phase: there is nothing to stop.")
-    own = run.config.rl
-    stops = {rule: stop_step(rows, rule) for rule in RULES}
-    if own.stop_rule is not None:
-        stops[own.stop_rule] = stop_step(rows, own.stop_rule, own.stop_options)
-    file = Path(path) / "evaluations.jsonl"
-    evaluations = read_jsonl(file)
-    return Stopping(len(rows), stops, accuracy_by_step(evaluations, len(rows)))
-
-
-def accuracy_by_step(evaluations: Sequence[Mapping[str, Any]], steps: int) -> dict[int, float]:
-    """avg@k by steps done: that of `before` at 0, of `step N` at N, of `after` at the last."""
-    places = {"before": 0, "after": steps}
-    found = {}
-    for line in evaluations:
-        label, accuracy = str(line["label"]), line["accuracy"]
-        number = label.removeprefix(STEP)
-        place = int(number) if label.startswith(STEP) and number.isdigit() else places.get(label)
-        if place is not None and accuracy is not None:
-            found[place] = float(accuracy)
-    return dict(sorted(found.items()))
-
-
-def inspect_stopping(path: str | Path) -> Inspection:
-    """`look_back` as a table: for each rule the step, the accuracy there and what is lost against the best step."""
-    found = look_back(path)
-    best, last = found.best, found.steps
-
-    def row(name: str, stop: str, step: int | None) -> tuple[Any, ...]:
-        accuracy = None if step is None else found.accuracy.get(step)
-        regret = None if accuracy is None or best is None else found.accuracy[best] - accuracy
-        return (name, stop, _share(accuracy), _share(regret))
-
-    rows = [
-        row(f"rule {rule}", "never" if stop is None else str(stop), found.reached(rule))
-        for rule, stop in found.stops.items()
-    ]
-    rows.append(row("no rule", f"{last}, the last", last))
-    rows.append(row("best in hindsight", "-" if best is None else str(best), best))
-    rows.append(row("no training", "0", 0))
-    notes = []
-    if any(found.reached(rule) not in found.accuracy for rule in found.stops):
-        notes.append("A dash: nothing was measured after that step. rl.validate_every=1 measures after each.")
-    notes.append("The rules look at votes only; the accuracies need labels and tell whether a rule was right.")
-    return Inspection(
-        "stopping",
-        str(path),
-        {"steps": last},
-        ("ended by", "after step", "avg@k there", "lost to the best"),
-        rows,
-        notes,
-    )
-
-
-def rl_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Figures of the reinforcement's steps in a run's `metrics.jsonl`, oldest first."""
-    return metric_rows(path, "rl")
-
-
-def metric_rows(path: str | Path, phase: str) -> list[dict[str, Any]]:
-    """Figures of a phase's steps in a run's `metrics.jsonl`, oldest first."""
-    file = Path(path) / "metrics.jsonl"
-    return [row for row in read_jsonl(file) if row["phase"] == phase]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

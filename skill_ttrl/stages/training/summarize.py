@@ -13,14 +13,15 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.llm.openai.ledger import current_ledger
-from skill_ttrl.runs.exposure import Exposure, exposure_warning
+from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.rl import BANK_OFF
 from skill_ttrl.stages.setup.checks import learning_phases
-from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
-from skill_ttrl.stages.training.context import Run
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.stages.training.stopping import stopped_by
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import first_problem, from_json
@@ -55,19 +56,19 @@ def read_evaluations(path: Path) -> list[Evaluation]:
 def summarise(run: Run, *, failed: str | None = None) -> Summary:
     """Sum up a run from what it has written; `failed` is why a phase could not go on."""
     config, path = run.config, run.folder.path
-    before, after = run.evaluations.get("before"), run.evaluations.get("after")
-    bank_off = run.evaluations.get(BANK_OFF)
+    evaluations, bank = run.meter.evaluations, run.components.bank
+    before, after, bank_off = (evaluations.get(label) for label in ("before", "after", BANK_OFF))
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
     votes = config.rl.reward != "env" or measured.agreement is not None
-    rows = _rows(path / "metrics.jsonl")
+    rows = metric_rows(path)
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
     intervals = _intervals(config, before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
-    exposure = run.bench.bank.exposure if run.bench.bank else Exposure()
+    exposure = bank.exposure
     signs = (
-        control_warning(run.evaluations),
+        control_warning(evaluations),
         bank_warning(control, intervals.get("bank_majority")),
         exposure_warning(exposure.rollouts, exposure.given),
     )
@@ -76,17 +77,14 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         seed=config.seed,
         reward=config.rl.reward,
         vote=config.vote.strategy,
-        transductive=run.bench.transductive,
+        transductive=run.meter.transductive,
         problems=measured.problems,
         samples=measured.samples,
         temperature=measured.temperature,
         accuracy_bank_off=bank_off.accuracy if bank_off else None,
-        bank_skills=len(run.bench.bank.bank) if run.bench.bank else None,
-        bank_version=run.bench.bank.version if run.bench.bank else None,
         bank_votes=control,
         skill_rollouts=exposure.rollouts,
         skill_exposure=exposure.given,
-        skills_never_given=exposure.never([skill.id for skill in run.bench.bank.bank]) if run.bench.bank else 0,
         no_controls=measured.no_controls,
         intervals=intervals,
         confidence=config.eval.confidence,
@@ -98,10 +96,12 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         flip_rate=_mean(voted, "flip_rate"),
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
         seconds=_seconds(path),
-        warnings=[*run.warnings, *(each for each in signs if each is not None)],
-        stopped=failed or (stopped_by(path, config.rl, config.rl.steps) if "rl" in config.phases else None),
+        warnings=[*run.warn.texts, *(each for each in signs if each is not None)],
+        stopped=failed
+        or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if "rl" in config.phases else None),
         versions=summary_versions(read_run_json(path)),
         usage=current_ledger().report(),
+        **bank.summary(),
         **_figures("before", before),
         **_figures("after", after),
     )
@@ -160,15 +160,10 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
 def _seconds(path: Path) -> dict[str, float]:
     """Wall time by phase and, within a reinforcement step, by part."""
     total: dict[str, float] = defaultdict(float)
-    for row in _rows(path / "timings.jsonl"):
+    for row in read_jsonl(path / "timings.jsonl"):
         for name, value in row.items():
             if name == "seconds":
                 total[row["phase"]] += value
             elif name.endswith("_seconds"):
                 total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
     return dict(total)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Lines of an append file; a run of no steps has none."""
-    return read_jsonl(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.chat import encode_chat
-from skill_ttrl.stages.sft import _encode
+from skill_ttrl.stages.setup.encode import encode_written
 from skill_ttrl.types import Message
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data" / "math"
@@ -100,8 +99,7 @@ def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_pa
     assert (first.prompt, first.response, first.before) == (said[0], said[1], ())
     assert (second.prompt, second.response, second.before) == (said[2], said[3], (said[:2],))
     agent, tokenizer = Agent(PromptFormatter("plain")), tiny_model[1]
-    bench: Any = SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), acting=lambda: agent)
-    prompt, response, mask = _encode(bench, [first, second])[1]
+    prompt, response, mask = encode_written(tokenizer, agent, [first, second])[1]
     talk = [Message("user", said[0]), Message("assistant", said[1]), Message("user", said[2])]
     assert prompt == encode_chat(tokenizer, talk)
     assert tokenizer.decode(response[:-1]) == "open door" and mask == (True,) * len(response)

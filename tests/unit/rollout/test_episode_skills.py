@@ -22,7 +22,8 @@ from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.stages.training.run_bank import RunBank, bank_in_memory
+from skill_ttrl.stages.setup.open_bank import bank_in_memory
+from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Completion, Group, Skill
 from tests.alfworld_kitchen import content, write_game
 from tests.scripted_backend import ScriptedBackend

@@ -24,7 +24,7 @@ from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.stages.setup.build import make_agent
+from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.types import Skill, Step, Tier
 from tests.scripted_backend import ScriptedBackend
 from tests.webshop_files import options, product, wanted, write_catalogue

@@ -9,7 +9,7 @@ import pytest
 from skill_ttrl.runs.exposure import Exposure, exposure_line, exposure_warning, most_shown
 from skill_ttrl.stages.reports.summary_text import skill_lines
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
-from skill_ttrl.stages.training.bank_signs import bank_votes, bank_warning
+from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.types import Group, Task, Trajectory
 from tests.unit.runs.test_summary import SUMMARY
 

@@ -20,8 +20,8 @@ from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.rl import step_tasks, trained_on
 from skill_ttrl.stages.trainer import SkillTTRLTrainer
+from skill_ttrl.stages.training.batch import select_training_samples, step_tasks
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 
@@ -118,13 +118,13 @@ def test_tries_that_failed_in_their_environment_vote_for_nothing_and_are_not_lea
     tries[1] = Trajectory(task, (), None, "error", 0.0, error="OSError: gone")
     config = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 5}})
     group, vote = Group(task, tuple(tries)), majority_vote(["0", None, "0", "1", "0"])
-    ((kept, held),) = trained_on([group], [vote], config, step=0)
+    ((kept, held),) = select_training_samples([group], [vote], config, step=0)
     assert kept.trajectories == (tries[0], *tries[2:]) and held.matches == (True, True, False, True)
 
     fewer = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 3}})
-    ((drawn, held),) = trained_on([group], [vote], fewer, step=0)
+    ((drawn, held),) = select_training_samples([group], [vote], fewer, step=0)
     assert len(drawn.trajectories) == len(held.matches) == 3 and tries[1] not in drawn.trajectories
-    assert trained_on([group], [vote], fewer, step=0) == [(drawn, held)]
+    assert select_training_samples([group], [vote], fewer, step=0) == [(drawn, held)]
 
 
 def test_an_evaluation_refuses_a_file_that_is_not_the_runs(tiny_yaml: Path, tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any, cast
 
 import pytest
 
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.rl import answer_figures, warn_of_given_up
-from skill_ttrl.stages.training.context import Run
+from skill_ttrl.stages.training.metrics import answer_metrics
+from skill_ttrl.stages.training.run import WarningLog, warn_of_undecided_answers
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import UndecidedAnswers, batch_majority_vote, given_up
 
@@ -54,30 +53,24 @@ class Notices(SilentProgress):
         self.said.append(text)
 
 
-def a_run(**fields: Any) -> Run:
-    """A run of which nothing is needed but where its warnings go."""
-    unused = cast(Any, None)
-    return Run(bench=unused, folder=unused, log=unused, stop=unused, **fields)
-
-
 def test_a_step_counts_them_and_a_run_warns_once() -> None:
     groups = [group("1", "1", POWERS[0]), group(POWERS[0], POWERS[1], None)]
-    figures = answer_figures(groups, batch_majority_vote([each.answers for each in groups]))
+    figures = answer_metrics(groups, batch_majority_vote([each.answers for each in groups]))
     assert figures["answers_given_up"] == 2.0, "different answers of the step, not samples"
     heard = Notices()
-    run = a_run(progress=heard)
-    warn_of_given_up(run, "step 0", [group("1", "2")])
+    warn = WarningLog(heard)
+    warn_of_undecided_answers(warn, "step 0", [group("1", "2")])
     assert not heard.said
-    warn_of_given_up(run, "step 1", groups)
-    warn_of_given_up(run, "step 2", [group(LONG)])
+    warn_of_undecided_answers(warn, "step 1", groups)
+    warn_of_undecided_answers(warn, "step 2", [group(LONG)])
     assert (
         heard.said
-        == run.warnings
+        == warn.texts
         == [
             "Answers that could not be read (step 1): 2 of 3 different answers were given up (undecided 2): each equals its own "
             "text only. The figure is answers_given_up; see docs/answers.md."
         ]
     )
-    resumed = a_run(progress=heard, warnings=list(run.warnings))
-    warn_of_given_up(resumed, "step 3", groups)
+    resumed = WarningLog(heard, list(warn.texts))
+    warn_of_undecided_answers(resumed, "step 3", groups)
     assert len(heard.said) == 1

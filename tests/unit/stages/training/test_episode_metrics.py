@@ -9,8 +9,8 @@ import pytest
 
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages.rl import trained_on
-from skill_ttrl.stages.training.episode_metrics import episode_figures, several_types
+from skill_ttrl.stages.training.batch import select_training_samples
+from skill_ttrl.stages.training.metrics import episode_metrics, several_types
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
@@ -47,22 +47,22 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
         group(tried(lost, kind="cool"), tried(won, kind="cool")),
     ]
     assert several_types(each.task for each in groups) and not several_types([groups[0].task] * 2)
-    figures = episode_figures(groups, config(), by_type=True)
+    figures = episode_metrics(groups, config(), by_type=True)
     assert figures["success"] == pytest.approx(3 / 6) and "score" not in figures
     assert figures["success/heat"] == pytest.approx(2 / 4) and figures["success/cool"] == pytest.approx(1 / 2)
     assert figures["episode_steps"] == pytest.approx(6 / 5)
-    assert not any(name.startswith("success/") for name in episode_figures(groups, config(), by_type=False))
+    assert not any(name.startswith("success/") for name in episode_metrics(groups, config(), by_type=False))
 
 
 def test_partial_scores_are_told_where_the_environment_gives_them() -> None:
     half, none = step(info={"won": False, "score": 0.5}), tried(stop="error", error="broken")
-    figures = episode_figures([group(tried(half), none)], config(), by_type=False)
+    figures = episode_metrics([group(tried(half), none)], config(), by_type=False)
     assert figures["score"] == pytest.approx(0.25) and figures["success"] == 0
 
 
 def test_of_what_is_not_judged_no_success_is_told() -> None:
     ungraded = step(None, info={"graded": False})
-    assert not episode_figures([group(tried(ungraded))], SkillTTRLConfig(), by_type=True), (
+    assert not episode_metrics([group(tried(ungraded))], SkillTTRLConfig(), by_type=True), (
         "nothing is new for mathematics"
     )
 
@@ -72,11 +72,11 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
     groups = [group(tried(*steps), tried(stop="timeout"))]
     agent = {"max_turns": 9, "projection": "action", "memory": "window"}
     settings = config(agent=agent, skills={}, rollout={"episode_seconds": 60})
-    figures = episode_figures(groups, settings, by_type=False)
+    figures = episode_metrics(groups, settings, by_type=False)
     expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeouts": 0.5, "episode_steps": 2.0}
     expected |= {"left_out/turns": 0.5, "left_out/skills": 0.25, "left_out/actions": 0.0}
     assert expected.items() <= figures.items()
-    plain = episode_figures(groups, config(), by_type=False)
+    plain = episode_metrics(groups, config(), by_type=False)
     assert "timeouts" not in plain and not any(name.startswith("left_out/") for name in plain), "none can be"
 
 
@@ -84,10 +84,10 @@ def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> No
     broken = tried(stop="error", error="broken")
     settings = config(rollout={"n_votes_per_prompt": 2, "n_samples_per_prompt": 2})
     groups = [group(tried(step(), reward=10.0), broken), group(tried(step()), tried(step()))]
-    kept = trained_on(groups, [PLAIN_VOTE] * 2, settings, 0)
+    kept = select_training_samples(groups, [PLAIN_VOTE] * 2, settings, 0)
     assert [len(each.trajectories) for each, _ in kept] == [0, 2]
     alone = config(rollout={"n_votes_per_prompt": 1, "n_samples_per_prompt": 1})
-    (one,) = trained_on([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
+    (one,) = select_training_samples([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
     assert len(one[0].trajectories) == 1, "asked for one by one they are learned from"
 
 

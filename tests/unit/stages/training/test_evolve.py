@@ -25,17 +25,17 @@ def lost(name: str, split: str) -> Group:
 def bench(tasks: Sequence[Task]) -> Any:
     bank = RunBank(SkillsConfig(), SkillBank(index="memory"))
     config = load_config({"skills": {}, "evolve": {}})
-    return SimpleNamespace(config=config, bank=bank, transductive=False, train_tasks=tasks)
+    return SimpleNamespace(config=config, bank=bank, train_tasks=tasks)
 
 
 @pytest.mark.parametrize("damaged", [[], {"counts": 3}, {"failures": {"clean": [[1, {"won": "?"}]]}}, {"retired": 3}])
 def test_a_damaged_checkpoint_is_said(damaged: object) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
-        make_evolver(bench([Task("train/1", "env")]), {"evolve": damaged})
+        make_evolver(bench([Task("train/1", "env")]), {"evolve": damaged}, transductive=False)
 
 
 def test_a_run_learns_from_the_very_tasks_that_it_trains_on() -> None:
-    evolver = make_evolver(bench([Task("a/1", "env", split="mine")]), {})
+    evolver = make_evolver(bench([Task("a/1", "env", split="mine")]), {}, transductive=False)
     assert evolver is not None
     evolver.tracker.add([lost("a/1", "mine")], 0)
     for foreign in (lost("a/2", "mine"), lost("a/1", "train")):

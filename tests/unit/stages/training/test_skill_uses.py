@@ -7,10 +7,8 @@ from typing import Literal
 
 import pytest
 
-from skill_ttrl.config import EvolveConfig, SkillsConfig
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.evolution import Evolver, SuccessTracker
-from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 
@@ -42,9 +40,8 @@ def test_uses_and_successes_are_those_of_the_environment(update: Literal["merge"
     """What is bought right in part is no success, what broke counts for nothing, and one try uses a skill once."""
     with SkillBank(index="memory") as bank:
         bank.import_skills([Skill(name, name, f"advice {name}") for name in ("shown", "both", "unseen")])
-        evolver = Evolver(EvolveConfig(), make_teacher(), SuccessTracker(EvolveConfig(), splits=["train"]))
-        run = RunBank(SkillsConfig(update=update, extract=False, embedder="hash"), bank, evolver=evolver)
-        figures = run.learn([GROUP], 3)
+        run = RunBank(SkillsConfig(update=update, extract=False, embedder="hash"), bank)
+        figures = run.learn([GROUP], 3, evolves=True)
         stats = {skill.id: (skill.stats.uses, skill.stats.successes, skill.stats.last_used_round) for skill in bank}
         assert stats == {"shown": (3, 1, 3), "both": (2, 1, 3), "unseen": (0, 0, None)}
         assert bank.history()[-1].evidence == ("train/1",) and figures["bank_version"] == 2
@@ -74,10 +71,9 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
 def test_what_is_in_use_does_not_go_stale() -> None:
     with SkillBank(index="memory", stale_after=2) as bank:
         bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
-        evolver = Evolver(EvolveConfig(), make_teacher(), SuccessTracker(EvolveConfig(), splits=["train"]))
-        run = RunBank(SkillsConfig(update="none", stale_after=2), bank, evolver=evolver)
+        run = RunBank(SkillsConfig(update="none", stale_after=2), bank)
         for step in range(4):
-            run.learn([GROUP], step)
+            run.learn([GROUP], step, evolves=True)
         assert [skill.id for skill in bank] == ["shown"]
 
 

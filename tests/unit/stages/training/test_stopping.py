@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import figures_line
+from skill_ttrl.runs.metrics import figures_line, metric_rows
 from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.training.stopping import inspect_stopping, look_back, stopped_by
+from skill_ttrl.stages.reports.stopping import inspect_stopping, look_back
+from skill_ttrl.stages.training.stopping import stopped_by
 
 Figures = dict[str, list[float | None]]
 
@@ -139,9 +140,10 @@ def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> No
     config = load_config({"rl": {"stop_rule": "flip_rate", "stop_options": {"at_least": 3}, "steps": 20}})
     path = made_run(tmp_path / "run", config, [])
     assert look_back(path).stops["flip_rate"] == 6
-    assert stopped_by(path, config.rl, 5) is None
-    told = stopped_by(path, config.rl, 6)
+    rows = [row for row in metric_rows(path) if row["phase"] == "rl"]
+    assert stopped_by(rows, config.rl, 5) is None
+    told = stopped_by(rows, config.rl, 6)
     assert told is not None and "flip_rate" in told and "after 6 of 20 steps" in told
-    assert stopped_by(path, config.rl, 20) == told, "a resumed run is told what it was told before"
-    assert stopped_by(path, SkillTTRLConfig().rl, 20) is None
-    assert stopped_by(path, config.rl.model_copy(update={"steps": 6}), 6) is None, "it had ended by itself"
+    assert stopped_by(rows, config.rl, 20) == told, "a resumed run is told what it was told before"
+    assert stopped_by(rows, SkillTTRLConfig().rl, 20) is None
+    assert stopped_by(rows, config.rl.model_copy(update={"steps": 6}), 6) is None, "it had ended by itself"

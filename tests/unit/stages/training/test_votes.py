@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages.rl import trained_on
-from skill_ttrl.stages.training.votes import reworded
+from skill_ttrl.stages.training.batch import select_training_samples
+from skill_ttrl.stages.training.paraphrase import reworded
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import Ballot, vote
 
@@ -18,7 +18,7 @@ def test_of_two_wordings_half_are_learned_from_each(samples: int, of_each: list[
     tries = tuple(Trajectory(task, (), str(place), "terminated", 1.0, view=place // 5) for place in range(8))
     config = load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": samples}})
     held = vote("majority", Ballot(tuple(str(place) for place in range(8))))
-    ((kept, cast),) = trained_on([Group(task, tries)], [held], config, step=0)
+    ((kept, cast),) = select_training_samples([Group(task, tries)], [held], config, step=0)
     views = [trajectory.view for trajectory in kept.trajectories]
     assert [views.count(0), views.count(1)] == of_each
     assert list(cast.matches) == [answer == held.answer for answer in kept.answers]

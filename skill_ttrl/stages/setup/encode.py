@@ -1,0 +1,236 @@
+"""Demonstrations as tokens: of a data set, or of collected episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.families import Demonstration, Told, Written
+from skill_ttrl.data.tasks import load_demonstrations
+from skill_ttrl.envs.lookup import env_fixed_actions
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.llm.chat import encode_chats, encode_plain
+from skill_ttrl.progress import Progress
+from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.runs.exposure import most_shown
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.querying import OPENAI
+from skill_ttrl.stages.setup.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.setup.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
+from skill_ttrl.stages.setup.rationale import with_thoughts
+from skill_ttrl.stages.training.components import TrainingComponents
+from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run_bank import models_of
+from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.types import Message, Skill, Step, derive_seed
+
+Encoded = tuple[list[EncodedDemonstration], list[EncodedDemonstration]]
+"""(clean, noisy) demonstrations as tokens."""
+
+DEMONSTRATIONS, COVERAGE = "demonstrations.jsonl", "coverage.json"
+"""Files of a run that imitates episodes."""
+MANY = 20_000
+"""Demonstrations whose tokenising takes long enough to be announced."""
+
+
+def encode_demonstrations(
+    parts: TrainingComponents,
+    meter: Meter,
+    folder: RunFolder,
+    progress: Progress,
+    warnings: list[str],
+    *,
+    resumed: bool = False,
+) -> Encoded:
+    """(clean, noisy) demonstrations as tokens; the two are the same where the source has no noise.
+
+    Args:
+        parts: what encodes them.
+        meter: knows the tasks that are measured on.
+        folder: the run's.
+        progress: told of what is imitated.
+        warnings: gets lines for the summary on held-out tasks that are imitated.
+        resumed: the run goes on from a checkpoint.
+    """
+    config = parts.config.sft
+    if config.data is None:
+        # A run that goes on imitates what it began with: thoughts that a model wrote come once, and files of others change.
+        kept = folder.path / DEMONSTRATIONS
+        if resumed and kept.is_file():
+            encoded = encode_kept(parts, kept)
+        else:
+            encoded = encode_episodes(parts, meter, folder, progress, warnings)
+        return encoded, encoded
+    seed = derive_seed(parts.config.seed, "demonstrations")
+    demonstrations = load_demonstrations(config.data, seed=seed)
+    if not demonstrations:
+        raise DataError(f"{config.data.path} holds no demonstrations.")
+    prompts = seen_prompts(shown.prompt for shown in demonstrations)
+    if not resumed:
+        warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({config.data.path})")
+    if len(demonstrations) >= MANY:
+        progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
+    tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
+    noisy = encode_written(tokenizer, agent, demonstrations)
+    _refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")
+    if config.clean_fraction == 0:
+        return noisy, noisy
+    if not config.data.path.startswith("family:"):
+        progress.notice(
+            f"sft.clean_fraction ({config.clean_fraction}) has no effect: only a family's demonstrations can be had without "
+            f"noise, and {config.data.path} is a file. Set it to 0.",
+            warning=True,
+        )
+        return noisy, noisy
+    return encode_written(tokenizer, agent, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
+
+
+def encode_episodes(
+    parts: TrainingComponents, meter: Meter, folder: RunFolder, progress: Progress, warnings: list[str]
+) -> list[EncodedDemonstration]:
+    """Steps of collected episodes as tokens. Writes them into the run's folder, as chats that other trainers read, with their coverage.
+
+    Raises:
+        ConfigError: there are no episodes.
+        DataError: they cannot be read, or there is nothing to imitate.
+    """
+    config, whole = parts.config.demonstrations, parts.config
+    path = imitated_file(whole)
+    episodes, agent = list(read_episodes(path, progress)), agent_of(parts)
+    tagged = whole.agent.projection != "none"
+    what = f"demonstrations.trajectories ({path})"
+    warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
+    warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
+    shown = list(demonstrate(episodes, agent, config, whole.seed))
+    if config.thought == OPENAI:
+        shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
+    steps, refused = chosen_steps(episodes, config)
+    imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    found = coverage(shown, imitated, list(parts.bank.skills), refused, env_fixed_actions(whole.env.id))
+    encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
+    folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
+    folder.write_json(COVERAGE, asdict(found))
+    progress.notice(said_of(found))
+    return encoded
+
+
+def imitated_file(config: SkillTTRLConfig) -> str:
+    """The file of episodes that a run imitates.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if config.demonstrations.trajectories is None:
+        raise ConfigError(
+            "The sft phase needs something to imitate: put the phase collect before it, name a file of episodes in "
+            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
+        )
+    return config.demonstrations.trajectories
+
+
+def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstration]:
+    """The demonstrations that a run has kept (`DEMONSTRATIONS`), as tokens.
+
+    Raises:
+        RunFolderError: it was changed.
+    """
+    chats: list[tuple[tuple[Message, ...], str]] = []
+    for row in read_jsonl(path):
+        said = row.get("messages")
+        if not isinstance(said, list) or len(said) < 2 or not all(map(_is_message, said)):
+            chats = []
+            break
+        *asked, answer = [Message(**message) for message in said]
+        chats.append((tuple(asked), answer.content))
+    if not chats:
+        raise RunFolderError(
+            f"{path} does not hold the demonstrations that this run began with: it was changed. Put it back, or start a new run."
+        )
+    return _encode_chats(parts, chats)
+
+
+def _is_message(found: object) -> bool:
+    return (
+        isinstance(found, dict)
+        and found.keys() == {"role", "content"}
+        and all(isinstance(each, str) for each in found.values())
+    )
+
+
+def _encode_chats(
+    parts: TrainingComponents, chats: Sequence[tuple[tuple[Message, ...], str]]
+) -> list[EncodedDemonstration]:
+    """Prompts and what is answered to them."""
+    tokenizer = parts.policy.tokenizer
+    answers = tokenizer([answer for _, answer in chats], add_special_tokens=False)["input_ids"]
+    prompts = encode_chats(tokenizer, [messages for messages, _ in chats])
+    encoded = [
+        EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id))
+        for prompt, ids in zip(prompts, answers, strict=True)
+    ]
+    _refuse_too_long(parts, encoded, "The longest demonstration")
+    return encoded
+
+
+def said_of(found: Coverage) -> str:
+    """What demonstrations cover, in a line or two."""
+    verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
+    never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
+    bare = f" {found.without_skills:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
+    return (
+        f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"
+        + (f"{bare} Most shown: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
+    )
+
+
+def _refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
+    longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in encoded)
+    positions = getattr(parts.policy.model.config, "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        raise DataError(
+            f"{what} has {longest} tokens, but the model has {positions} positions. Shorten it, or take a model with more."
+        )
+
+
+def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
+    """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
+    pieces = [list(shown.parts()) for shown in demonstrations]
+    texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
+    written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
+    scenes = [
+        Scene(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills))) for shown in demonstrations
+    ]
+    prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
+    encoded = []
+    for prompt, row in zip(prompts, pieces, strict=True):
+        ids: list[int] = []
+        mask: list[bool] = []
+        for piece in row:
+            if isinstance(piece, Told):
+                told = agent.formatter.render_retrieved([_skill(text) for text in piece.skills])
+                tokens, learnt = encode_plain(tokenizer, told), False
+            else:
+                tokens, learnt = written[piece.text], piece.learnt
+            ids += tokens
+            mask += [learnt] * len(tokens)
+        encoded.append(EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True)))
+    return encoded
+
+
+def agent_of(parts: TrainingComponents) -> Agent:
+    """The agent with the bank as it is now."""
+    return parts.worker.with_bank(parts.bank.view()).agent
+
+
+def _turns(before: Sequence[tuple[str, str]]) -> tuple[Step, ...]:
+    return tuple(Step(prompt, response, 0.0, False, False) for prompt, response in before)
+
+
+def _skill(text: str) -> Skill:
+    return Skill("demonstration", "", text)

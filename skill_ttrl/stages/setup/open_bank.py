@@ -1,0 +1,165 @@
+"""Opening the skill bank of a run, and what it starts with.
+
+A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; resuming cuts the log back to that version, so
+a resumed run sees and writes what one that was never stopped would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import SkillsConfig
+from skill_ttrl.data.operators import bank_family
+from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.runs.exposure import Exposure
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank.folder import BANK_FILE, LOG_FILE, is_bank
+from skill_ttrl.skills.bank.settings import BankSettings
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.formats.agentskills_read import holds_skills
+from skill_ttrl.skills.formats.files import read_file
+from skill_ttrl.skills.formats.records import SkillFile
+from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank
+from skill_ttrl.storage.files import write_folder
+from skill_ttrl.types import Skill
+
+BANK = "bank"
+WRITER = "run"
+"""Marks the updates that a run makes in its own bank (`BankUpdate.writer`)."""
+FAMILY = "family:"
+
+
+def open_run_bank(
+    config: SkillsConfig | None,
+    folder: RunFolder,
+    state: Mapping[str, Any] | None,
+    models: LLMEndpoints | None = None,
+) -> RunBank | NoBank:
+    """Open the bank of a run that is being trained; `NoBank` where the config has no skills.
+
+    Args:
+        config: the run's skills section.
+        folder: the run's folder, locked.
+        state: of the checkpoint that the run goes on from; None begins the bank anew.
+        models: language models that may be asked; see `models_of`.
+
+    Raises:
+        SkillBankError: what it is to begin with cannot be read, or the bank of a run that goes on is gone.
+    """
+    if config is None:
+        return NoBank()
+    version = None if state is None else bank_version(state)
+    path = folder.path / BANK
+    first = starting_file(config) if version is None else SkillFile([])
+    if version is not None and not is_bank(path):
+        raise SkillBankError(
+            f"The run's skill bank is gone: there is none at {path}, and the run goes on from its version {version}. "
+            "Put the folder back, or start a new run."
+        )
+    notices = keep_edits(path, version or 0)
+    if version is None:
+        discard_bank(folder)  # of a start that was killed before its first checkpoint
+    bank = SkillBank.from_config(config, path, writer=WRITER)
+    try:
+        if version is not None:
+            bank.rewind(version)
+        elif first.skills:
+            bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
+        _ = bank.retriever  # a wrong embedder must not cost the cold start
+        notices += bank.notices
+        exposure = Exposure((state or {}).get("exposure"))
+        return RunBank(config, bank, models or LLMEndpoints(), exposure, notices)
+    except BaseException:
+        bank.close()
+        raise
+
+
+def keep_edits(path: Path, version: int) -> list[str]:
+    """Copy a run's bank before it goes back to `version`, where somebody else has changed it since.
+
+    The run's own updates after its checkpoint need no copy: they are made again.
+
+    Args:
+        path: the bank's folder in the run.
+        version: what the run goes on from; 0 begins the bank anew.
+
+    Returns:
+        What to say of it; empty where nothing is lost.
+    """
+    if not is_bank(path):
+        return []
+    with SkillBank.open(path, read_only=True) as bank:
+        edits = [update for update in bank.history(version) if update.writer != WRITER]
+        last = bank.version
+    if not edits:
+        return []
+    numbers = itertools.count(2)
+    copy = path.with_name(f"{path.name}-version-{last}")
+    while copy.exists():
+        copy = path.with_name(f"{path.name}-version-{last}-{next(numbers)}")
+    write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
+    said = ", ".join(f"{update.version} ({escape_terminal(update.reason)})" for update in edits[:5])
+    return [
+        f"The run's skill bank was changed by others than the run: version {said}{' …' * (len(edits) > 5)}. The run goes on "
+        f"from its own version {version}, without that. The bank with these changes is kept at {copy}. To train with it, "
+        f"start a new run with skills.bank={copy}."
+    ]
+
+
+def discard_bank(folder: RunFolder) -> None:
+    """Remove the bank of a run that has no checkpoint: its next start begins it anew."""
+    if (folder.path / BANK).exists():
+        shutil.rmtree(folder.path / BANK)
+
+
+def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | NoBank:
+    """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
+    if config is None:
+        return NoBank()
+    with SkillBank.open(run / BANK, read_only=True) as kept:
+        snapshot = kept.snapshot() if version is None else kept.at(version)
+    return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
+
+
+def bank_in_memory(config: SkillsConfig) -> RunBank:
+    """A bank that begins as the config says and is kept nowhere: another one than the run's, to measure with."""
+    return RunBank(
+        config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), BankSettings.from_config(config))
+    )
+
+
+def starting_skills(config: SkillsConfig) -> list[Skill]:
+    """The skills that `skills.bank` names; see `starting_file`."""
+    return starting_file(config).skills
+
+
+def starting_file(config: SkillsConfig) -> SkillFile:
+    """What `skills.bank` names: a bank's folder, a file or a folder of skills, or a family's rules."""
+    if config.bank is None:
+        return SkillFile([])
+    if config.bank.startswith(FAMILY):
+        return SkillFile(bank_family(config.bank.removeprefix(FAMILY)))
+    path = Path(config.bank)
+    if not path.exists():
+        raise SkillBankError(f"skills.bank: there is nothing at {path}. Give a bank's folder or an exported file.")
+    if path.is_dir() and not holds_skills(path):
+        if RunFolder.exists(path):
+            path = path / BANK
+        with SkillBank.open(path, read_only=True) as bank:
+            return SkillFile(list(bank.snapshot()), bank.snapshot().origin)
+    return read_file(path)
+
+
+def bank_version(state: Mapping[str, Any]) -> int | None:
+    """The bank's version in a checkpoint's state."""
+    found = state.get("bank_version")
+    if found is not None and not isinstance(found, int):
+        raise RunFolderError(f"The checkpoint's bank_version is {found!r}, not a number. The checkpoint is damaged.")
+    return found

@@ -1,0 +1,99 @@
+"""Opening the folder of a run: a new one, or one to resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.progress import Progress
+from skill_ttrl.runs.checkpoint import newest, rewind
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import config_differences, some
+from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
+from skill_ttrl.stages.training.run import ResumePoint
+from skill_ttrl.voting import needs
+
+Resume = Literal["auto", "last-good"]
+
+
+def open_folder(
+    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None, progress: Progress
+) -> tuple[RunFolder, SkillTTRLConfig]:
+    """Open and lock the run's folder; also gives the config with its revisions pinned, now or when the resumed run was started.
+
+    Raises:
+        RunFolderError: it holds a run and `resume` is None, or it was made for another config.
+    """
+    if not RunFolder.exists(output):
+        pinned = pin_revisions(config)
+        return RunFolder.create(output, pinned, source=source), pinned
+    if resume is None:
+        raise RunFolderError(
+            f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
+        )
+    folder = RunFolder.open(output)
+    try:
+        if not folder.checkpoints.is_dir():
+            return folder, _as_it_is_now(folder, config, source, progress)
+        folder.belongs_to(_as_long_as(folder, config))
+        if config.model.trust_remote_code:
+            load_config(folder.path / "config.yaml")  # its revision says which code that is
+        return folder, pin_revisions(take_revisions(config, folder.config))
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the run's own `rl.steps`, where more of them are asked now and the run can have them.
+
+    Raises:
+        RunFolderError: they are more, and the steps that are done depend on how many there were to be.
+    """
+    done, asked = folder.config.rl.steps, config.rl.steps
+    if asked <= done or "rl" not in config.phases:
+        return config
+    way = (
+        f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --model {folder.path} --set "
+        f"rl.steps={asked - done}"
+    )
+    if config.rl.schedule != "constant":
+        raise RunFolderError(
+            f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.schedule={config.rl.schedule} has brought "
+            f"its learning rate down over {done}. {way}"
+        )
+    if "base_share" in needs(config.vote.strategy, config.vote.options):
+        raise RunFolderError(
+            f"{folder.path} was made for {done} steps and cannot go on to {asked}: vote.strategy={config.vote.strategy} asked the "
+            f"policy of its start about the prompts of {done} steps. {way}"
+        )
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"steps": done})})
+
+
+def _as_it_is_now(
+    folder: RunFolder, config: SkillTTRLConfig, source: str | None, progress: Progress
+) -> SkillTTRLConfig:
+    """The config of a run without a checkpoint, which starts again: what was wrong with it may have been mended since.
+
+    Episodes that were collected stay where they are of the same tasks, player and settings; others are refused by their file.
+    """
+    changed = config_differences(folder.config, config)
+    if not changed:
+        return pin_revisions(take_revisions(config, folder.config))
+    pinned = pin_revisions(config)
+    folder.take_config(pinned, source)
+    progress.notice(f"Nothing was trained here yet, so the config is taken as it is now: {some(changed)}.")
+    return pinned
+
+
+def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, resume: Resume, progress: Progress) -> ResumePoint:
+    """Put the folder back to the checkpoint to resume from; without one, to its start."""
+    checkpoint, skipped = newest(folder, resume)
+    for text in skipped:
+        progress.notice(f"{text} It was passed over.", warning=True)
+    state = rewind(folder, checkpoint)
+    if checkpoint is not None:
+        progress.notice(f"Going on from {checkpoint.path.name}.")
+    return ResumePoint(config, checkpoint, state)

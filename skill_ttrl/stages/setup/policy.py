@@ -1,0 +1,181 @@
+"""From a config to a policy: its sampler, its agent, and the weights where they are here.
+
+torch and its family are imported only where weights are: a remote model is queried without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.agents.action_list import Listing
+from skill_ttrl.agents.action_parser import projection
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config import EMBEDDED, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import episode_corpus
+from skill_ttrl.data.tasks import tokenizer_corpus
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backends import backend_facts, make_backend
+from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.skills.retrieval.bank_view import TIERS
+from skill_ttrl.stages.setup.checks import check_ready, context_parts
+from skill_ttrl.types import Skill, derive_seed
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from skill_ttrl.llm.models.load import LoadedModel
+
+Notice = Callable[[str], None]
+_SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
+
+
+@dataclass(frozen=True)
+class PolicyBundle:
+    """What it takes to put questions to a policy."""
+
+    accelerator: Accelerator | None
+    """Where weights compute; None of a remote model."""
+    context: BackendContext
+    """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
+    backend: Backend
+    agent: Agent
+
+
+def build_policy(
+    config: SkillTTRLConfig,
+    *,
+    weights: Path | None = None,
+    trains: bool = False,
+    notice: Notice = lambda text: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> PolicyBundle:
+    """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
+
+    With `trains` the weights will change: the sampler must be able to follow them.
+    """
+    check_ready(config)
+    accelerator: Accelerator | None = None
+    place: dict[str, Any] = {}
+    if not backend_facts(config).remote:
+        from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+
+        accelerator = make_accelerator(config.runtime)
+        place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+    context = BackendContext.of(
+        config,
+        partial(load_policy, config, accelerator, weights),
+        **place,
+        weights=weights,
+        trains=trains,
+        notice=notice,
+        stopping=stopping,
+    )
+    backend = make_backend(context)
+    try:
+        refuse_unconstrained(config, backend, trains)
+        return PolicyBundle(accelerator, context, backend, make_agent(config, backend))
+    except BaseException:
+        backend.close()
+        raise
+
+
+def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
+    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or the policy is to learn from them."""
+    if not config.agent.constrain_actions:
+        return
+    if not backend.constrains:
+        raise ConfigError(
+            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
+            f"{config.rollout.backend} cannot. Use vllm, or --set agent.constrain_actions=false."
+        )
+    if trains:
+        raise ConfigError(
+            "agent.constrain_actions is for measuring: the log-probs of constrained tokens are not the policy's, so nothing "
+            "can be learnt from them. Train with --set agent.constrain_actions=false."
+        )
+
+
+def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
+    """The agent that a config asks for; its prompts have skills where the config has a skills section."""
+    numbered = config.agent.actions == "numbered"
+    project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
+    listing = Listing.of(config.agent)
+    window = make_window(config, backend) if config.agent.memory == "window" else None
+    agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
+    skills, formatter = config.skills, PromptFormatter.from_config(agent)
+    if skills is not None:
+        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
+    return Agent(formatter, agent.memory, window, skills, project=project, listing=listing)
+
+
+def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
+    """What makes the prompts of `agent.memory: window`."""
+    return Window(
+        Templates(config.agent.prompts),
+        config.agent.template,
+        system=config.agent.system,
+        history=config.agent.history,
+        observation_tokens=config.agent.observation_tokens,
+        max_tokens=config.data.max_prompt_tokens,
+        count=backend.count,
+        count_text=backend.count_text,
+        numbered=config.agent.actions == "numbered",
+        asks=config.skills is not None and config.skills.max_retrievals > 0,
+    )
+
+
+def load_policy(config: SkillTTRLConfig, accelerator: Accelerator | None, weights: Path | None) -> LoadedModel:
+    """The policy of a config, or of a checkpoint of it; `accelerator` None makes one.
+
+    Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
+    """
+    from skill_ttrl.llm.models.load import load_checkpoint, load_model
+    from skill_ttrl.rl.device import make_accelerator, weight_dtype
+
+    accelerator = accelerator or make_accelerator(config.runtime)
+    device = str(accelerator.device)
+    dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
+    if weights is not None:
+        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model)
+    corpus = []
+    if config.model.path == EMBEDDED and config.sft.data is not None:
+        corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
+    elif config.model.path == EMBEDDED and config.demonstrations.trajectories is not None:
+        corpus = episode_corpus(config.demonstrations.trajectories)
+    return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
+
+
+def check_context(config: SkillTTRLConfig, made: PolicyBundle) -> None:
+    """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
+    positions = made.backend.context
+    parts = context_parts(config)
+    if config.skills is not None:
+        parts["the templates around skills"] = _around_skills(config.skills, made)
+    needed = sum(parts.values())
+    if positions is not None and needed > positions:
+        sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items())
+        asked = " by vllm.max_model_len" if positions == config.vllm.max_model_len else ""
+        raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{asked}. Lower one.")
+
+
+def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
+    """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
+    backend, agent = made.backend, made.agent
+    every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
+    shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
+    render = agent.formatter.render_skill if agent.window is None else agent.window.skill
+    with_skills, without = (backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in (shown, ()))
+    alone = sum(backend.count_text(render(each)) for each in shown)
+    prompt = with_skills - without - alone + skills.in_prompt  # a line break for each
+    found = backend.count_text(agent.formatter.render_skill(every[1]))
+    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
+    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieve_k - 1)

@@ -1,0 +1,59 @@
+"""The reward of a run."""
+
+from __future__ import annotations
+
+from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.llm.reward_model import RewardModel
+from skill_ttrl.rollout.scripted import failure
+from skill_ttrl.signals import FAILURES
+from skill_ttrl.stages.setup.pin import FOLDER_DIGEST
+from skill_ttrl.stages.training.components import TrainingComponents
+from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
+
+
+def make_reward(components: TrainingComponents, meter: Meter) -> Reward:
+    """The reward that `rl.reward` names. The `label` control is the only one that holds the true answers.
+
+    Raises:
+        ConfigError: it cannot be computed in this run.
+        EnvError: the environment fails at the first task.
+    """
+    config = components.config
+    name = config.rl.reward
+    if name == "env":
+        _refuse_ungraded(components, "rl.reward=env", "Use rl.reward=majority, or rl.reward=label as a control.")
+    elif config.evolve is not None:
+        _refuse_ungraded(
+            components, "There is an evolve section", "Leave it out: no success is known that it could go by."
+        )
+    if name.startswith(MODEL_REWARD):
+        pinned = config.rl.reward_revision or ""
+        commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
+        scorer = RewardModel(name.removeprefix(MODEL_REWARD), revision=commit, device=str(components.policy.device))
+        return build_reward(name, {}, scorer)
+    if name != "label":
+        return build_reward(name, {})
+    tasks = components.train_tasks
+    missing = [task.id for task in tasks if task.id not in meter.references]
+    if missing:
+        raise ConfigError(
+            f"rl.reward=label needs a true answer for every training task; {len(missing)} of {len(tasks)} "
+            f"have none, first {missing[0]!r}. Use rl.reward=majority, or leave those tasks out."
+        )
+    return build_reward(name, meter.references)
+
+
+def _refuse_ungraded(components: TrainingComponents, asked: str, instead: str) -> None:
+    """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
+    task = components.train_tasks[0]
+    env = components.worker.envs.take(1)[0]
+    try:
+        env.reset(seed=task.seed, options=dict(task.options))
+        graded = env.step("")[4].get("graded")
+    except FAILURES as raised:
+        raise EnvError(f"{task.env_id} failed at task {task.id!r}: {failure(raised)}") from raised
+    if graded is False:
+        raise ConfigError(
+            f"{asked}, but {task.env_id} cannot grade without true answers, which training tasks do not carry. {instead}"
+        )

@@ -1,0 +1,137 @@
+"""The tasks that a run trains on and is measured on."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.data.tasks import load_tasks
+from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
+from skill_ttrl.errors import DataError, EnvError, SplitError, TrustError, annotate_error
+from skill_ttrl.llm.backend import Backend
+from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
+from skill_ttrl.stages.setup.leak import leaked, run_of, seen_by_run, seen_tasks, settle
+from skill_ttrl.stages.setup.pin import data_revision
+from skill_ttrl.types import Task
+
+if TYPE_CHECKING:
+    pass
+
+Notice = Callable[[str], None]
+_SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
+
+
+def source_tasks(
+    config: SkillTTRLConfig,
+    env_id: str,
+    source: SourceConfig | None,
+    split: str,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> list[Task]:
+    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.tasks.spread`).
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    if source is not None:
+        tasks = load_tasks(source, env_id, split=split)
+    else:
+        told = Counting(progress or SilentProgress(), OPENING, prepare_unit(env_id, config.env.kwargs))
+        with annotate_error(SplitError, _SPLITS):
+            tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
+    if not tasks:
+        raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
+    return tasks
+
+
+def training_tasks(
+    config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, progress: Progress | None = None
+) -> list[Task]:
+    """What a run is trained on: the tasks of `source`, or `env.train_tasks` of those of `env.train_split`.
+
+    Raises:
+        DataError, EnvError: there are none, or they cannot be read.
+    """
+    split = config.env.train_split if source is None else "train"
+    return source_tasks(config, env_id, source, split, config.env.train_tasks, progress)
+
+
+def evaluation_split(config: SkillTTRLConfig) -> str:
+    """The name of what a run is measured on: the environment's own split, or "test" where the tasks come from files."""
+    return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
+
+
+def fit_prompts(
+    tasks: Sequence[Task],
+    config: DataConfig,
+    backend: Backend,
+    agent: Agent,
+    progress: Progress,
+) -> list[Task]:
+    """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out, cut or refused as `overlong` says.
+
+    Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
+    are not counted here.
+    """
+
+    def length(question: str) -> int:
+        return backend.count(agent.prompt(Scene(question)).messages)
+
+    kept: list[Task] = []
+    long: list[str] = []
+    for task in tasks:
+        question = task.options.get("question")
+        if not isinstance(question, str) or length(question) <= config.max_prompt_tokens:
+            kept.append(task)
+            continue
+        long.append(task.id)
+        if config.overlong == "truncate":
+            # The longest end of the question that fits: a prompt's tokens grow with its characters.
+            start = bisect_left(
+                range(len(question)), True, key=lambda i: length(question[i:]) <= config.max_prompt_tokens
+            )
+            kept.append(replace(task, options={**task.options, "question": question[start:]}))
+    if long:
+        found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens"
+        if config.overlong == "refuse":
+            raise DataError(f"{found}, first {long[0]!r}. Raise data.max_prompt_tokens or set data.overlong=filter.")
+        done = "left out" if config.overlong == "filter" else "cut at the left"
+        progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
+    if not kept:
+        raise DataError(f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}.")
+    return kept
+
+
+def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
+    """Lines that report held-out tasks that this run, or the run its weights come from, learns from.
+
+    Raises:
+        DataError: they are, and that is not to be reported but refused.
+    """
+    where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
+    found = settle(config, leaked(config, evaluated, seen_tasks(train), where))
+    began = run_of(config.model.path)
+    if began is None:
+        return found
+    try:
+        seen = seen_by_run(load_config(began / "config.yaml"), own_training_tasks)
+    except (DataError, EnvError, TrustError) as error:
+        return [*found, f"What the run of {config.model.path} was trained on cannot be read any more ({error})."]
+    return [*found, *settle(config, leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))]
+
+
+def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
+    """The training tasks of a config, from the very data that it has pinned.
+
+    Raises:
+        DataError, EnvError: they cannot be read.
+    """
+    source = config.data.train
+    if source is not None:
+        source = source.model_copy(update={"revision": data_revision(source)})
+    return training_tasks(config, resolve_env(config.env.id), source)

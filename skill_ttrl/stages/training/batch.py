@@ -1,0 +1,49 @@
+"""The tasks of a training step, and the samples of it that are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+
+VOTED = "majority"
+"""The reward that the votes decide, as `vote.strategy` says."""
+
+
+def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
+    """The tasks of one step, all different: each epoch is one order drawn from the run's seed, cut into whole steps.
+
+    What does not fill a last step is left to the next epochs' orders.
+    """
+    epoch, place = divmod(step, len(tasks) // count)
+    order = np.random.default_rng(derive_seed(seed, "tasks", epoch)).permutation(len(tasks))
+    return [tasks[position] for position in order[place * count : (place + 1) * count]]
+
+
+def select_training_samples(
+    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, step: int
+) -> list[tuple[Group, VoteResult]]:
+    """Select the rollouts to train on: `n_samples_per_prompt` a group, sampled with a fixed seed (TTRL).
+
+    All rollouts vote; only these contribute to the loss. Excludes failed rollouts, and a rollout left alone because the rest of
+    its group failed. Where two wordings were sampled, half are of each. Where votes are rewarded, excludes prompts that the vote
+    skips.
+    """
+    rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
+    chosen = []
+    for group, vote in zip(groups, votes, strict=True):
+        drawn: list[int] = []
+        views = sorted({trajectory.view for trajectory in group.trajectories})
+        for view in views:
+            keep = (config.rollout.n_samples_per_prompt - len(drawn)) // (len(views) - views.index(view))
+            tries = enumerate(group.trajectories)
+            whole = [place for place, each in tries if each.error is None and each.view == view]
+            drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
+        if len(drawn) == 1 < min(len(group.trajectories), config.rollout.n_samples_per_prompt):
+            drawn = []
+        if not (vote.skipped and config.rl.reward == VOTED):
+            chosen.append((group.select(drawn), vote.select(drawn)))
+    return chosen

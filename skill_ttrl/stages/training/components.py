@@ -1,0 +1,135 @@
+"""The parts that act in a run: what generates rollouts, what learns, and the tasks to train on. No true answer is among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.backend import Backend, Sampling, wait_for
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank
+from skill_ttrl.types import Group, Task, Trajectory
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from skill_ttrl.rl.policy import Policy
+
+OnRolloutEnd = Callable[[Trajectory], None]
+
+
+def ignore(trajectory: Trajectory) -> None:
+    """The `OnRolloutEnd` that does nothing."""
+
+
+class RolloutFn(Protocol):
+    """Rolls out each task several times with the policy as it is now; one group a task, in order."""
+
+    def __call__(
+        self, tasks: Sequence[Task], bank: BankView | None, seed: int, on_rollout_end: OnRolloutEnd = ignore
+    ) -> list[Group]:
+        """Every rollout sees the same frozen `bank`, or none; `on_rollout_end` is called with each as it ends."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutWorker:
+    """Generates rollouts: the policy's sampler, its agent and the environments."""
+
+    config: SkillTTRLConfig
+    backend: Backend
+    agent: Agent
+    envs: EnvPool
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling parameters of the training."""
+        rollout = self.config.rollout
+        return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+
+    def with_bank(self, bank: BankView | None) -> RolloutWorker:
+        """The same with an agent that sees this frozen version of the bank, or none."""
+        return replace(self, agent=self.agent.with_bank(bank))
+
+    def generate_rollouts(
+        self,
+        tasks: Sequence[Task],
+        n: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        on_rollout_end: OnRolloutEnd = ignore,
+    ) -> list[Group]:
+        """Roll out each task `n` times with the policy as it is now; one group a task, in order. See `RolloutFn`."""
+        return wait_for(
+            rollout(
+                tasks,
+                n,
+                envs=self.envs,
+                agent=self.agent,
+                backend=self.backend,
+                sampling=sampling,
+                seed=seed,
+                max_turns=self.config.agent.max_turns,
+                max_prompt_tokens=self.config.data.max_prompt_tokens,
+                constrain=self.config.agent.constrain_actions,
+                schedule=schedule_of(self.config),
+                episode_seconds=self.config.rollout.episode_seconds,
+                on_episode=on_rollout_end,
+            )
+        )
+
+    def rollout_fn(self, n: int) -> RolloutFn:
+        """`generate_rollouts` with `n` training samples a task."""
+
+        def roll_out(
+            tasks: Sequence[Task], bank: BankView | None, seed: int, on_rollout_end: OnRolloutEnd = ignore
+        ) -> list[Group]:
+            return self.with_bank(bank).generate_rollouts(tasks, n, self.sampling, seed, on_rollout_end=on_rollout_end)
+
+        return roll_out
+
+    def close(self) -> None:
+        """Close the environments and stop what the sampler has started."""
+        self.envs.close()
+        self.backend.close()
+
+
+@dataclass(frozen=True)
+class TrainingComponents:
+    """The parts of a run that trains, made from its config by `stages.setup.build`."""
+
+    worker: RolloutWorker
+    policy: Policy
+    """The policy that learns; the sampler may live elsewhere."""
+    accelerator: Accelerator
+    train_tasks: Sequence[Task]
+    """Without true answers."""
+    bank: RunBank | NoBank
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """The run's config."""
+        return self.worker.config
+
+    @property
+    def backend(self) -> Backend:
+        """The policy's sampler."""
+        return self.worker.backend
+
+    def close(self) -> None:
+        """Close the environments and the sampler."""
+        self.worker.close()
+
+
+def schedule_of(config: SkillTTRLConfig) -> Schedule:
+    """The order in which rollouts advance; `rollout.schedule: auto` goes by the backend and the number of turns."""
+    if config.rollout.schedule != "auto":
+        return config.rollout.schedule
+    return "lockstep" if backend_facts(config).blocking or config.agent.max_turns == 1 else "free"

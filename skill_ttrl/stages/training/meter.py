@@ -1,0 +1,86 @@
+"""Measuring against true answers. The meter alone holds them: nothing that acts or learns has a handle to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from skill_ttrl.answers import grade_answer
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.stages.evaluation.controls import play_controls
+from skill_ttrl.stages.evaluation.measure import control_results, measure
+from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.stages.setup.leak import Seen, demonstration_leaks
+from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker
+from skill_ttrl.types import Group, Task, VoteResult
+from skill_ttrl.voting import label_metrics, trained_metrics
+
+Chosen = Sequence[tuple[Group, VoteResult]]
+"""The samples of each prompt that are trained on, and their vote."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Holds the true answers and the tasks to be measured on. Nothing of it is fed back."""
+
+    references: Mapping[str, str]
+    """True answers of the training tasks, by id."""
+    eval_tasks: Sequence[Task]
+    """With their true answers, where there are any."""
+    envs: EnvPool
+    """Where true answers are known, environments of its own: one keeps what it was reset with."""
+    transductive: bool
+    """Whether evaluation runs on the very tasks that are trained on."""
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    """By label, oldest first."""
+
+    def label_metrics(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+        """How right the votes were; empty where a task has no true answer."""
+        truths = self._truths(groups)
+        return {} if truths is None else label_metrics(votes, truths, [group.answers for group in groups])
+
+    def trained_metrics(self, chosen: Chosen, config: SkillTTRLConfig) -> dict[str, float]:
+        """`label_metrics` of the samples that were trained on (TTRL: `post_`)."""
+        truths = self._truths([group for group, _ in chosen])
+        if truths is None:
+            return {}
+        answers = [group.answers for group, _ in chosen]
+        return trained_metrics([vote for _, vote in chosen], truths, answers, config.rollout.n_samples_per_prompt)
+
+    def correctness(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[bool | None]:
+        """For each vote whether its winner is the true answer; None where that is not known."""
+        truths = [self.references.get(group.task.id) for group in groups]
+        return [
+            None if truth is None else grade_answer(vote.answer, truth)["score"] == 1.0
+            for vote, truth in zip(votes, truths, strict=True)
+        ]
+
+    def evaluate(self, worker: RolloutWorker, label: str, bank: BankView | None, told: OnRolloutEnd) -> Evaluation:
+        """Measure the policy as it is now on the evaluation tasks, with this bank or without."""
+        config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
+        found = measure(
+            partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=told),
+            label=label,
+            config=config.eval,
+            max_new_tokens=config.rollout.max_new_tokens,
+            seed=config.seed,
+        )
+        played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
+        controls = control_results(played, config.eval)
+        return replace(found, transductive=self.transductive, controls=controls, no_controls=played.why_none)
+
+    def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
+        """Lines on evaluation tasks among demonstrations; see `leak.demonstration_leaks`."""
+        return demonstration_leaks(config, self.eval_tasks, seen, what, transductive=self.transductive)
+
+    def close(self) -> None:
+        """Close its environments."""
+        self.envs.close()
+
+    def _truths(self, groups: Sequence[Group]) -> list[str] | None:
+        if not all(group.task.id in self.references for group in groups):
+            return None
+        return [self.references[group.task.id] for group in groups]

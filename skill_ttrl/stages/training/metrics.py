@@ -1,0 +1,123 @@
+"""Metrics of a training step that need no true answers: rewards and lengths, votes, episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.intervals import vote_entropy
+from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
+from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult
+from skill_ttrl.voting import given_up, vote_metrics
+from skill_ttrl.voting.metrics import mean
+
+PLAIN = "majority"
+"""The strategy that does no more than reward its winner's class."""
+BY_TYPE = "success/"
+"""Begins the name of a metric that is the success of one type of task."""
+LEFT_OUT = ("turns", "observation_tokens", "actions")
+"""What a prompt of `agent.memory: window` may have had no room for; see `Step.left_out`."""
+
+
+def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:
+    """All rollouts of a step, group after group."""
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+def completions_of(groups: Sequence[Group]) -> list[Completion]:
+    """All completions of a step, in the order of its rollouts."""
+    steps = [step for trajectory in trajectories_of(groups) for step in trajectory.steps]
+    return [step.completion for step in steps if step.completion is not None]
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, lengths and failures of a step's samples."""
+    completions = completions_of(groups)
+    rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
+    return {
+        "reward": float(np.mean([value for group in rewards for value in group])),
+        "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
+        "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
+        "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
+        "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
+    }
+
+
+def sampling_rates(groups: Sequence[Group], seconds: float) -> dict[str, float]:
+    """Rollouts and sampled tokens a second; tokens that a bank inserted do not count."""
+    tokens = sum(completion.sampled for completion in completions_of(groups))
+    rollouts = len(trajectories_of(groups))
+    return {"rollouts_per_second": rollouts / max(seconds, 1e-9), "tokens_per_second": tokens / max(seconds, 1e-9)}
+
+
+def step_vote_metrics(
+    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, visits: Mapping[str, float]
+) -> dict[str, float]:
+    """Metrics of a step's votes and answers; `visits` are those of their history.
+
+    Empty where the environment's own return is rewarded and no rollout has an answer: there is nothing to vote on.
+    """
+    if config.rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
+        return {}
+    shaping = config.vote.strategy != PLAIN
+    return {**visits, **vote_metrics(votes, shaping=shaping), **answer_metrics(groups, votes)}
+
+
+def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+    """Entropy of a step's answers, and how many were given up."""
+    return {
+        "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
+        "answers_given_up": float(given_up(answer for group in groups for answer in group.answers).count),
+    }
+
+
+def several_types(tasks: Iterable[Task]) -> bool:
+    """Whether there is more than one type among the tasks."""
+    return len({task.task_type for task in tasks}) > 1
+
+
+def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
+    """Metrics of a step's episodes, of all that were played.
+
+    `success`: share of the tries that the environment calls a success (`outcome.env_success`), those that failed included; with
+    `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
+    the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
+    steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
+    that did not fail), `timeouts` (share of tries) where there is a limit, and as `left_out/<what>` the share of steps whose
+    prompt had no room for all of it.
+    """
+    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    metrics = success_metrics(tries, by_type=by_type)
+    steps = [step for trajectory in tries for step in trajectory.steps]
+    read = [step.verdict for step in steps if step.verdict is not None]
+    if read:
+        metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
+        metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
+    if config.agent.max_turns > 1:
+        metrics["episode_steps"] = mean([float(len(each.steps)) for each in tries if each.error is None])
+        if config.rollout.episode_seconds is not None:
+            metrics["timeouts"] = mean([float(each.stop_reason == "timeout") for each in tries])
+        for what in could_be_left_out(config):
+            metrics[f"left_out/{what}"] = mean([float(step.left_out.get(what, 0) > 0) for step in steps])
+    return metrics
+
+
+def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
+    """What prompts may have no room for."""
+    shown = config.skills is not None and config.skills.use and config.skills.in_prompt > 0
+    return [*(LEFT_OUT if config.agent.memory == "window" else ()), *(["skills"] if shown else [])]
+
+
+def success_metrics(tries: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:
+    """`success`, `success/<type>` and `score` of `episode_metrics`."""
+    results = [episode_result(each) for each in tries]
+    if all(each.error is not None for each in results):
+        return {}
+    found: dict[str, float | None] = {"success": success_rate(results)}
+    if by_type and found["success"] is not None:
+        for kind in sorted({each.task_type for each in results}):
+            found[f"{BY_TYPE}{kind or 'other'}"] = success_rate([each for each in results if each.task_type == kind])
+    found["score"] = mean_score(results)
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,139 @@
+"""A run in progress: what its phases share besides the parts that act."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.openai.ledger import current_ledger
+from skill_ttrl.progress import Progress
+from skill_ttrl.runs.checkpoint import Checkpoint, load_tensors
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.stages.training.components import OnRolloutEnd, TrainingComponents, ignore
+from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.types import Group, Trajectory, to_json
+from skill_ttrl.voting import given_up
+
+GIVEN_UP = "Answers that could not be read"
+"""Begins the warning of them, which a run gives once."""
+
+
+@dataclass
+class WarningLog:
+    """Warns the user of each thing once, and keeps the texts for the summary."""
+
+    progress: Progress
+    texts: list[str] = field(default_factory=list)
+
+    def __call__(self, text: str, *, once: str | None = None) -> None:
+        """Warn, unless the same was said; `once`: unless an earlier text begins so."""
+        if not any(each.startswith(once) if once else each == text for each in self.texts):
+            self.texts.append(text)
+            self.progress.notice(text, warning=True)
+
+
+def warn_of_undecided_answers(warn: WarningLog, where: str, groups: Sequence[Group]) -> None:
+    """Warn once of many answers that were given up: votes for them are split although they may be equal."""
+    found = given_up(answer for group in groups for answer in group.answers)
+    if found.many:
+        text = f"{GIVEN_UP} ({where}): {found} The figure is answers_given_up; see docs/answers.md."
+        warn(text, once=GIVEN_UP)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run starts: at its checkpoint, or without one at the beginning."""
+
+    config: SkillTTRLConfig
+    checkpoint: Checkpoint | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Trainer state of the checkpoint."""
+
+    def steps_done(self, phase: str) -> int:
+        """Steps of `phase` that the checkpoint holds: those it was saved at, or all where it is of a later phase."""
+        if self.checkpoint is None:
+            return 0
+        order: list[str] = list(self.config.phases)
+        if order.index(phase) < order.index(self.checkpoint.phase):
+            return self.config.sft.steps if phase == "sft" else self.config.rl.steps
+        return self.checkpoint.step if self.checkpoint.phase == phase else 0
+
+    def load_learner(self, learner: Any) -> None:
+        """Load the learner's tensors of the checkpoint."""
+        assert self.checkpoint is not None
+        learner.load_state_dict(load_tensors(self.checkpoint.path)["learner"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in progress."""
+
+    components: TrainingComponents
+    meter: Meter
+    folder: RunFolder
+    log: MetricsLog
+    progress: Progress
+    stop: StopSignal
+    resumed: ResumePoint
+    warn: WarningLog
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """The run's config."""
+        return self.components.config
+
+    def evaluate(self, label: str, *, use_bank: bool = True) -> Evaluation:
+        """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
+        done = self.meter.evaluations
+        if label not in done:
+            self.progress.start(f"evaluate {label}", 1, "evaluation")
+            leaving = (
+                f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same "
+                f"command and --resume auto. What was trained is saved in {self.folder.path}."
+            )
+            with self.stop.interruptible(leaving), current_ledger().phase("evaluate"):
+                began = time.perf_counter()
+                bank = self.components.bank.view() if use_bank else None
+                told = self.count_rollouts(f"evaluate {label}", "play")
+                found = self.meter.evaluate(self.components.worker, label, bank, told)
+            self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
+            self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+            place = "evaluate" if use_bank else "evaluate_bank_off"
+            self.log.track(place, tracked_metrics(found), self._learned_steps())
+            done[label] = found
+            self.progress.finish(f"evaluate {label}")
+            if found.failed:
+                self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
+        return done[label]
+
+    def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
+        """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""
+        ended: list[bool] = []
+
+        def count(trajectory: Trajectory) -> None:
+            ended.append(trajectory.succeeded)
+            self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
+
+        return count if self.config.agent.max_turns > 1 else ignore
+
+    def _learned_steps(self) -> int:
+        """Steps done of the run's last phase: an evaluation before it is at 0."""
+        last = self.config.phases[-1]
+        return self.log.steps.get(last, self.resumed.steps_done(last))
+
+
+def tracked_metrics(found: Evaluation) -> dict[str, float]:
+    """Metrics of an evaluation for a tracker; those that were not measured are left out."""
+    names = ("accuracy", "majority", "greedy", "score", "greedy_score", "agreement", "entropy", "failed")
+    measured = {name: getattr(found, name) for name in names}
+    if all(result.majority_answer is None for result in found.results):  # no answers, so nothing to agree on
+        measured |= {"majority": None, "agreement": None, "entropy": None}
+    measured |= {f"pass@{k}": value for k, value in found.pass_at_k.items()}
+    measured |= {f"accuracy/{kind or 'other'}": each.accuracy for kind, each in found.by_type.items()}
+    return {name: value for name, value in measured.items() if value is not None}
