@@ -51,7 +51,7 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
     begin(run, state, tasks_of)
 
     for step in remaining_steps(run, state):
-        clock, seed = StepTimer(run.progress, SHOWN, parts.accelerator.device), partial(derive_seed, config.seed)
+        clock, seed = StepTimer(run.progress, SHOWN, parts.accelerator), partial(derive_seed, config.seed)
         with clock("sample"), checkpoint_on_error(run, state):
             counted = run.count_rollouts(SHOWN, "sample")
             groups = state.votes.rollout(tasks_of(step), bank.view(), seed("rollout", step), counted)

@@ -58,7 +58,7 @@ def sample_and_vote(run: Run) -> None:
     roll_out = parts.worker.rollout_fn(config.rollout.n_votes_per_prompt)
     run.progress.start(SAMPLING, rounds, "round", done)
     for step in range(done, rounds):
-        clock = StepTimer(run.progress, SAMPLING, parts.accelerator.device)
+        clock = StepTimer(run.progress, SAMPLING, parts.accelerator)
         tasks = step_tasks(parts.train_tasks, config.rl.prompts_per_step, step, config.seed)
         with clock("sample"):
             groups = roll_out(tasks, parts.bank.view(), derive_seed(config.seed, "rollout", step))

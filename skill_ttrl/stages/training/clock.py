@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
+from typing import TYPE_CHECKING
 
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.device import GpuMemoryMonitor
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 class StepTimer:
     """Wall time of the parts of one step, and on a GPU the memory that it took."""
 
-    def __init__(self, progress: Progress, phase: str, device: torch.device) -> None:
+    def __init__(self, progress: Progress, phase: str, accelerator: Accelerator) -> None:
         self._progress, self._phase = progress, phase
-        self._memory = GpuMemoryMonitor(device)
+        self._memory = GpuMemoryMonitor(accelerator.device)
         self._began = time.perf_counter()
         self._seconds: dict[str, float] = {}
 
