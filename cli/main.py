@@ -112,9 +112,8 @@ def ask(
     from skill_ttrl.stages.targets.resolve import find_asked
     from skill_ttrl.stages.targets.trained import ask as put
 
-    heat = temperature if temperature is not None else (0.0 if samples == 1 else 1.0)
     asked = find_asked(path, overrides or (), config=config, use_bank=not no_bank)
-    reply = put(asked, question, samples=samples, temperature=heat, use_bank=not no_bank)
+    reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_bank)
     if as_json:
         print_json(reply)
     else:

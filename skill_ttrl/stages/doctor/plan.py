@@ -14,10 +14,12 @@ from typing import Any
 from skill_ttrl.agents.players.scripted_agent import player_names
 from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
+from skill_ttrl.llm.backends import REMOTE
 from skill_ttrl.llm.models.known_models import published_config
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.rl.device import device_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
+from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
@@ -29,7 +31,6 @@ TEACHER_ANSWER, THOUGHT = 1500, 300
 """Tokens of a teacher's answer with skills, and of one with a thought, taken for reckoning."""
 MEASURED_PARAMETERS = 20_000_000
 """Models up to this size are measured on a CPU: it takes seconds. The built-in one has less, also from a checkpoint."""
-OPENAI = "openai"
 TYPES = 7
 """Types of task of an environment, taken for reckoning: ALFWorld has 6, WebShop's banks 7."""
 
@@ -157,7 +158,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         batches = -(-count // config.rollout.max_batch_size)
         return each if _is_player(collect.agent) else _sampled(each, count, batches, config)
     if name == "distill":
-        asked = TYPES + 2 if config.distill.teacher == "openai" else 0
+        asked = TYPES + 2 if config.distill.teacher == OPENAI else 0
         return PhasePlan(
             name,
             f"skills by {config.distill.teacher}",
@@ -198,14 +199,14 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
     # A KL term has every token read by the reference too, which is a third of a training pass.
     trained = learned * _item(config) * rl.epochs * (4 if rl.kl_coef > 0 else 3) // 3
-    asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == "openai" else 0
+    asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
     tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
 
 
 def _is_player(agent: str) -> bool:
     """True for a scripted agent; any other is a policy, which samples."""
-    return agent in player_names() or (":" in agent and not agent.startswith(OPENAI))
+    return agent in player_names() or (":" in agent and not agent.startswith(REMOTE))
 
 
 def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLConfig) -> PhasePlan:

@@ -150,7 +150,7 @@ def ask(
     question: str,
     *,
     samples: int = 1,
-    temperature: float = 0.0,
+    temperature: float | None = 0.0,
     max_new_tokens: int | None = None,
     use_bank: bool = True,
 ) -> Reply:
@@ -163,7 +163,7 @@ def ask(
         trained: which policy.
         question: the task, as the training data words it.
         samples: how many answers; more than one are put to a vote.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy; None: 0 for one answer, 1 for several.
         max_new_tokens: longest answer; None takes the config's.
         use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.use: false`.
 
@@ -176,6 +176,8 @@ def ask(
         raise ConfigError("The question is empty. Ask something.")
     if replace_surrogates(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
+    if temperature is None:
+        temperature = 0.0 if samples == 1 else 1.0
     config = trained.config
     with (
         track_usage(None, config.endpoints) as ledger,
