@@ -34,7 +34,7 @@ class EquivalenceResult:
     key: str
     """Two answers are the same exactly when their keys are."""
     rule: Rule
-    """What decided: its text, an exact number (or several: a tuple, a set), SymPy."""
+    """Basis of the decision: its text, an exact number (or several: a tuple, a set), SymPy."""
     gave_up: str | None = None
     """Why it is only compared as a text although it looks like mathematics: `timeout`, `memory`, `crashed`, `undecided`, `too_long`."""
 

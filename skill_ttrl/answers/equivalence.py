@@ -40,7 +40,7 @@ class EquivalenceCache:
 
     def __init__(self, pool: Pool, path: Path | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        """How many answers each rule decided, and how many were given up for which reason."""
+        """Count of answers by the rule that decided them, and by the reason for which they were given up."""
         self._pool = pool
         self._path = path
         self._known: dict[str, EquivalenceResult] = {}
@@ -117,7 +117,7 @@ def verdict(answer: str | None) -> EquivalenceResult | None:
 
 
 def counters() -> dict[str, int]:
-    """How many distinct answers each rule decided and how many were given up for which reason, in this process or persistent cache."""
+    """Count distinct answers by rule and by the reason for which they were given up, in this process or persistent cache."""
     return dict(_current.counts)
 
 

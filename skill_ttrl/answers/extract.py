@@ -102,7 +102,7 @@ def find_conclusion(text: str) -> tuple[int, str] | None:
 
 
 def _is_remark(text: str, match: re.Match[str]) -> bool:
-    """Whether something is said of the answer ("The answer is correct") and none announced ("Answer: correct")."""
+    """True if the text remarks on the answer ("The answer is correct") and announces none ("Answer: correct")."""
     return match["said"] is not None and ":" not in match[0] and _NO_ANSWER.match(text, match.end()) is not None
 
 
@@ -129,7 +129,7 @@ def _said(rest: str) -> str:
 
 
 def last_tagged(text: str, name: str) -> str | None:
-    """What stands between the last `<name>` that is ever closed and its closing; linear in the text's length."""
+    """Return the text between the last `<name>` that is ever closed and its closing; linear in the text's length."""
     opening, closing = _tags(name)
     closings = list(closing.finditer(text))
     openings = list(opening.finditer(text, 0, closings[-1].start())) if closings else []

@@ -1,4 +1,4 @@
-"""What an answer earns against a reference, and by which rule that was decided."""
+"""Grading: the score of an answer against a reference, and the rule that decided it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Grade(TypedDict):
     score: float
     """1.0 for the same answer, else 0.0."""
     match_type: MatchType
-    """What made them the same, the first that did: identical text, equal normalised text, equal number (or several), equal
+    """The first comparison that held: identical text, equal normalised text, equal number (or several), equal
     expression, another way to write the reference that votes keep apart; or none."""
     predicted_answer: str | None
     """The answer that was graded."""

@@ -31,7 +31,7 @@ class Undecided(Exception):
 
 
 class Algebra(Protocol):
-    """What the values of an answer are."""
+    """Arithmetic on the values of an answer."""
 
     def value(self, tree: Tree) -> str:
         """The key of a value."""
@@ -269,7 +269,7 @@ def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> st
 
 
 def _is_empty(signs: Sequence[str], low: Tree, high: Tree) -> bool:
-    """Whether nothing lies between two fractions."""
+    """True if nothing lies between two fractions."""
     try:
         below, above = fold(low), fold(high)
     except Hard:

@@ -1,4 +1,4 @@
-"""What a tree of `grammar` looks like: whether it names something, and whether there are symbols in it."""
+"""Shapes of trees of `grammar`: names and symbols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INVERSE: Tree = ("neg", ("num", "1"))
 
 
 def has_symbols(tree: Tree) -> bool:
-    """Whether the value depends on a letter."""
+    """True if the value depends on a letter."""
     return tree[0] == "sym" or any(has_symbols(part) for part in tree[1:] if isinstance(part, tuple))
 
 
@@ -22,7 +22,7 @@ def is_name(tree: Tree) -> bool:
 
 
 def is_called(tree: Tree) -> bool:
-    """`f(x)`, `P(A)`, `f(2)`, `f^{-1}(x)`: a symbol beside one item in parentheses, which `fx` is not."""
+    """True for `f(x)`, `P(A)`, `f(2)`, `f^{-1}(x)`: a symbol before one item in parentheses, which `fx` is not."""
     if tree[0] != "mul" or len(tree) != 3:
         return False
     function, inside = tree[1:]

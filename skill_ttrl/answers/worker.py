@@ -104,7 +104,7 @@ class Child:
 
 
 def _serve(asked: int, said: int, memory_limit: int) -> NoReturn:
-    """What the child does."""
+    """Main loop of the child process."""
     from skill_ttrl.answers.symbolic import Expressions
 
     limit = psutil.Process().memory_info().vms + memory_limit

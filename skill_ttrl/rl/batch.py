@@ -61,7 +61,7 @@ class MicroBatch:
         return len(self.targets_K)
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device."""
+        """Move to another device."""
         if self.tokens_N_T.device == device:
             return self
         return MicroBatch(*(getattr(self, field.name).to(device) for field in fields(self)))

@@ -137,7 +137,7 @@ class GpuMemoryMonitor:
             torch.cuda.reset_peak_memory_stats(device)
 
     def look(self) -> None:
-        """Look at what everything on the device uses now: the learner, an engine beside it, other processes."""
+        """Sample the memory in use on the whole device: the learner's, an engine's, other processes'."""
         if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
             self._used = max(self._used, total - free)

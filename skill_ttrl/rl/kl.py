@@ -1,4 +1,4 @@
-"""How far the policy has moved from a reference: three estimators from log-probs of the sampled tokens.
+"""KL divergence between the policy and a reference: three estimators from log-probs of the sampled tokens.
 
 John Schulman, "Approximating KL Divergence" (2020): with d = log pi - log ref at a token sampled from pi,
 k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.

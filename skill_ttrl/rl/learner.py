@@ -37,7 +37,7 @@ class Learner(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that exact resume needs beside the model's weights and the step number."""
+        """State for an exact resume, without the model's weights and the step number."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ class LocalLearner:
         return loss, means
 
     def state_dict(self) -> dict[str, Any]:
-        """All that exact resume needs beside the model's weights and the step number.
+        """State for an exact resume, without the model's weights and the step number.
 
         The reference's weights are part of it where they cannot be had from the model: always without adapters, since
         the model's own files hold the trained weights; with adapters only after a refresh.

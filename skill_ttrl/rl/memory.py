@@ -54,7 +54,7 @@ class DecoderShape:
 
 @dataclass(frozen=True, slots=True)
 class ComputeSettings:
-    """How the learner computes."""
+    """Settings of the learner that its memory depends on."""
 
     compute: int
     """Bytes of a number in the forward pass."""

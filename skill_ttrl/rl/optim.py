@@ -151,7 +151,7 @@ class PolicyOptimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs to go on the same way."""
+        """State for an exact resume."""
         scaler = None if self._scaler is None else self._scaler.state_dict()
         return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers], "scaler": scaler}
 

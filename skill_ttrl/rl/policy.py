@@ -176,7 +176,7 @@ class Policy:
 
     @torch.no_grad()
     def reference_logprobs(self, micro_batch: MicroBatch, *, temperature: float = 1.0) -> Float[Tensor, "N R"]:
-        """What the reference gives for the same tokens; never with dropout.
+        """Log-probs of the same tokens under the reference; never with dropout.
 
         Raises:
             RuntimeError: no reference is kept.

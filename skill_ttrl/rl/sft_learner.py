@@ -79,7 +79,7 @@ class SFTLearner:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What exact resume needs beside the model's weights and the step number."""
+        """State for an exact resume, without the model's weights and the step number."""
         return {"optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

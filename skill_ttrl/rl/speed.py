@@ -1,4 +1,4 @@
-"""How fast a model learns and samples: measured here for the built-in policy, else reckoned from the device's figures."""
+"""Throughput of learning and sampling: measured here for the built-in policy, else estimated from the device's data sheet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a device can do at best, by its data sheet."""
+    """Peak performance of a device, by its data sheet."""
 
     name: str
     flops: float
@@ -57,7 +57,7 @@ class Speed:
 
 
 def device_of(name: str) -> Device | None:
-    """What is known of a GPU of this name."""
+    """Look a GPU up by its name; None where it is not in `DEVICES`."""
     return next((device for device in DEVICES if device.name in name), None)
 
 

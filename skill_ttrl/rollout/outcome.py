@@ -24,11 +24,11 @@ class EpisodeResult:
     """See `env_success`."""
     steps: int
     error: str | None
-    """What went wrong where it failed; such an episode counts as no success."""
+    """Reason of the failure; such an episode counts as no success."""
     source: str
     """See `Trajectory.source`."""
     score: float | None = None
-    """How near it came to a perfect one, in [0, 1]; None where the environment does not say, or the episode failed."""
+    """See `env_score`; None also where the episode failed."""
     exploits: int = 0
     """See `exploit_count`; 0 where the environment does not count them."""
     invalid: int | None = None

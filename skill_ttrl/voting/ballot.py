@@ -24,7 +24,7 @@ class Ballot:
     views: tuple[int, ...] | None = None
     """Which wording each sample answered: 0 the question as given, 1 its paraphrase."""
     history: PromptHistory | None = None
-    """What this prompt's votes were before this one."""
+    """Earlier votes of this prompt."""
     base_share: float | None = None
     """Share of the majority's votes, in [0, 1], when the policy before training was asked the same."""
     seed: int | None = None
@@ -32,7 +32,7 @@ class Ballot:
     prompts: int = 1
     """Prompts of the step that this one belongs to."""
     skipped: int = 0
-    """How many of them were skipped before this one."""
+    """Prompts of the step that were skipped before this one."""
     keys: tuple[str | None, ...] | None = None
     """Class of each answer (`answers.canonicals`), where it was looked up with those of other ballots."""
 
@@ -42,12 +42,12 @@ class Ballot:
 
 
 def ballot_of(group: Group, **known: Any) -> Ballot:
-    """The ballot of a group of tries.
+    """Build the ballot of a group of rollouts.
 
-    Log-probabilities are given where every try that wrote something has them, views where there are two of them.
+    Log-probabilities are set where every rollout with text has them, views where there are two of them.
 
     Args:
-        group: The tries.
+        group: The rollouts.
         **known: Further fields of the ballot: `history`, `base_share`, `seed`.
     """
     tries = group.trajectories
@@ -65,7 +65,7 @@ def ballot_of(group: Group, **known: Any) -> Ballot:
 
 
 def _written(trajectory: Trajectory) -> tuple[float, int]:
-    """Log-probability and number of the tokens that a try sampled itself."""
+    """Log-probability and number of a rollout's own sampled tokens."""
     total, count = 0.0, 0
     for step in trajectory.steps:
         if step.completion is not None:

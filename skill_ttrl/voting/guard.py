@@ -32,9 +32,9 @@ HIGH_RATIO = 0.6
 """Majority ratio above which a vote is sure of itself (tau_MR)."""
 SMALLEST_WEIGHT = 0.1
 EXTRA_LOSS, STABLE_LOSS = 0.3, 0.15
-"""What the weight loses where a sure vote flipped (lambda2), and where a sure vote never did (half of it)."""
+"""Reductions of the weight where a confident vote flipped (lambda2), and where one never did (half of it)."""
 FIRST_TERM = 0.5
-"""What it loses for a flip (lambda1)."""
+"""Reduction for a flip (lambda1)."""
 
 
 @strategy("guard", "history", "seed")
@@ -109,7 +109,7 @@ def _skips(ballot: Ballot, probability: float, share: float) -> bool:
 
 
 def _bonus(counted: Tally, now: PromptHistory, beta: float) -> tuple[float, ...]:
-    """What each sample's advantage is raised by, in units of the prompt's mean |A|; empty where there is no minority."""
+    """Bonus added to each sample's advantage, in units of the prompt's mean |A|; empty where there is no minority."""
     enough = max(1, len(counted.keys) // 4)
     minorities = {key: count for key, count in counted.votes.items() if count >= enough and bare_key(key) != now.winner}
     total = sum(minorities.values())

@@ -1,4 +1,4 @@
-"""What votes were before: flips, each prompt's past, and the label-free signs of a collapse."""
+"""History of the votes: flips, each prompt's past, and the label-free signs of a collapse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEAK_AGREEMENT = 0.3
 HIGH_FLIP_RATE = 0.2
 """Thresholds of the warnings, set between the two shipped examples: `docs/voting.md` has both courses."""
 KEPT_RATIOS = 20
-"""Latest majority ratios that are kept of each prompt (TTRL-Guard: 20)."""
+"""Latest majority ratios stored for each prompt (TTRL-Guard: 20)."""
 STABLE = "stable"
 """Flag of a vote in which TTRL-Guard's weight for prompts that never flipped fired; it fires a limited number of times."""
 
@@ -28,7 +28,7 @@ class PromptHistory:
     """The votes of one prompt so far, as TTRL-Guard (arXiv 2605.19444) looks at them."""
 
     votes: int = 0
-    """How many were held."""
+    """Number of votes."""
     winner: str | None = None
     """Canonical form of the latest winner; None where there was none yet."""
     ratios: tuple[float, ...] = ()
@@ -36,11 +36,11 @@ class PromptHistory:
     returns: int = 0
     """Votes that had a winner to be compared with an earlier one."""
     flips: int = 0
-    """How many of those had another winner than the one before."""
+    """Returns whose winner differed from the one before."""
     quiet: int = 0
     """Votes since the latest flip; of one that never flipped, all its votes."""
     fired: int = 0
-    """How often the weight for prompts that never flipped has fired (`STABLE`)."""
+    """Times that the weight for prompts that never flipped has fired (`STABLE`)."""
 
     @property
     def flip_rate(self) -> float | None:
@@ -48,7 +48,7 @@ class PromptHistory:
         return self.flips / self.returns if self.returns else None
 
     def flipped_by(self, winner: str | None) -> bool:
-        """Whether this winner differs from the latest; an empty vote flips nothing."""
+        """True if this winner differs from the latest; an empty vote flips nothing."""
         return winner is not None and self.winner is not None and winner != self.winner
 
     def after(self, vote: VoteResult) -> PromptHistory:
@@ -84,7 +84,7 @@ class VoteHistory:
     """The votes of each prompt. States of earlier versions have none: then only its winner is known."""
 
     def of(self, prompt: str) -> PromptHistory:
-        """What is known of one prompt's votes."""
+        """Return the history of one prompt."""
         return self.prompts.get(prompt) or PromptHistory(winner=self.winners.get(prompt))
 
     def record(self, votes: Mapping[str, VoteResult]) -> dict[str, float]:
@@ -119,7 +119,7 @@ class VoteHistory:
         return figures | {"collapse_warning": float(bool(self.warnings()))}
 
     def warnings(self) -> list[str]:
-        """What the votes themselves say against trusting them; no label is looked at."""
+        """Warn of weak or unstable votes; no label is used."""
         found = []
         if len(self.first_agreements) == FIRST_STEPS and mean(self.first_agreements) < WEAK_AGREEMENT:
             found.append(
@@ -139,7 +139,7 @@ class VoteHistory:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
-        """The history that `state_dict` described, of this version or of one that kept nothing of each prompt."""
+        """Restore what `state_dict` gave, in this version or in one without histories of prompts."""
         kept = {
             prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
             for prompt, saved in state.get("prompts", {}).items()

@@ -17,7 +17,7 @@ MANY = 0.05
 def label_metrics(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
 ) -> dict[str, float]:
-    """How good the votes are, measured with true answers that no reward has seen (TTRL's names), as means over prompts.
+    """Measure votes against true answers that no reward has seen (TTRL's names), as means over prompts.
 
     `label_accuracy`: 1 where the winner is true. `reward_accuracy`: share of samples that belong to the winner's class exactly
     if they are true; for rewards of 0 and 1 that is TTRL's 1[r_i = r_i^true]. `ground_truth_ratio`: mean true reward.
@@ -45,7 +45,7 @@ def label_metrics(
 def trained_metrics(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]], samples: int
 ) -> dict[str, float]:
-    """The same on the samples that were trained on (TTRL: `post_`), as means over the prompts that were.
+    """Measure the samples that were trained on (TTRL: `post_`), as means over their prompts.
 
     `post_reward_accuracy`, `post_ground_truth_ratio` and `post_pass@K`; nothing where no prompt was trained on.
 
@@ -66,7 +66,7 @@ def trained_metrics(
 
 
 def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[str, float]:
-    """What the votes of a step did to training, without labels, as means over prompts.
+    """Effects of a step's votes on training, without labels, as means over prompts.
 
     `majority_voting_reward` (TTRL): mean vote reward. With `shaping` also `vote_weight`, `vote_penalty`, `vote_bonus` (share of
     samples that get one), `vote_skipped` (share of prompts), and as `vote_<flag>` the share of prompts with each flag that any
@@ -99,11 +99,11 @@ class UndecidedAnswers:
     distinct: int = 0
     """Different answers."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """How many for which reason (`answers.EquivalenceResult.gave_up`), most first."""
+    """Count of each reason (`answers.EquivalenceResult.gave_up`), most first."""
 
     @property
     def many(self) -> bool:
-        """Whether it is more than `MANY` of the different answers."""
+        """True if they are more than `MANY` of the different answers."""
         return self.count > MANY * self.distinct
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
 
     Counted from the answers themselves and not as they are decided, so a resumed run reports what it would have reported.
     """
-    # In an order of their own: what is equally frequent is always told in the same order.
+    # Sorted, so that equally frequent reasons always come in the same order.
     distinct = sorted({answer for answer in answers if answer is not None})
     canonicals(distinct)  # where some are not known yet: all in one go
     found = [said for answer in distinct if (said := verdict(answer)) is not None]
@@ -137,7 +137,7 @@ def mean(values: Sequence[float]) -> float:
 def _graded(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
 ) -> tuple[list[bool], list[list[bool]]]:
-    """Whether each winner and each sample is true; all distinct answers are compared in one go."""
+    """Grade each winner and each sample; all distinct answers are compared in one go."""
     judged = iter(
         correct(
             [

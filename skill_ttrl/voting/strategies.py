@@ -39,7 +39,7 @@ INPUT_SOURCES: Mapping[str, str] = {
     "base_share": "the majority's share under the policy before training; a run measures it at its start",
     "seed": "a seed for its random choices",
 }
-"""What a ballot may lack, and where it comes from."""
+"""Fields that a ballot may lack, and where each comes from."""
 
 
 def strategy(name: str, *needs: str, **unless: str) -> Callable[[S], S]:
@@ -138,7 +138,7 @@ def _check_options(name: str, function: Strategy, options: Mapping[str, Any]) ->
 
 
 def _sound(found: VoteResult, samples: int) -> bool:
-    """Whether a result is one that training can use; a strategy may be the user's."""
+    """True if training can use the result: a strategy may be the user's."""
     by_sample = (found.rewards, found.bonus, found.membership)
     sizes = len(found.matches) == samples and all(len(entries) in (0, samples) for entries in by_sample)
     labels = not found.label_weights or (

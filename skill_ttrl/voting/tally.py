@@ -15,7 +15,7 @@ Score = float | Fraction
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Who answered what. Classes are named by the key that their answers share (`answers.canonical`)."""
+    """Answers counted by class. A class is named by the key that its answers share (`answers.canonical`)."""
 
     keys: tuple[str | None, ...]
     """Class of each sample; None for one without an answer."""

@@ -57,7 +57,7 @@ class _Parser(ValueParser):
         return ("list", *items)
 
     def item(self) -> Tree:
-        """What stands by itself: nothing but letters side by side is a word there."""
+        """Read one item by itself: nothing but adjacent letters is a word there."""
         begin = self._place
         tree = self.union()
         self._refuse_words(begin)
@@ -85,7 +85,7 @@ class _Parser(ValueParser):
         return ("rel", " ".join(signs), *sides)
 
     def _segment(self, begin: int) -> Tree | None:
-        """`AB` beside a relation is one name, of a segment or an area."""
+        """Read `AB` next to a relation as one name, of a segment or an area."""
         names = [value for kind, value in self._tokens[begin : self._place] if kind == "sym"]
         whole = len(names) == self._place - begin > 1
         return ("sym", "".join(names)) if whole and all(len(name) == 1 and name.isupper() for name in names) else None

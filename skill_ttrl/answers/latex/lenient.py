@@ -176,7 +176,7 @@ def _split(text: str, separator: str | re.Pattern[str]) -> list[str]:
 
 
 def _depths(text: str, *, stop: bool = False) -> Iterator[int]:
-    """How many brackets are open at each character; with `stop` up to the one that closes the first."""
+    """Count the open brackets at each character; with `stop` up to the one that closes the first."""
     depth = 0
     for character in text:
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -186,7 +186,7 @@ def _depths(text: str, *, stop: bool = False) -> Iterator[int]:
 
 
 def _same(answer: str, reference: str) -> bool:
-    """The same key, up to a unit that one of them lacks and to decimals."""
+    """Compare keys up to a unit that one of them lacks and to decimals."""
     ours, theirs = canonicals([answer, reference])
     if ours is None or theirs is None:
         return False

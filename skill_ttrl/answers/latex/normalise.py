@@ -76,7 +76,7 @@ def plain_long(answer: str) -> str:
 
 
 def _closes_last(text: str) -> bool:
-    """Whether the first brace of `text` is closed by its last one."""
+    """True if the first brace of `text` is closed by its last one."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "{") - (character == "}")

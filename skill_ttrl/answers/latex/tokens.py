@@ -34,7 +34,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 _EXPONENT = re.compile(r"[eE][-+]?\d")
-"""What would be read as `e` times something behind a number, and is meant otherwise."""
+"""Texts behind a number that would be read as `e` times something, and mean something else."""
 _NO_PRODUCT = re.compile(
     r"d[a-z]|\wd[t-z]|l[ng]\w|(?i:no|on|is|it|of|to|th|nd|rd|yes|all|any|the|not|but|for|has|was|are|one|two|six|ten|odd)"
 )

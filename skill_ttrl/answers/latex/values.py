@@ -170,7 +170,7 @@ class ValueParser(Cursor, ABC):
         return tree
 
     def _differential(self, place: int) -> bool:
-        """Whether `d` or `{d` stands there."""
+        """True if `d` or `{d` stands there."""
         return ("sym", "d") in self._tokens[place : place + (2 if self._tokens[place][0] == "{" else 1)]
 
     def argument(self) -> Tree:
@@ -199,7 +199,7 @@ class ValueParser(Cursor, ABC):
         return ("sym", name)
 
     def _sum(self, name: str) -> Tree:
-        r"""`\sum_{k=0}^{n} …`: what is added is what stands beside it, up to the next sign."""
+        r"""Read `\sum_{k=0}^{n} …`; the summand ends at the next sign."""
         self.expect("_")
         self.expect("{")
         kind, index = self.take()
@@ -258,7 +258,7 @@ class ValueParser(Cursor, ABC):
         return ("fn", name, *arguments)
 
     def _run_on(self) -> Tree:
-        """What a function without parentheses takes: factors side by side, up to the next sign or function."""
+        """Read the argument of a function without parentheses: adjacent factors, up to the next sign or function."""
         tree = self.factor()
         while self._begins_factor() and not self.at("fn", "("):
             tree = self._beside(tree)

@@ -1,6 +1,6 @@
-"""Advantages: how much better than expected a try was. One small file for each estimator.
+"""Advantages: how much better than expected a rollout was. One small file for each estimator.
 
-An estimator of the task-level kind maps the rewards of many tries and the group each belongs to onto one number a try:
+An estimator maps the rewards of many rollouts and the group of each onto one number a rollout:
 `(rewards, groups, epsilon) -> advantages_N`. To add one, write it in a file beside `grpo.py`, file it with
 `ADVANTAGES.register("name")(function)` and import it here; one of your own is named `module:function` in `rl.advantage`.
 An estimator that also takes `episodes` (`StepwiseEstimator`) can be used where steps of an episode differ; see `episodes.py`.

@@ -1,4 +1,4 @@
-"""Group-relative advantages: a try is compared with the other tries at the same task.
+"""Group-relative advantages: a rollout is compared with the other rollouts of the same task.
 
 DeepSeekMath (arXiv 2402.03300), section 4.1.2: A_i = (r_i - mean(r)) / std(r) within a group.
 """
@@ -33,10 +33,10 @@ def group_advantages(
     No advantage is beyond sqrt(T_i (E - 1)).
 
     Args:
-        rewards: One for each of N tries, or steps.
+        rewards: One for each of N rollouts, or steps.
         groups: Group of each; any hashable ids, or a tensor of integers (N,).
         epsilon: Added to the standard deviation.
-        episodes: Episode of each step, of one group only; None: each reward is that of a whole try.
+        episodes: Episode of each step, of one group only; None: each reward is that of a whole rollout.
 
     Returns:
         Advantages (N,), float32.

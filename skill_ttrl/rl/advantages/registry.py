@@ -13,7 +13,7 @@ from skill_ttrl.registry import Registry
 
 
 class AdvantageEstimator(Protocol):
-    """Rewards of N tries and the group of each, to one advantage a try."""
+    """Maps the rewards of N rollouts and the group of each onto one advantage a rollout."""
 
     def __call__(
         self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, epsilon: float
@@ -37,7 +37,7 @@ class StepwiseEstimator(Protocol):
 
 
 def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:
-    """Whether an estimator takes `episodes`."""
+    """True if an estimator takes `episodes`."""
     return "episodes" in signature(estimate).parameters
 
 

@@ -1,4 +1,4 @@
-"""What an algorithm is given and what it gives back."""
+"""The protocol of an algorithm: its inputs, its outputs and the registry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.batch import Advantages, RolloutBatch, pack
 from skill_ttrl.rl.losses.aggregate import Denominators
-from skill_ttrl.types import Group, VoteResult
+from skill_ttrl.types import Group, Trajectory, VoteResult
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSamples:
-    """The rollouts of one step that contribute to the loss."""
+    """The rollouts of one step that contribute to the loss. Further inputs of an algorithm become fields here."""
 
     groups: Sequence[Group]
     """Each trajectory carries its reward."""
@@ -26,9 +26,14 @@ class TrainingSamples:
     """The vote of each group, as it bears on these rollouts (`VoteResult.select`); None where votes are not rewarded."""
 
     @property
+    def trajectories(self) -> list[Trajectory]:
+        """All of them, group after group."""
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    @property
     def rewards(self) -> list[float]:
-        """Reward of each trajectory, group after group; 0 for one without a reward."""
-        return [trajectory.reward or 0.0 for group in self.groups for trajectory in group.trajectories]
+        """Reward of each trajectory; 0 for one without a reward."""
+        return [trajectory.reward or 0.0 for trajectory in self.trajectories]
 
     @property
     def owners(self) -> list[int]:
@@ -38,7 +43,7 @@ class TrainingSamples:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """One padded micro-batch: N sequences of up to R response tokens."""
+    """One padded micro-batch: N sequences of up to R response tokens. Further inputs of a loss become fields here."""
 
     log_probs: Float[Tensor, "N R"]
     """Of the policy that learns, with gradient, in nats."""

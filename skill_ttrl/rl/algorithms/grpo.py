@@ -71,7 +71,7 @@ class GRPO:
         options, rewards, owners = self.options, samples.rewards, samples.owners
         epsilon = options.advantage_epsilon
         if options.by_steps:
-            penalties = [self._penalties(each) for group in samples.groups for each in group.trajectories]
+            penalties = [self._penalties(each) for each in samples.trajectories]
             return step_advantages(rewards, penalties, owners, self._estimate, epsilon, options.group_statistics)
         values = self._estimate(rewards, owners, epsilon).tolist() if rewards else []
         if samples.votes is None:
@@ -84,7 +84,7 @@ class GRPO:
         return [value for row in shaped for value in row]
 
     def _penalties(self, trajectory: Trajectory) -> Sequence[float]:
-        """What is taken off the score of each step."""
+        """Penalty subtracted from the score of each step."""
         return [self.options.invalid_penalty * (step.verdict == "invalid") for step in trajectory.steps]
 
     def loss(self, inputs: LossInputs) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:

@@ -17,7 +17,7 @@ AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-me
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """What the sums are divided by, counted over all that one optimiser step sees."""
+    """Divisors of the sums, counted over everything that one optimiser step sees."""
 
     tokens: float
     """Trained tokens."""
@@ -28,7 +28,7 @@ class Denominators:
 
     @classmethod
     def of(cls, mask: Float[Tensor, "N T"]) -> Denominators:
-        """Those of a batch that is taken as a whole; the horizon is the mask's width, as in verl."""
+        """Count a batch as a whole; the horizon is the mask's width, as in verl."""
         return cls(float(mask.sum()), float((mask.sum(dim=1) > 0).sum()), float(mask.shape[1]))
 
 

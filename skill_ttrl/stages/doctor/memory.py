@@ -1,4 +1,4 @@
-"""What a run will need in memory at its peaks, part by part, from its config and the shape of its model. Sizes are bytes.
+"""Peak memory of a run, part by part, from its config and the shape of its model. Sizes are bytes.
 
 The formulas of learner and sampler are `rl.memory`'s; here stands which of them a config calls for.
 """
@@ -25,19 +25,19 @@ from skill_ttrl.rl.memory import (
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 CUDA_CONTEXT_BYTES = 800_000_000
-"""What a CUDA context, its kernels and its libraries' workspaces take of a GPU."""
+"""GPU memory of a CUDA context, its kernels and its libraries' workspaces."""
 PLANNED_GPU_BYTES = 24_000_000_000
 """Size of the GPU that is planned for where this machine has none."""
 ENGINE_BYTES = 450_000_000
-"""What a vLLM engine adds to a CPU process beside its weights and its cache (measured with a toy model: 2.0 GB in all, with a
+"""Memory that a vLLM engine adds to a CPU process, apart from its weights and its cache (measured with a toy model: 2.0 GB in all, with a
 cache of 1 GiB, where the process without an engine took 0.5)."""
 ASLEEP_BYTES = 1_500_000_000
 """Taken for what a sleeping engine keeps of a GPU (graphs, workspaces). Not measured here."""
 EPISODE_TOKEN_BYTES = 43
-"""What one token of a step's prompt or answer takes while its episode is kept, as Python keeps numbers (measured with prompts of
+"""Bytes of one token of a step's prompt or answer while its episode is in memory, as Python stores numbers (measured with prompts of
 500 tokens and answers of 20: 42.5)."""
 BATCH_TOKEN_BYTES = 27
-"""What it takes in the learner's batch, while that is made (measured: 26.6)."""
+"""Bytes of one token in the learner's batch while that is made (measured: 26.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class MemoryEstimate:
     parameters: int
     """Numbers in the model, tied ones once, adapters included (a count)."""
     trainable: int
-    """Those that learn (a count)."""
+    """Trainable numbers (a count)."""
     parts: Mapping[str, int]
     """`weights gradients optimizer reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""

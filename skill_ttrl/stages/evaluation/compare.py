@@ -51,7 +51,7 @@ class Change:
     """`other` less `one`."""
     interval: Interval
     tasks: tuple[int, int]
-    """How many were compared of each."""
+    """Number of tasks compared on either side."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Controls:
         return {name: rows for name in self.asked if (rows := [row for row in self.rows if row.draw == name])}
 
     def of(self, problems: Sequence[TaskSamples]) -> Controls:
-        """Those of the same sources and tasks."""
+        """Select the rows of the same sources and tasks."""
         places = {(row.source, row.task.id) for row in problems}
         return replace(self, rows=tuple(row for row in self.rows if (row.source, row.task.id) in places))
 

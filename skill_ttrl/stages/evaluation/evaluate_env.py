@@ -53,10 +53,10 @@ def measure_policy(
         kwargs: further arguments of the environment.
         limit: only so many tasks, spread over the split (`envs.tasks.spread`); None: all.
         config: a plain model's recipe or config file.
-        output: folder in which samples are kept as they are drawn.
+        output: folder to which samples are written as they are drawn.
         chunk: tasks drawn together; see `evaluate.run_all`. None: as many as the backend takes at once.
         use_bank: False measures without the skill bank.
-        progress: told of what is drawn.
+        progress: receives the progress of sampling.
 
     Raises:
         SkillTTRLError: there is no such policy, environment or split, or it cannot be played by such a policy.

@@ -169,7 +169,7 @@ def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeRes
 
 
 def failures(rows: Sequence[TaskSamples]) -> list[str]:
-    """What went wrong in the tries that failed: such a try counts as wrong, unless there is nothing else.
+    """Errors of the failed rollouts, which count as wrong unless all failed.
 
     Raises:
         EnvError: every try failed: the environment is broken, and there is nothing to measure.
@@ -232,7 +232,7 @@ def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
 
 
 def _scored(rows: Sequence[TaskSamples]) -> bool:
-    """Whether every sample that did not fail has a score, and there is one."""
+    """True if there are samples that did not fail, and each of them has a score."""
     whole = [sample for row in rows for sample in row.samples if sample.error is None]
     return bool(whole) and all(sample.score is not None for sample in whole)
 
@@ -256,7 +256,7 @@ def _answer_entropy(row: TaskSamples) -> float:
 
 
 def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
-    """How much the tries used the skill bank, as `stages.bank.skill_figures` counts it."""
+    """Use of the skill bank, counted as in `run_bank.skill_figures`."""
     tries = [sample for row in rows for sample in row.samples]
     counts = [sample.skills for sample in tries if sample.skills is not None]
     return {name: sum(found[name] for found in counts) / len(tries) for name in (counts[0] if counts else ())}

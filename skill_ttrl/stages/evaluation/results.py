@@ -68,9 +68,9 @@ class Evaluation:
     """Mean entropy (nats) of the answers' distribution."""
     results: tuple[ProblemResult, ...]
     failed: float = 0.0
-    """Share of tries in which the environment failed; they count as wrong."""
+    """Share of rollouts in which the environment failed; they count as wrong."""
     skill_use: dict[str, float] = field(default_factory=dict)
-    """Shares of tries that asked the skill bank, were answered, wrote a skill; empty where there was no bank to ask."""
+    """Shares of rollouts that queried the skill bank, got skills, wrote a skill; empty without a bank."""
     pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
     """Keyed by k."""
     source: str = ""

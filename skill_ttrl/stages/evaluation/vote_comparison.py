@@ -1,4 +1,4 @@
-"""The same samples under one voting strategy after another, and what each would have been worth.
+"""Compare voting strategies on the same samples.
 
 Pure functions of stored samples and a seed. A *visit* is a list of problems that are voted on together: samples drawn once
 are one visit, the steps of a run are several, in which problems come round again. Figures are means over problems, so the
@@ -45,15 +45,15 @@ class Replayed:
     strategy: str
     options: Mapping[str, Any]
     needs: str | None = None
-    """What of the samples it lacks; then it has no figures."""
+    """Missing inputs; then it has no figures."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    """Those of `FIGURES` that could be had; without true answers none of `LABELLED`."""
+    """Values of `FIGURES` where available; without true answers none of `LABELLED`."""
     differences: Mapping[str, Difference] = field(default_factory=dict)
     """From the majority, by figure; empty for the majority itself."""
     by_type: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
     """The figures of each type of problem."""
     reliability: tuple[Bin, ...] = ()
-    """How often winners were true, by their share of the samples."""
+    """Accuracy of the winners by their share of the samples."""
 
 
 def replay(
@@ -162,7 +162,7 @@ def hold(visits: Visits, ballots: Sequence[Sequence[Ballot]], name: str, options
 def half_flips(
     ballots: Sequence[Ballot], rows: Sequence[TaskSamples], name: str, options: Mapping[str, Any], settings: Settings
 ) -> dict[Problem, float]:
-    """How often the two random halves of a problem's samples have different winners, by problem.
+    """Share of random halvings of a problem's samples whose halves have different winners, by problem.
 
     The halves are the same for every strategy. A halving counts where both halves have a winner; a problem without any such
     halving has no value. With an odd number of samples one is left out; answers to a paraphrase are halved for themselves.
@@ -183,7 +183,7 @@ def half_flips(
 
 
 def visit_flips(votes: Sequence[Held]) -> dict[Problem, float]:
-    """How often a problem's winner was another one than at its visit before, by problem; visits without a winner are passed over."""
+    """Share of a problem's visits whose winner differs from the visit before, by problem; visits without a winner do not count."""
     winners: dict[Problem, list[str]] = defaultdict(list)
     for held in votes:
         if held.winner is not None:
@@ -204,7 +204,7 @@ def _whole(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[Ballot]]) -> str | None:
-    """What of the samples a strategy cannot do without and does not get; None where it has all."""
+    """Name the inputs that a strategy requires and the samples lack; None where it has all."""
     given = {"history": len(ballots) > 1}
     missing = [
         wanted

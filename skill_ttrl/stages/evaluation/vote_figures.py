@@ -22,7 +22,7 @@ FIGURES = (*LABELLED, "majority_ratio", "abstained", "flip_rate")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How votes are judged."""
+    """Settings of the comparison."""
 
     threshold: float = 0.5
     """A wrong winner with at least this share of the samples is a false consensus."""
@@ -42,7 +42,7 @@ class Held:
     """Place of its visit."""
     vote: VoteResult
     correct: bool | None
-    """Whether the winner is the true answer; False where nobody won, None without a true answer."""
+    """True if the winner is the true answer; False where nobody won, None without a true answer."""
     reward_accuracy: float | None
     """Share of samples that belong to the winner's class exactly if they are true."""
     winner: str | None
@@ -56,7 +56,7 @@ class Figure:
     value: float
     interval: tuple[float, float]
     problems: int
-    """Those that have a value."""
+    """Number of problems that have a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Difference:
     value: float
     interval: tuple[float, float]
     noise: bool
-    """Whether the interval contains 0."""
+    """True if the interval contains 0."""
     problems: int
-    """Those that both have a value for."""
+    """Number of problems for which both have a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Bin:
     agreement: float
     """Mean share."""
     accuracy: float
-    """How many of them were won by the true answer."""
+    """Share of them won by the true answer."""
     interval: tuple[float, float]
     votes: int
 
@@ -148,7 +148,7 @@ def figures_by_type(
 
 
 def reliability_curve(votes: Sequence[Held], confidence: float) -> tuple[Bin, ...]:
-    """How often winners were true, by their share of the samples."""
+    """Accuracy of the winners by their share of the samples."""
     bins: dict[int, list[Held]] = defaultdict(list)
     for held in votes:
         if held.correct is not None and held.vote.answer is not None:

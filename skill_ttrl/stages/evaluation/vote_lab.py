@@ -1,4 +1,4 @@
-"""The result of a voting comparison: what the strategies are worth on one set of samples."""
+"""The result of a voting comparison on one set of samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class VoteLab:
-    """What the strategies are worth on one set of samples."""
+    """Result of comparing strategies on one set of samples."""
 
     source: str
     problems: int
@@ -39,7 +39,7 @@ class VoteLab:
     strategies: tuple[Replayed, ...]
     """The majority first; the others as they were asked for."""
     notes: tuple[str, ...] = ()
-    """What was left out or could not be had."""
+    """Notes on omitted or missing samples."""
     answers_given_up: UndecidedAnswers = field(default_factory=UndecidedAnswers)
     """Of the different answers of all samples, those that are compared as texts only, and why."""
 

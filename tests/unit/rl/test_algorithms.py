@@ -117,9 +117,7 @@ class FirstTokens:
                 [reward * (place < first) for place in range(len(step.completion.token_ids if step.completion else ()))]
                 for step in trajectory.steps
             ]
-            for trajectory, reward in zip(
-                (each for group in samples.groups for each in group.trajectories), samples.rewards, strict=True
-            )
+            for trajectory, reward in zip(samples.trajectories, samples.rewards, strict=True)
         ]
 
     def loss(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
