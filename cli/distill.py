@@ -75,7 +75,7 @@ def distill(
 
 
 def distilled_view(found: Distilled) -> RenderableType:
-    """What was looked at, and the skills by tier and type. Texts are shown as text, their control characters as pictures."""
+    """Tables of the episodes and of the skills by tier and type, control characters escaped."""
     from skill_ttrl.cli.display.views import rows_table
 
     kinds = sorted({*found.episodes, *(skill.task_type for skill in found.skills if skill.task_type)})
@@ -110,7 +110,7 @@ def distilled_view(found: Distilled) -> RenderableType:
 
 
 def closing_lines(found: Distilled) -> list[str]:
-    """What was left out, what it cost, and what became of the bank."""
+    """Lines on what was left out, the cost, and the bank."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
     lines = [one_line(note, 300) for note in found.notes[:MAX_NOTES]]

@@ -25,7 +25,7 @@ TITLE_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What one source of drafts may change in a bank."""
+    """Bounds on what one source of drafts may change in a bank."""
 
     source: str
     """`Skill.source` of the new skills. A rewritten skill keeps the source it had."""

@@ -113,7 +113,7 @@ class SuccessTracker:
                 )
 
     def judge(self) -> FailureSelection:
-        """Judge each type that has enough episodes, and begin its count anew; the others go on counting."""
+        """Judge each type that has enough episodes, and restart its count; the others continue to count."""
         judged = {
             kind: won / played for kind, (played, won) in self.counts.items() if played >= self.config.min_episodes
         }

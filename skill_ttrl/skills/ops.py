@@ -1,4 +1,4 @@
-"""What a model asks of the skill bank, read from what it wrote. Total: any text gives a result, and what is wrong is listed.
+"""Parses the operations on the skill bank in a model's text. Total: any text gives a result, and errors are listed.
 
     <skill_ops>
       <generate title="Parity">Check the parity first.</generate>     a new skill
@@ -27,7 +27,7 @@ BLOCK = "skill_ops"
 OPERATIONS = ("generate", "retrieve", "evolve")
 RETRIEVE_END = "</retrieve>"
 RETRIEVE_MARKS = (RETRIEVE_END, "/>")
-"""Where generation pauses to be answered: behind either form. Another tag that ends in `/>` asks nothing and gets no answer."""
+"""Stop markers at which generation pauses for retrieval. Another tag that ends in `/>` retrieves nothing."""
 MAX_OPERATIONS = 64
 """Most operations that are read from one text; those after them are left out, with one error."""
 MAX_ERRORS = 20
@@ -46,7 +46,7 @@ _BASE = re.compile(r"(?:skill\s*+(?=#)|skill\s++)?+#?+\s*+(\S.*)", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class ParsedOutput:
-    """What a model wrote, taken apart."""
+    """The parts of a model's text."""
 
     text: str
     answer: str | None
@@ -55,7 +55,7 @@ class ParsedOutput:
     """Content of the last `<solution>` that is closed, outside of `<skill_ops>` blocks."""
     skill_ops: SkillOps
     answer_rule: ExtractionRule | None = None
-    """Where the answer was found (`answers.find_answer`)."""
+    """Rule that found the answer (`answers.find_answer`)."""
 
 
 class OutputParser:

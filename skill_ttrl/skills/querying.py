@@ -1,4 +1,4 @@
-"""What merging and extracting by language models have in common: who is asked, with which texts, and when it fails.
+"""Queries to the language models that merge, extract and teach: endpoints, escaped texts, failures.
 
 A request goes out with others at once, and the answers are used in the order of the questions: the same answers lead to the
 same update, however long each took. Texts of other models go in escaped, between tags, and of bounded length.
@@ -34,7 +34,7 @@ A = TypeVar("A", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class LLMCallStats:
-    """How it went with language models."""
+    """Counts of calls to language models."""
 
     requests: int = 0
     failed: int = 0
@@ -42,7 +42,7 @@ class LLMCallStats:
     fallback: int = 0
     """Requests that gave no usable answer, and whose part the heuristic did."""
     error: str = ""
-    """What the first of those said."""
+    """Message of the first of those."""
 
     def __add__(self, other: LLMCallStats) -> LLMCallStats:
         return LLMCallStats(
@@ -55,7 +55,7 @@ class LLMCallStats:
 
 @dataclass(frozen=True)
 class LLMEndpoints:
-    """Who may be asked, and what becomes of a part of an update for which no usable answer came."""
+    """Endpoints by role, and the treatment of a part of an update for which no usable answer came."""
 
     endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
     on_failure: OnFailure = "stop"
@@ -73,7 +73,7 @@ class LLMEndpoints:
 
 
 class LLMQuerier:
-    """One language model that is asked for JSON.
+    """Queries one language model for JSON.
 
     Args:
         connect: makes a client; called for each round of questions, so that nothing stays open between the steps.

@@ -17,7 +17,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into
-from skill_ttrl.stages.distill import distill_into, told_episodes
+from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_episodes, check_models
 from skill_ttrl.stages.setup.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
 from skill_ttrl.stages.setup.tasks import evaluation_split, source_tasks, training_tasks
@@ -93,7 +93,7 @@ def gather(
 
 
 def _distill(path: Path, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
-    episodes = told_episodes(path, progress, progress)
+    episodes = read_with_progress(path, progress, progress)
     try:
         found = distill_into(bank.bank, episodes, config, models_of(config), progress)
     except EndpointError as error:

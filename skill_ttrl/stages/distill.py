@@ -1,7 +1,7 @@
 """`skillttrl distill` and the phase distill: episodes in, a bank of skills out.
 
-Episodes are read one by one; of each type a bounded number of won and of lost ones is kept, drawn evenly, so that files may be
-larger than memory. A teacher (`skills.teacher`) drafts skills, and the drafts become one update of the bank or none: a file that
+Episodes are read one by one; of each type a bounded number of won and of lost ones is sampled evenly, so that files may be
+larger than memory. A teacher (`skills.teachers`) drafts skills, and the drafts become one update of the bank or none: a file that
 is no file of episodes, or a language model without a usable answer, leaves it as it was.
 """
 
@@ -37,12 +37,12 @@ from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
 
 UNFINISHED = ".unfinished"
-"""Ends the name of a bank that is being made, beside its place."""
+"""Suffix of the folder in which a bank is made before it is moved into place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What was learnt from episodes."""
+    """Outcome of a distillation."""
 
     teacher: str
     envs: tuple[str, ...]
@@ -51,7 +51,7 @@ class Distilled:
     skills: tuple[Skill, ...]
     """The new ones, as they are in the bank."""
     notes: tuple[str, ...] = ()
-    """What was left out or refused, each with its reason."""
+    """Left out or refused entries, each with its reason."""
     requests: int = 0
     failed: int = 0
     """Questions to the teacher without a usable answer."""
@@ -60,9 +60,9 @@ class Distilled:
     bank: str = ""
     trajectories: str = ""
     retrieval: str = ""
-    """How the bank is searched."""
+    """Search mode of the bank, with its embedder."""
     usage: Mapping[str, Any] = field(default_factory=dict)
-    """What was spent on language models (`Ledger.report`); empty where none was asked."""
+    """Cost of language models (`Ledger.report`); empty without calls."""
 
 
 def distill_into(
@@ -80,15 +80,15 @@ def distill_into(
         bank: the bank, open for writing.
         trajectories: the episodes; read once, one after another.
         config: `distill`, and of `skills` what types are called and above what texts say the same.
-        models: whom the teacher `openai` asks.
-        progress: told of what was left out.
+        models: endpoint of the teacher `openai`.
+        progress: gets a notice of what was left out.
         round: training step that the skills count from.
 
     Raises:
         DataError: an episode is of a task that is not for training.
         ConfigError: there is no such teacher, or it asks a language model that is not in the config.
         EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`; the bank is as it was.
-        BudgetError: what may be spent is spent; the bank is as it was.
+        BudgetError: the budget is spent; the bank is as it was.
     """
     progress = progress or SilentProgress()
     skills = config.skills or SkillsConfig()
@@ -144,10 +144,9 @@ def run(
         bank: folder of the new bank; with `merge`, of one that the skills are added to.
         teacher: name of the teacher; None: the config's, else `heuristic`.
         merge: add to a bank that is there.
-        config: says how much is asked for (`distill`), which language model may be asked (`endpoints.teacher`) and what happens
-            when it fails (`skills.on_failure`). Of its `skills` section a new bank takes what is set there; apart from that it is
+        config: `distill` (how many skills), `endpoints.teacher` (the language model) and `skills.on_failure`. Of its `skills` section a new bank takes what is set there; apart from that it is
             as `SkillBank(path)` makes it, found by the built-in embedder (`hash`), which needs no download.
-        progress: told how far it is.
+        progress: reports how far the reading is.
 
     Raises:
         DataError: the file cannot be read, holds no episode, a line of it is none, or nothing could be distilled for a new bank.
@@ -159,10 +158,10 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
-    with _unlearnt(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
-        heard = _Heard()
+    with _bank_unchanged(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
+        notices = _NoticeCollector()
         with ledger.phase(SOURCE):
-            found = distill_into(kept, told_episodes(source, progress, heard), config, models_of(config))
+            found = distill_into(kept, read_with_progress(source, progress, notices), config, models_of(config))
         if not merge and not found.skills:
             raise nothing_distilled(found, source, folder)
         by_vectors = kept.settings.retrieval_mode in ("embedding", "hybrid")
@@ -171,7 +170,7 @@ def run(
         )
     return replace(
         found,
-        notes=(*heard.said, *found.notes),
+        notes=(*notices.notices, *found.notes),
         bank=str(bank),
         trajectories=str(trajectories),
         retrieval=retrieval,
@@ -222,7 +221,7 @@ def _check_place(folder: Path, merge: bool) -> None:
 
 @contextmanager
 def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillBank]:
-    """The bank to write. A new one is made beside its place and put there when it is whole."""
+    """The bank to write. A new one is made in another folder and moved into place when it is whole."""
     if merge:
         with SkillBank.open(folder, index="memory") as bank:  # nothing is searched for: vectors only compare drafts
             yield bank
@@ -264,8 +263,8 @@ def _runs(process: int) -> bool:
 
 
 @contextmanager
-def _unlearnt() -> Iterator[None]:
-    """Says of a language model that failed what it means for the bank."""
+def _bank_unchanged() -> Iterator[None]:
+    """Append to errors of language models what they mean for the bank."""
     ways = "go on without it: --set skills.on_failure=skip, or heuristic"
     with (
         annotate_error(EndpointError, f"The bank was not changed. To {ways}."),
@@ -274,22 +273,22 @@ def _unlearnt() -> Iterator[None]:
         yield
 
 
-class _Heard(SilentProgress):
-    """Keeps what is noticed while a file is read, to be told once with the rest."""
+class _NoticeCollector(SilentProgress):
+    """Collects the notices of reading a file, to be given once with the others."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.notices: list[str] = []
 
     def notice(self, text: str, *, warning: bool = False) -> None:
         """See `Progress.notice`."""
-        self.said.append(text)
+        self.notices.append(text)
 
 
-def told_episodes(path: Path, progress: Progress, heard: Progress) -> Iterator[Trajectory]:
-    """The episodes of a file, and how far it is read."""
+def read_with_progress(path: Path, progress: Progress, notices: Progress) -> Iterator[Trajectory]:
+    """Yield the episodes of a file; its faults go to `notices`."""
     total = _lines(path)
     progress.start(SOURCE, total, "episode")
-    for done, trajectory in enumerate(read_episodes(path, heard), 1):
+    for done, trajectory in enumerate(read_episodes(path, notices), 1):
         yield trajectory
         if done % 50 == 0 or done == total:
             progress.advance(SOURCE, done, {})

@@ -1,4 +1,4 @@
-"""How the actions of many episodes read, with nothing known of the environment: forms such as `take X from ...`.
+"""Actions of many episodes as forms such as `take X from ...`, with nothing known of the environment.
 
 An action is a verb and what stands behind it, as words (`take mug 1 from shelf 2`) or in brackets (`click[buy now]`). Numbers
 are left out. A word behind the verb that is nearly always the same there belongs to the form (`from`); any other is a gap. What
@@ -41,11 +41,11 @@ class Form:
     text: str
     """`take X from ...`; equal for actions that do the same in different tasks."""
     named: tuple[str, ...] = ()
-    """What its placeholders stand for, in order."""
+    """Words that its placeholders stand for, in order."""
     others: tuple[str, ...] = ()
-    """What fills its gaps."""
+    """Words that fill its gaps."""
     fills: tuple[str, ...] = ()
-    """What fills all of them, in order."""
+    """Words of placeholders and gaps, in order."""
     wider: str = ""
     """The form of which this is a special case: `take X from ...` for `take X from Y`; empty where there is none."""
 
@@ -80,7 +80,7 @@ class Forms:
                 self._fillers |= {word for word in place if word != fixed}
 
     def of(self, case: Case, action: str) -> Form | None:
-        """How an action of this episode reads; None for free text."""
+        """The form of an action of this episode; None for free text."""
         inside = bracketed(action)
         if inside is not None:
             return self._in_brackets(case.task, *inside)
@@ -150,12 +150,12 @@ class Forms:
 
 
 def names_task(form: str) -> bool:
-    """Whether a form names something of the task."""
+    """True if a form names something of the task."""
     return OF_THE_TASK in form or bool(placeholders([form]))
 
 
 def placeholders(forms: Sequence[str]) -> list[str]:
-    """Those that occur in some of the forms, in order."""
+    """Placeholders that occur in some of the forms, in order."""
     return [name for name in PLACEHOLDERS if any(name in form.split() for form in forms)]
 
 
@@ -168,7 +168,7 @@ def bracketed(action: str) -> tuple[str, str] | None:
 
 
 def is_of_task(argument: str, task: str) -> bool:
-    """Whether the task names an argument: its words one after another, or most of the words of a longer one."""
+    """True if the task names an argument: its words one after another, or most of the words of a longer one."""
     said, stated = words(argument), words(task)
     if not said:
         return False

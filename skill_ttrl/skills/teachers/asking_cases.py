@@ -1,4 +1,4 @@
-"""What a language model is asked about episodes: how a question shows them, and how an entry of an answer becomes a draft.
+"""Questions about episodes to a language model: shows episodes, and turns an entry of an answer into a draft.
 
 Texts of episodes go in escaped, between tags that they cannot close, and of bounded length. An answer is a list of skills;
 each is used as a whole or refused with its reason. The questions themselves are in `distill_llm` and `evolve_llm`.

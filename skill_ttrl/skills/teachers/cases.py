@@ -93,7 +93,7 @@ class CaseCollector:
         }
 
     def notes(self) -> list[str]:
-        """What is to be known of the episodes."""
+        """Sentences about the episodes for the user."""
         notes = []
         if len(self.envs) > 1:
             notes.append(

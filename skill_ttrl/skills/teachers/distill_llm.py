@@ -1,5 +1,5 @@
-"""What the teacher is asked when skills are distilled: general principles, skills by type of task, mistakes to avoid (SkillRL,
-arXiv 2602.08234, section 3).
+"""The questions of distillation: general principles, skills by type of task, mistakes to avoid (SkillRL, arXiv 2602.08234,
+section 3).
 
 One question for the principles, one for each type, one for the mistakes, all at once. A question shows successes and failures
 as `DistillConfig` says, as many as have room; what has none is said. Under `on_failure: heuristic` the part of a question
@@ -61,12 +61,12 @@ class DistillQuestion:
     """Most skills that are taken from the answer."""
     messages: tuple[Message, ...]
     cases: tuple[Case, ...]
-    """Those that it shows, number 1 first."""
+    """Episodes that it shows, number 1 first."""
     notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """How it is called in notes."""
+        """Its name in notes."""
         by_tier = {"general": "general principles", "mistake": "mistakes", "task": f"skills of {self.task_type!r}"}
         return by_tier[self.tier]
 

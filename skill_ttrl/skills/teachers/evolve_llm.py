@@ -1,4 +1,4 @@
-"""What the teacher is asked when failures lead to new and better skills (SkillRL, arXiv 2602.08234, section 3).
+"""The question that failures lead to: new and better skills (SkillRL, arXiv 2602.08234, section 3).
 
 One question a look: the last steps of the failures, and the skills of the bank that these episodes may have been shown, with their
 record. What comes back is checked entry by entry: one that names a skill or an episode that was not shown, or a type of task that
@@ -50,7 +50,7 @@ class BetterSkill(WrittenSkill):
 
 
 class EvolveAnswer(BaseModel):
-    """What the teacher is asked for. Both lists may be empty; one that is left out is empty."""
+    """The teacher's answer. Both lists may be empty; one that is left out is empty."""
 
     model_config = ConfigDict(extra="forbid")
     from_list: ClassVar[bool] = True

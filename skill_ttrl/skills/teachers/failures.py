@@ -219,7 +219,7 @@ REMINDER = "Failed attempts mostly end before any"
 
 
 def _asks_for(skill: Skill, kind: str) -> bool:
-    """Whether a skill's words tell its reader to do this: they name it, and not after a word of warning."""
+    """True if a skill's words name this kind of action, and not after a word of warning."""
     named = re.search(rf"((?:(?<!\S)\S++\s++){{0,3}})\b{re.escape(kind)}\b", skill.text.lower())
     return named is not None and not re.search(r"\b(?:not|never|avoid|without|before|don't)\b", named[1])
 

@@ -14,7 +14,7 @@ from skill_ttrl.types import Step
 MIN_EPISODES = 2
 """Episodes of a kind that it takes to say what they share."""
 MOST = 0.6
-"""What at least this share of them do, they share."""
+"""Share of the episodes from which on they have something in common."""
 ENDS = 0.8
 """Share of the winners that end with the same step, where that is what ends an episode."""
 SAME = 0.1
@@ -28,12 +28,12 @@ class Finding:
     """Something that is true of the episodes of a type, as a skill."""
 
     key: str
-    """What was found, in the same words whatever the type."""
+    """Names the finding, in the same words whatever the type."""
     title: str
     text: str
     when: str
     weight: float
-    """How well it tells winners from losers; the higher the more."""
+    """The higher, the better it tells winners from losers."""
     evidence: tuple[str, ...]
     mistake: bool = False
     task_type: str = ""
@@ -56,7 +56,7 @@ class ParsedEpisode:
             tuple(filter(None, (literal, text, self.wider.get(text))))
             for literal, text in zip(own, self.texts, strict=True)
         ]
-        """How each step reads: in its own words, where it has gaps, as a form, and as a wider one."""
+        """Readings of each step: in its own words, where it has gaps, as a form, and as a wider one."""
         self._forms = forms
 
     @cached_property
@@ -70,7 +70,7 @@ class ParsedEpisode:
         return frozenset(way for ways in self.ways for way in ways) - self.kinds
 
     def ends_with(self, form: str) -> bool:
-        """Whether the last step has this form."""
+        """True if the last step has this form."""
         return self.texts[-1] == form
 
     @cached_property
@@ -80,12 +80,12 @@ class ParsedEpisode:
 
     @cached_property
     def named_forms(self) -> frozenset[str]:
-        """How these read."""
+        """Forms of `named_listed`."""
         found = (self._forms.of(self.case, action) for action in self.named_listed)
         return frozenset(form.text for form in found if form is not None)
 
     def left_nothing_named(self) -> bool:
-        """Whether all of them had been done."""
+        """True if every action of `named_listed` was done."""
         done = {step.action for step in self.case.steps}
         return all(action in done for action in self.named_listed)
 
@@ -121,7 +121,7 @@ class EpisodeStats:
 
     @cached_property
     def reads_like(self) -> str:
-        """How the tasks of this type are worded, where that is much the same: `The task reads like: put a clean X in Y`."""
+        """Wording of the tasks of this type, where it is much the same: `The task reads like: put a clean X in Y`."""
         if not self.task_type:
             return ""
         worded = Counter(self.forms.task(each.case) for each in (*self.won, *self.lost))

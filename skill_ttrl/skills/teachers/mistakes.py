@@ -1,4 +1,4 @@
-"""What losers do and winners do not, by counting. Each function is given the episodes of one type (`findings.EpisodeStats`).
+"""Counts what losers do and winners do not. Each function takes the episodes of one type (`findings.EpisodeStats`).
 
 Where nobody won there is nothing to hold losers against: then a mistake is only what is wrong in itself.
 """
@@ -156,7 +156,7 @@ def _losers_only(seen: EpisodeStats) -> list[str]:
 
 
 def _usual_place(episodes: Sequence[ParsedEpisode], form: str) -> float:
-    """Where in the winners' episodes a form comes first, on average."""
+    """Average step at which a form comes first in the winners' episodes."""
     places = [
         next(place for place, ways in enumerate(each.ways) if form in ways) for each in episodes if form in each.kinds
     ]

@@ -51,7 +51,7 @@ class TeacherResult:
 
     drafts: tuple[Draft, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was refused or left out, each with its reason."""
+    """Refused or left out entries, each with its reason."""
     requests: int = 0
     """Questions to a language model."""
     failed: int = 0

@@ -66,7 +66,7 @@ def _found(seen: EpisodeStats) -> list[Finding]:
 
 
 def _everywhere(by_type: dict[str, list[Finding]], together: EpisodeStats) -> list[Finding]:
-    """What is found in most types, of mistakes in two, and again over all episodes together."""
+    """Findings in most types, of mistakes in two, that hold over all episodes together too."""
     if len(by_type) < 2:
         return []
     types = Counter(key for found in by_type.values() for key in {each.key for each in found})
@@ -146,7 +146,7 @@ def shared_steps(seen: EpisodeStats) -> list[Finding]:
 
 
 def places(seen: EpisodeStats) -> list[Finding]:
-    """Where what the task names was found: what filled the gap of a step in which it is named too."""
+    """Places where what the task names was found: words that filled the gap of a step in which it is named too."""
     found = []
     for form in sorted(_telling(seen)):
         where: Counter[str] = Counter()
@@ -205,7 +205,7 @@ def all_that_is_named(seen: EpisodeStats) -> list[Finding]:
 
 
 def length(seen: EpisodeStats) -> list[Finding]:
-    """How many steps winners took, where losers took clearly more or fewer."""
+    """Steps that winners took, where losers took clearly more or fewer."""
     if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
         return []
     won, lost = sorted(len(each.case.steps) for each in seen.won), [len(each.case.steps) for each in seen.lost]
@@ -262,7 +262,7 @@ def _best_chain(won: Sequence[ParsedEpisode], telling: set[str]) -> tuple[str, .
 
 
 def _chain(played: ParsedEpisode, steps: set[str]) -> tuple[str, ...]:
-    """Those of its steps that are among these, without one after itself."""
+    """Its steps that are among these, without one after itself."""
     chain: list[str] = []
     for ways in played.ways:
         text = next((each for each in ways if each in steps), None)
@@ -297,7 +297,7 @@ def _with_usual(followers: Sequence[ParsedEpisode], chain: tuple[str, ...]) -> t
 
 
 def _legend(chain: Sequence[str]) -> str:
-    """What the placeholders mean, where there are any."""
+    """Meaning of the placeholders, where there are any."""
     used = placeholders(chain)
     return (
         f" {' and '.join(used)}: as the task names {'it' if len(used) == 1 else 'them, in its order'}." if used else ""

@@ -21,7 +21,7 @@ from skill_ttrl.skills.teachers.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
 ADVICE = "advice"
-"""Where a step's `info` says what its player would have done (`collect.explore`)."""
+"""Key of a step's `info` for the action that its player wanted (`collect.explore`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class StepShown:
     messages: tuple[Message, ...]
     """The prompt."""
     action: str
-    """What is to be done."""
+    """The action to imitate."""
     thought: str
-    """What stands in `<think>`; empty: no such tag."""
+    """Content of `<think>`; empty: no such tag."""
     task_id: str
     task_type: str
     skills: tuple[str, ...]
     """Ids of the skills in the prompt."""
     answer: str = ""
-    """What is written to mean the action: its number, where actions are numbered; empty: its text."""
+    """The action as the model writes it: its number, where actions are numbered; empty: its text."""
     followed: str = ""
     """Id of the skill that the step follows most, by its words; empty where it follows none."""
 
     def response(self, tagged: bool) -> str:
-        """What the model is to write."""
+        """Target text of the model."""
         thought = f"<think>{self.thought}</think>" if self.thought else ""
         answer = self.answer or self.action
         return f"{thought}<action>{answer}</action>" if tagged else answer
@@ -52,7 +52,7 @@ class StepShown:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What demonstrations show, and what they never do."""
+    """Coverage of demonstrations: actions, types and skills."""
 
     examples: int
     episodes: int
@@ -64,7 +64,7 @@ class Coverage:
     by_verb: Mapping[str, int] = field(default_factory=dict)
     """Examples by what is done: the words of the action that are not names or numbers of things."""
     never_done: Sequence[str] = ()
-    """What could have been done somewhere and is in no example."""
+    """Verbs that were possible somewhere and are in no example."""
     skills_shown: Mapping[str, int] = field(default_factory=dict)
     """Examples whose prompt shows a skill, by its id; skills of the bank that none shows have 0."""
     skills_followed: Mapping[str, int] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def _skills(
 
 
 class Aims:
-    """What the steps of episodes are for: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
+    """Aims of the steps of episodes: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
 
     Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
     (`skills.actions`).
@@ -237,11 +237,11 @@ def coverage(
     refused: int,
     fixed: Collection[str] = (),
 ) -> Coverage:
-    """What the demonstrations of these episodes cover.
+    """Coverage of the demonstrations of these episodes.
 
     Args:
         shown: the demonstrations.
-        episodes: those that they are of.
+        episodes: the imitated episodes.
         bank: all skills.
         refused: steps that were left out as not possible.
         fixed: the environment's `fixed_actions`.

@@ -1,4 +1,4 @@
-"""What a demonstration's `<think>` says, written by a language model (`demonstrations.thought: openai`)."""
+"""Rationales in `<think>` for demonstrations, written by a language model (`demonstrations.thought: openai`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BATCH = 64
 """Questions that go out together: between them it can be stopped, and says how far it is."""
 SHOWN_CHARS = 24_000
 MOST_CHARS = 1200
-"""Characters of a thought that are kept."""
+"""Longest thought in characters; a longer one is cut."""
 KEPT = "The answers that came are saved with the run and are not asked for again."
-"""What happens to thoughts that were paid for, where the others are not to be had."""
+"""Said of thoughts that were paid for, where the others failed."""
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
 
 class ThoughtAnswer(BaseModel):
-    """What the teacher is asked for."""
+    """The teacher's answer."""
 
     model_config = ConfigDict(extra="forbid")
     thought: str
@@ -37,7 +37,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
     Args:
         shown: the demonstrations.
         asking: the model.
-        progress: told how far it is.
+        progress: reports how far it is.
 
     Raises:
         EndpointError: no usable answer came, under `stop`.
@@ -67,7 +67,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
 
 
 def question(shown: StepShown, asking: LLMQuerier) -> tuple[Message, ...]:
-    """What the teacher is asked about one demonstration."""
+    """The question to the teacher about one demonstration."""
     prompt = "\n\n".join(message.content for message in shown.messages)
     request = asking.templates.render(
         "thought_request", shown=shortened(prompt, SHOWN_CHARS), done=shortened(shown.action, SHOWN_CHARS)

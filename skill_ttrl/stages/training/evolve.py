@@ -27,11 +27,11 @@ UNPAID = "The budget for language models is spent: no skill evolves any more."
 UNUSABLE = "Some of what the teacher drafted from failures was left out"
 """Begin the warnings of these; each is given once."""
 UNTYPED = "any"
-"""How messages call the type of tasks that have none."""
+"""Name of the type of tasks without one, for messages."""
 
 
 def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, transductive: bool) -> Evolver | None:
-    """What evolves the skills of a run, going on from a checkpoint's state; None where the config has no `evolve` section.
+    """The evolver of a run, restored from a checkpoint's state; None where the config has no `evolve` section.
 
     Raises:
         ConfigError: there is no such teacher, or the run has nothing that skills may evolve from.
@@ -47,7 +47,7 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, tr
             "Give it tasks of its own to be measured on (data.eval), or leave out the evolve section."
         )
     teacher = make_teacher(config.teacher, models=bank.models)
-    kept = state.get("evolve", {})
+    saved = state.get("evolve", {})
     try:
         tracker = SuccessTracker(
             config,
@@ -55,9 +55,9 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, tr
             seed=components.config.seed,
             type_names=bank.config.type_names,
             tasks=[task.id for task in tasks],
-            state=kept,
+            state=saved,
         )
-        return Evolver(config, teacher, tracker, [str(each) for each in kept.get("retired", [])])
+        return Evolver(config, teacher, tracker, [str(each) for each in saved.get("retired", [])])
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(f"What the checkpoint holds of evolve cannot be read ({error}). It is damaged.") from None
 
@@ -75,18 +75,18 @@ def warn_if_never(run: Run) -> None:
 def evolve(
     run: Run, evolver: Evolver | None, groups: Sequence[Group], step: int, figures: Mapping[str, float]
 ) -> dict[str, float]:
-    """Watch a step's episodes; where a look is due, let failures change the bank. Gives the figures of it.
+    """Count a step's episodes; where a look is due, let failures change the bank. Returns its metrics.
 
     Args:
         run: the run, whose bank changes by one update or not at all.
         evolver: what lets failures change it; None where nothing does.
         groups: the step's episodes.
         step: its number.
-        figures: those of the step so far; skills that evolved and retired are added to them.
+        figures: the step's metrics so far; `skills_evolved` and `skills_retired` add to theirs.
 
     Raises:
         ConfigError: an episode is not of a training task.
-        EndpointError: as `Evolver.round`.
+        EndpointError: as `Evolver.evolve`.
     """
     bank = run.components.bank
     if not bank or evolver is None:
