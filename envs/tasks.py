@@ -5,12 +5,17 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
+
+import gymnasium
+from gymnasium.utils import seeding
 
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import make_env, prepare_env, resolve_env, split_argument
-from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError
+from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
@@ -85,9 +90,87 @@ def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
     return [tasks[place] for place in sorted(chosen)]
 
 
+def find_task(
+    env: gymnasium.Env[Any, Any],
+    env_id: str,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    types: Sequence[str] = (),
+    seed: int = 0,
+) -> Task:
+    """The task that is meant, or one of a split, drawn with `seed`.
+
+    Args:
+        env: whose tasks they are; one without tasks has its seeds.
+        env_id: its id.
+        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, others are
+            looked through: those that the environment names (`splits`), else the one that it begins with, as ALFWorld's ids do.
+        split: part of the data; None: the environment's own.
+        types: only these types of task; empty: all.
+        seed: draws one where there is no `name`.
+
+    Raises:
+        EnvError: there is no such task, split or type.
+    """
+    find = getattr(env.unwrapped, "tasks", None)
+    tasks: Sequence[Task] | None = find(split) if callable(find) else None
+    if tasks and callable(find) and name is not None and split is None:
+        tasks, split = _where(name, tasks, find, getattr(env.unwrapped, "splits", ()))
+    if tasks is None:
+        if name is not None or types:
+            raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
+        return Task(f"seed-{seed}", env_id, seed=seed, split=split or "train")
+    kinds = {task.task_type for task in tasks}
+    for kind in types:
+        if kind not in kinds:
+            raise EnvError(f"No task {_of(split)}is of the type {kind!r}.{did_you_mean(kind, kinds - {''})}")
+    tasks = [task for task in tasks if not types or task.task_type in types]
+    if not tasks:
+        raise EnvError(f"{env_id} has no tasks {_of(split)}to play.")
+    if name is not None:
+        return _called(name, tasks, split)
+    return tasks[int(seeding.np_random(seed)[0].integers(len(tasks)))]
+
+
+def _called(name: str, tasks: Sequence[Task], split: str | None) -> Task:
+    """The one task with this id, or with this part of it."""
+    found = [task for task in tasks if task.id == name] or [task for task in tasks if name in task.id]
+    if len(found) == 1:
+        return found[0]
+    ids = [task.id for task in found] or [task.id for task in tasks]
+    near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
+    several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
+    raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
+
+
+def _where(
+    name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
+) -> tuple[Sequence[Task], str | None]:
+    """The tasks among which `name` is looked for, and their split; None: the environment's own ones."""
+    named = [task.id for task in own]
+    if name in named or (not splits and any(name in task_id for task_id in named)):
+        return own, None
+    parts: list[tuple[str | None, Sequence[Task]]] = [(None, own)]
+    for there in splits or (name.partition("/")[0],):
+        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+            parts.append((there, find(there)))
+    if not splits:
+        return next(((tasks, split) for split, tasks in parts[1:] if tasks), (own, None))
+    for has_it in (name.__eq__, lambda task_id: name in task_id):  # a whole id before a part of others
+        for split, tasks in parts:
+            if any(has_it(task.id) for task in tasks):
+                return tasks, split
+    return own, None
+
+
 def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
     if count > _SEEDS_PER_SPLIT:
         raise EnvError(f"At most {_SEEDS_PER_SPLIT:,} seeds make the tasks of one split, {count:,} were asked.")
     block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
     start = block * _SEEDS_PER_SPLIT
     return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]
+
+
+def _of(split: str | None) -> str:
+    return "" if split is None else f"of the split {split!r} "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,8 +14,13 @@ from skill_ttrl.cli.games.screen import Keyboard, Screen, completion
 from skill_ttrl.cli.games.shop_screen import Shopper, ShopScreen
 from skill_ttrl.errors import ConfigError
 
+if TYPE_CHECKING:
+    from skill_ttrl.stages.collecting.watch import TextEnvironment
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the signal's number."""
+SEATS: Mapping[str, tuple[type[Keyboard], type[Screen]]] = {"SkillTTRL/WebShop-v0": (Shopper, ShopScreen)}
+"""Environment id → how it is typed and shown, where not as every other."""
 
 Env = Annotated[
     str,
@@ -98,52 +103,70 @@ def play(
     `?` lists what can be done, a number picks from that list, Tab completes, `quit` or Ctrl-D leaves. Without a terminal the
     actions are the lines of stdin.
     """
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.envs.lookup import SHORT_NAMES
+    from skill_ttrl.envs.tasks import find_task
     from skill_ttrl.stages.collecting import watch as stage
     from skill_ttrl.types import to_json
 
     if expert and agent is not None:
         raise ConfigError("--expert watches the walkthrough, --agent somebody else: give one of them.")
-    console = Console(stderr=as_json)
-    is_shop = SHORT_NAMES.get(env, env) == SHORT_NAMES["webshop"]
-    person, view_of = (Shopper, ShopScreen) if is_shop else (Keyboard, Screen)
-    keyboard = person(console, edits_lines=not as_json) if agent is None and not expert else None
-    screen = view_of(console, keyboard, delay)
-    try:
+    name, console = "walkthrough" if expert else agent, Console(stderr=as_json)
+    keyboard, screen = _seat(env, console, by_hand=name is None, delay=delay)
+    with _leaving(screen):
         env_id, given = resolve_env(env), list(overrides or [])
-        settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
-        name = "walkthrough" if expert else agent
         player = keyboard or stage.find_player(name or "", env_id)
         policy = None
         if player is None:
             from skill_ttrl.stages.collecting.watch_policy import find_policy, play_policy
 
+            settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
             _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
-        own = {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
-        kwargs = {**(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id)), **own}
+        kwargs = dict(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id))
+        kwargs |= {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         drawn = secrets.randbelow(2**31) if seed is None else seed
-        with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
-            opened = stage.open_env(env_id, kwargs, split, view, name=task)
-        with contextlib.closing(opened) as game, completion(keyboard):
+        with contextlib.closing(_open(env, env_id, kwargs, split, task)) as game, completion(keyboard):
             kinds = [kind.strip() for each in types or () for kind in each.split(",")]
-            screen.task = stage.find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
+            screen.task = find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
             if policy is not None:
                 played = play_policy(
                     game, screen.task, policy, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_bank
                 )
             elif player is not None:
                 played = stage.play(game, screen.task, player, seed=drawn, watch=screen)
-    except KeyboardInterrupt:
-        screen.leave()
-        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print(to_json(played))
     stage.refuse_error(played)
     screen.end(played, policy.config.data.max_prompt_tokens if policy is not None else None)
+
+
+def _seat(env: str, console: Console, *, by_hand: bool, delay: float) -> tuple[Keyboard | None, Screen]:
+    """The person at the keyboard, None where somebody else plays, and the screen: those of the environment where it has some."""
+    from skill_ttrl.envs.lookup import SHORT_NAMES
+
+    person, view_of = SEATS.get(SHORT_NAMES.get(env, env), (Keyboard, Screen))
+    keyboard = person(console, edits_lines=not console.stderr) if by_hand else None
+    return keyboard, view_of(console, keyboard, delay)
+
+
+def _open(env: str, env_id: str, kwargs: Mapping[str, Any], split: str | None, task: str | None) -> TextEnvironment:
+    """Open the environment, and show how far it is where that takes long."""
+    from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.stages.collecting.watch import open_env
+
+    with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
+        return open_env(env_id, kwargs, split, view, name=task)
+
+
+@contextlib.contextmanager
+def _leaving(screen: Screen) -> Iterator[None]:
+    """End a game that Ctrl-C stops, with a word and its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.leave()
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _refuse_what_policies_take(

@@ -26,7 +26,8 @@ from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.stages.collecting.watch import Scene, find_task, play
+from skill_ttrl.envs.tasks import find_task
+from skill_ttrl.stages.collecting.watch import Scene, play
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS
 from tests.preloaded import run_script

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.utils import seeding
 
 from skill_ttrl.agents.players.scripted_agent import Player, WalkthroughPlayer, make_player, player_names
 from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
@@ -206,75 +204,6 @@ def open_env(
         return make_env(env_id, **arguments)
 
 
-def find_task(
-    env: TextEnvironment,
-    env_id: str,
-    *,
-    name: str | None = None,
-    split: str | None = None,
-    types: Sequence[str] = (),
-    seed: int = 0,
-) -> Task:
-    """The task that is meant, or one of a split, drawn with `seed`.
-
-    Args:
-        env: whose tasks they are; one without tasks has its seeds.
-        env_id: its id.
-        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, others are
-            looked through: those that the environment names (`splits`), else the one that it begins with, as ALFWorld's ids do.
-        split: part of the data; None: the environment's own.
-        types: only these types of task; empty: all.
-        seed: draws one where there is no `name`.
-
-    Raises:
-        EnvError: there is no such task, split or type.
-    """
-    find = getattr(env.unwrapped, "tasks", None)
-    tasks: Sequence[Task] | None = find(split) if callable(find) else None
-    if tasks and callable(find) and name is not None and split is None:
-        tasks, split = _where(name, tasks, find, getattr(env.unwrapped, "splits", ()))
-    if tasks is None:
-        if name is not None or types:
-            raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
-        return Task(f"seed-{seed}", env_id, seed=seed, split=split or "train")
-    kinds = {task.task_type for task in tasks}
-    for kind in types:
-        if kind not in kinds:
-            raise EnvError(f"No task {_of(split)}is of the type {kind!r}.{did_you_mean(kind, kinds - {''})}")
-    tasks = [task for task in tasks if not types or task.task_type in types]
-    if not tasks:
-        raise EnvError(f"{env_id} has no tasks {_of(split)}to play.")
-    if name is None:
-        return tasks[int(seeding.np_random(seed)[0].integers(len(tasks)))]
-    found = [task for task in tasks if task.id == name] or [task for task in tasks if name in task.id]
-    if len(found) == 1:
-        return found[0]
-    ids = [task.id for task in found] or [task.id for task in tasks]
-    near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
-    several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
-    raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
-
-
-def _where(
-    name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
-) -> tuple[Sequence[Task], str | None]:
-    """The tasks among which `name` is looked for, and their split; None: the environment's own ones."""
-    named = [task.id for task in own]
-    if name in named or (not splits and any(name in task_id for task_id in named)):
-        return own, None
-    parts: list[tuple[str | None, Sequence[Task]]] = [(None, own)]
-    for there in splits or (name.partition("/")[0],):
-        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
-            parts.append((there, find(there)))
-    if not splits:
-        return next(((tasks, split) for split, tasks in parts[1:] if tasks), (own, None))
-    for has_it in (name.__eq__, lambda task_id: name in task_id):  # a whole id before a part of others
-        for split, tasks in parts:
-            if any(has_it(task.id) for task in tasks):
-                return tasks, split
-    return own, None
-
-
 def refuse_error(trajectory: Trajectory) -> None:
     """Raise `EnvError`, or `EndpointError` of a model that gave no answer, with what went wrong in an episode."""
     if trajectory.error is not None:
@@ -295,7 +224,3 @@ def ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
     if stopped.__cause__ is not None:
         raise stopped.__cause__
     return watched.so_far()
-
-
-def _of(split: str | None) -> str:
-    return "" if split is None else f"of the split {split!r} "
