@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.rl.algorithms import build_algorithm, make_batch
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
@@ -123,7 +122,7 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     save_if_due(run, state, due=last or state.step % config.checkpoint_every == 0, failed=failed)
     if not last:
         with checkpoint_on_error(run, state):
-            current_ledger().check()
+            run.ledger.check()
 
 
 def conclude(run: Run) -> None:

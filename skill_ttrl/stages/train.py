@@ -82,7 +82,7 @@ def run(
         session = _open(stack, config, output, resume, source, progress)
         prepared = _prepare(stack, session, phases)
         run = _begin(stack, session, prepared)
-        _train(run, dict(zip(phases, prepared.phases, strict=True)), session.ledger)
+        _train(run, dict(zip(phases, prepared.phases, strict=True)))
         if phases == ["sft"]:
             run.components.backend.sync(0)
             run.evaluate("after")
@@ -226,6 +226,7 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
         progress=session.progress,
         stop=session.stop,
         resumed=session.resumed,
+        ledger=session.ledger,
         warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
     )
     for text in (template_warning(run.components.backend), *prepared.warnings):
@@ -236,12 +237,12 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
     return run
 
 
-def _train(run: Run, phases: dict[Phase, Callable[[Run], None]], ledger: Ledger) -> None:
+def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
     """Run the phases; one that cannot go on leaves a summary."""
     saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
     try:
         for name, phase in phases.items():
-            with ledger.phase(name), annotate_budget_error(saved):
+            with run.ledger.phase(name), annotate_budget_error(saved):
                 phase(run)
     except TrainingError as error:
         if run.meter.evaluations:  # else there is nothing to sum up

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.llm.openai.ledger import current_ledger
+from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import Checkpoint, load_tensors
 from skill_ttrl.runs.folder import RunFolder
@@ -81,6 +81,8 @@ class Run:
     progress: Progress
     stop: StopSignal
     resumed: ResumePoint
+    ledger: Ledger
+    """What its remote models cost, and may cost."""
     warn: WarningLog
 
     @property
@@ -97,7 +99,7 @@ class Run:
                 f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same "
                 f"command and --resume auto. What was trained is saved in {self.folder.path}."
             )
-            with self.stop.interruptible(leaving), current_ledger().phase("evaluate"):
+            with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
                 began = time.perf_counter()
                 bank = self.components.bank.view() if use_bank else None
                 told = self.count_rollouts(f"evaluate {label}", "play")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
-from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.runs.checkpoint import save_checkpoint
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
@@ -90,7 +89,7 @@ def save(run: Run, state: PhaseState) -> None:
             versions=summary_versions(read_run_json(run.folder.path)),
         ),
     )
-    current_ledger().settle()
+    run.ledger.settle()
 
 
 def save_if_due(run: Run, state: PhaseState, *, due: bool, failed: TrainingError | None = None) -> None:

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.intervals import paired_difference
-from skill_ttrl.llm.openai.ledger import current_ledger
 from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
@@ -100,7 +99,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         stopped=failed
         or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if "rl" in config.phases else None),
         versions=summary_versions(read_run_json(path)),
-        usage=current_ledger().report(),
+        usage=run.ledger.report(),
         **bank.summary(),
         **_figures("before", before),
         **_figures("after", after),
