@@ -7,10 +7,10 @@ to the bank. A bank without a path lives in memory and behaves the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -24,7 +24,6 @@ from skill_ttrl.skills.bank.changes import (
     evictions,
     imported,
     last_active,
-    missing_error,
     new_ids,
     normalize_skill,
     replace_surrogates,
@@ -32,9 +31,10 @@ from skill_ttrl.skills.bank.changes import (
     with_usage,
 )
 from skill_ttrl.skills.bank.folder import check_settings_trusted
-from skill_ttrl.skills.bank.log import FileLog, Log, MemoryLog, replay
+from skill_ttrl.skills.bank.log import FileLog, MemoryLog
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.bank.versions import VersionedSkills
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ SEEDED = "seeded"
 
 
 class UpdateMetadata(TypedDict, total=False):
-    """What an update says of itself besides its changes; every method that changes a bank takes it."""
+    """Why a bank is changed; every method that changes one takes it."""
 
     reason: str
     """Why, in a few words."""
@@ -56,13 +56,7 @@ class UpdateMetadata(TypedDict, total=False):
     """Training step."""
 
 
-def with_default_reason(reason: str, why: UpdateMetadata) -> UpdateMetadata:
-    """`why`, with this reason where it gives none."""
-    given: UpdateMetadata = {"reason": reason, **why}
-    return given
-
-
-class SkillBank:
+class SkillBank(VersionedSkills):
     """Skills by id, their history, and their retrieval. A context manager; not for several threads at once.
 
     Args:
@@ -90,7 +84,7 @@ class SkillBank:
         self.writer = writer
         self._retriever: Retriever | None = None
         self._check_trusted: Callable[[], None] = lambda: None
-        self._log: Log = MemoryLog()
+        self._log = MemoryLog()
         if self.path is None or read_only:
             self.settings = replace(self.settings, index="memory", chroma_server=None)
         if self.path is not None:
@@ -122,64 +116,9 @@ class SkillBank:
         bank._log = MemoryLog(snapshot if normalized == snapshot else normalized)
         return bank
 
-    # --- looking ---
-
-    @property
-    def version(self) -> int:
-        """Number of updates so far; 0 for a new bank."""
-        return self._log.current.version
-
-    @property
-    def notices(self) -> Sequence[str]:
-        """What was found at opening and should be read, such as a torn last line."""
-        return tuple(self._log.notices)
-
-    def snapshot(self) -> Snapshot:
-        """The present version, frozen. The same object until the bank changes."""
-        return self._log.current
-
-    def get(self, skill_id: str) -> Skill | None:
-        """The skill of this id, or None."""
-        return self.snapshot().get(skill_id)
-
-    def __len__(self) -> int:
-        return len(self.snapshot())
-
-    def __iter__(self) -> Iterator[Skill]:
-        return iter(self.snapshot())
-
-    def __contains__(self, skill_id: object) -> bool:
-        return skill_id in self.snapshot()
-
-    def history(self, after: int = 0) -> list[BankUpdate]:
-        """All updates in order, or those that came after a version."""
-        return list(self._log.updates(after))
-
-    def at(self, version: int) -> Snapshot:
-        """Any version, rebuilt from the log; 0 is the empty bank.
-
-        Raises:
-            SkillBankError: there is no such version.
-        """
-        if version == self.version:
-            return self.snapshot()
-        first = self._log.first
-        if not first.version <= version < self.version:
-            raise SkillBankError(
-                f"There is no version {version} of this bank: it has {first.version} to {self.version}. "
-                "See them with: skillttrl inspect BANK --history"
-            )
-        return replay(first, islice(self._log.updates(), version - first.version))
-
-    def diff(self, a: int, b: int) -> tuple[Change, ...]:
-        """The changes that make version `a` into version `b`, net, by id."""
-        return difference(self.at(a), self.at(b))
-
     # --- changing ---
 
-    def plan(
-        self, changes: Iterable[Change], *, reason: str, evidence: Iterable[str] = (), round: int | None = None
-    ) -> BankUpdate:
+    def plan(self, changes: Iterable[Change], **why: Unpack[UpdateMetadata]) -> BankUpdate:
         """The update that `apply` would write for these changes, evictions included. Nothing is changed.
 
         Raises:
@@ -189,41 +128,38 @@ class SkillBank:
         done = validate_changes(now, changes)
         new = {change.after.id for change in done if change.after is not None and change.kind in ("add", "replace")}
         done += evictions(now.changed(now.version, done), self.settings.max_skills, spare=new)
-        return BankUpdate(now.version + 1, done, reason, tuple(evidence), round)
+        return BankUpdate(
+            now.version + 1, done, why.get("reason", ""), tuple(why.get("evidence", ())), why.get("round")
+        )
 
     def apply(
         self,
         changes: BankUpdate | Iterable[Change],
         *,
-        reason: str = "",
-        evidence: Iterable[str] = (),
-        round: int | None = None,
         origin: str | None = None,
         samples: Iterable[str] = (),
+        **why: Unpack[UpdateMetadata],
     ) -> BankUpdate:
         """Change the bank: the one way to do so. When this returns, the update is in the log and on the disk.
 
         Args:
-            changes: what to change, in order, made from the present version; or a whole update for the next version.
-            reason: why, in a few words. An update brings its own, as it does all that follows.
-            evidence: ids of tasks or trajectories.
-            round: training step.
+            changes: what to change, in order, made from the present version; or a whole update for the next version,
+                which brings all that follows.
             origin: see `BankUpdate.origin`.
             samples: see `BankUpdate.samples`.
+            **why: see `UpdateMetadata`.
 
         Raises:
             SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
         """
         if not isinstance(changes, BankUpdate):
-            given = BankUpdate(self.version + 1, tuple(changes), reason, tuple(evidence), round, origin, tuple(samples))
-        elif changes.version == self.version + 1:
-            given = changes
-        else:
+            return self._write(replace(self.plan(changes, **why), origin=origin, samples=tuple(samples)))
+        if changes.version != self.version + 1:
             raise SkillBankError(
                 f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
                 "Make it again from the present version."
             )
-        return self._write(replace(given, changes=self.plan(given.changes, reason=given.reason).changes))
+        return self._write(replace(changes, changes=self.plan(changes.changes).changes))
 
     def add(self, skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
@@ -234,8 +170,7 @@ class SkillBank:
         round = why.get("round")
         if round is not None and skill.stats == SkillStats():
             skill = replace(skill, stats=SkillStats(created_round=round))
-        self.apply([Change("add", None, skill)], **with_default_reason("add", why))
-        return self.snapshot().skills[skill.id]
+        return self._change(Change("add", None, skill), why)
 
     def add_from_dict(
         self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[UpdateMetadata]
@@ -269,7 +204,8 @@ class SkillBank:
                 f"{len(changes)} skills do not fit into a bank of at most {self.settings.max_skills}. Raise max_skills "
                 "(--max-skills), or import fewer."
             )
-        return self.apply(changes, **with_default_reason("import", why), origin=None if len(self) else origin)
+        why = {"reason": "import", **why}
+        return self.apply(changes, origin=None if len(self) else origin, **why)
 
     def edit(
         self,
@@ -288,22 +224,19 @@ class SkillBank:
             if name not in EDITABLE:
                 raise SkillBankError(f"A skill's {name!r} cannot be edited.{did_you_mean(name, EDITABLE)}")
         old = self._need(skill_id)
-        self.apply([Change("edit", old, replace(old, **fields))], reason=reason, evidence=evidence, round=round)
-        return self.snapshot().skills[skill_id]
+        why = UpdateMetadata(reason=reason, evidence=evidence, round=round)
+        return self._change(Change("edit", old, replace(old, **fields)), why)
 
     def replace(self, old_id: str, new_skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
-        """Put a better skill in the place of another. It keeps the old one's statistics and lineage (`changes.as_successor`);
-        its id may be the same or a new one.
+        """Put a better skill in the place of another. It keeps the old one's statistics and lineage
+        (`changes.as_successor`); its id may be the same or a new one.
         """
         old = self._need(old_id)
-        self.apply([Change("replace", old, as_successor(old, new_skill))], **with_default_reason("replace", why))
-        return self.snapshot().skills[new_skill.id]
+        return self._change(Change("replace", old, as_successor(old, new_skill)), why)
 
     def remove(self, skill_id: str, **why: Unpack[UpdateMetadata]) -> Skill:
         """Take a skill out; the skill as it was."""
-        old = self._need(skill_id)
-        self.apply([Change("remove", old, None)], **with_default_reason("remove", why))
-        return old
+        return self._change(Change("remove", self._need(skill_id), None), why)
 
     def record_usage(self, skill_id: str, success: bool, round: int | None = None) -> Skill:
         """Count one use of a skill; the skill with its new statistics."""
@@ -319,18 +252,15 @@ class SkillBank:
         evidence: Iterable[str] = (),
     ) -> BankUpdate:
         """Count many uses, (id, success) each, in one update."""
-        counts: dict[str, tuple[int, int]] = {}
-        for skill_id, success in uses:
-            total, good = counts.get(skill_id, (0, 0))
-            counts[skill_id] = total + 1, good + bool(success)
-        skills = {skill_id: self._need(skill_id) for skill_id in counts}
-        changes = [
-            Change("use", skill, with_usage(skill, *counts[skill_id], round)) for skill_id, skill in skills.items()
-        ]
+        pairs = list(uses)
+        total = Counter(skill_id for skill_id, _ in pairs)
+        good = Counter(skill_id for skill_id, success in pairs if success)
+        skills = [self._need(skill_id) for skill_id in total]
+        changes = [Change("use", each, with_usage(each, total[each.id], good[each.id], round)) for each in skills]
         return self.apply(changes, reason=reason, evidence=evidence, round=round)
 
     def evict_stale(self, current_round: int) -> list[str]:
-        """Retire what was neither used nor made in the last `stale_after` rounds; the ids that went.
+        """Evict skills that were neither used nor made in the last `stale_after` rounds; their ids.
 
         Skills of the source `seeded` stay: whoever seeds a bank wants them there, used or not (as in Skill-TTRL).
         """
@@ -443,9 +373,10 @@ class SkillBank:
         self._log.append(update, now.changed(update.version, update.changes, update.origin))
         return update
 
-    def _need(self, skill_id: str) -> Skill:
-        """The skill, or an error that says what became of it."""
-        found = self.get(skill_id)
-        if found is None:
-            raise missing_error(skill_id, self.snapshot(), self._log.updates())
-        return found
+    def _change(self, change: Change, why: UpdateMetadata) -> Skill:
+        """Apply one change, its kind the reason where none is given; the skill after it, or before it where it is gone."""
+        why = {"reason": change.kind, **why}
+        self.apply([change], **why)
+        skill = change.after or change.before
+        assert skill is not None
+        return self.get(skill.id) or skill

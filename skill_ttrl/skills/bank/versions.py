@@ -1,0 +1,76 @@
+"""Looking at a bank: its present skills, its history, and any version of the past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.changes import difference, missing_error
+from skill_ttrl.skills.bank.log import Log, replay
+from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.types import BankUpdate, Change, Skill
+
+
+class VersionedSkills:
+    """Skills by id and the log that they come from. Reading side of `SkillBank`."""
+
+    _log: Log
+
+    @property
+    def version(self) -> int:
+        """Number of updates so far; 0 for a new bank."""
+        return self._log.current.version
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What was found at opening and should be read, such as a torn last line."""
+        return tuple(self._log.notices)
+
+    def snapshot(self) -> Snapshot:
+        """The present version, frozen. The same object until the bank changes."""
+        return self._log.current
+
+    def get(self, skill_id: str) -> Skill | None:
+        """The skill of this id, or None."""
+        return self.snapshot().get(skill_id)
+
+    def __len__(self) -> int:
+        return len(self.snapshot())
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self.snapshot())
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self.snapshot()
+
+    def history(self, after: int = 0) -> list[BankUpdate]:
+        """All updates in order, or those that came after a version."""
+        return list(self._log.updates(after))
+
+    def at(self, version: int) -> Snapshot:
+        """Any version, rebuilt from the log; 0 is the empty bank.
+
+        Raises:
+            SkillBankError: there is no such version.
+        """
+        if version == self.version:
+            return self.snapshot()
+        first = self._log.first
+        if not first.version <= version < self.version:
+            raise SkillBankError(
+                f"There is no version {version} of this bank: it has {first.version} to {self.version}. "
+                "See them with: skillttrl inspect BANK --history"
+            )
+        return replay(first, islice(self._log.updates(), version - first.version))
+
+    def diff(self, a: int, b: int) -> tuple[Change, ...]:
+        """The changes that make version `a` into version `b`, net, by id."""
+        return difference(self.at(a), self.at(b))
+
+    def _need(self, skill_id: str) -> Skill:
+        """The skill, or an error that says what became of it."""
+        found = self.get(skill_id)
+        if found is None:
+            raise missing_error(skill_id, self.snapshot(), self._log.updates())
+        return found
