@@ -120,7 +120,7 @@ class Agent:
         if self.skills is None or self.bank is None:
             return [PromptSkills()] * len(tasks)
         queries = [Query(seen, self._type_of(task)) for task, seen in zip(tasks, said, strict=True)]
-        return [self.fit_to_budget(found) for found in self.bank.for_prompts(queries, self.skills.in_prompt)]
+        return [self.fit_to_budget(found) for found in self.bank.select_for_prompts(queries, self.skills.in_prompt)]
 
     def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
         """Those of the skills, best first, that fit the token budget of a prompt."""

@@ -146,7 +146,7 @@ class PromptFormatter:
 
     def _look_up(self, bank: SkillBank, question: str) -> list[Skill]:
         access = BankView(bank.snapshot(), bank.retriever)
-        return list(access.for_prompts([Query(question, self._task_type)], self._max_skills)[0])
+        return list(access.select_for_prompts([Query(question, self._task_type)], self._max_skills)[0])
 
     def _joined(self, skills: Sequence[Skill]) -> str:
         return "\n".join(self.render_skill(skill) for skill in skills)

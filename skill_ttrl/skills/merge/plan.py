@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote, with_usage
@@ -67,8 +67,7 @@ def merge_groups(
 
     Raises:
         ValueError: `winners` does not fit the groups.
-        EndpointError: a language model gave no usable answer, where that is to end everything.
-        BudgetError: what may be spent on language models is spent.
+        EndpointError, BudgetError: a language model gave no usable answer, where that ends everything; its budget is spent.
     """
     skipped: list[str] = []
     pairs = zip(groups, winners, strict=True)
@@ -87,7 +86,6 @@ def merge_groups(
     plan.evolve(merged.evolved_skills)
     plan.add(fresh)
     generated = sum(len(each.output.skill_ops.generate) for each in won)
-    asked = how.asked + merged.asked
     report = MergeReport(
         tries=len(rollouts),
         winners=len(won),
@@ -98,10 +96,7 @@ def merge_groups(
         credited=len(plan.used),
         evolved=len(plan.replaced),
         skipped=tuple(sorted(skipped)),
-        requests=asked.requests,
-        failed=asked.failed,
-        fallback=asked.fallback,
-        error=asked.error,
+        **asdict(how.asked + merged.asked),
     )
     return plan.changes(), report
 

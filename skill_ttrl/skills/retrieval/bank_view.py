@@ -46,7 +46,7 @@ class BankView:
             found = [_together(*pair, k) for pair in zip(found, own, strict=True)]
         return [tuple(hit.skill for hit in hits) for hits in found]
 
-    def for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
+    def select_for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
         the best warning, then the second of each. Within a tier, those of the highest scores are ordered by score times record
         (`lift`). Under `template` they are chosen by type of task (`template.by_template`).

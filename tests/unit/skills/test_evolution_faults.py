@@ -98,7 +98,7 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
 
 
 def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
-    return BankView(bank.snapshot(), bank.retriever).for_prompts([query], 6)[0]
+    return BankView(bank.snapshot(), bank.retriever).select_for_prompts([query], 6)[0]
 
 
 def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> None:

@@ -31,7 +31,7 @@ def skill(name: str, score: float, tier: Tier, uses: int = 0, successes: int = 0
 
 def shown(skills: Sequence[Skill], k: int = 6, min_score: float | None = 0.0) -> list[str]:
     retriever = Retriever("embedding", Angles(), MemoryIndex(), min_score=min_score)
-    (found,) = BankView(Snapshot.of(1, skills), retriever).for_prompts([Query("query")], k)
+    (found,) = BankView(Snapshot.of(1, skills), retriever).select_for_prompts([Query("query")], k)
     return [each.id for each in found]
 
 

@@ -23,7 +23,7 @@ def general(name: str, uses: int = 0, successes: int = 0, source: str = "import"
 
 def shown(skills: Sequence[Skill], k: int = 6, kind: str = "clean") -> list[str]:
     access = BankView(Snapshot.of(1, skills), Retriever("template"))
-    (found,) = access.for_prompts([Query("put a clean mug away", kind)], k)
+    (found,) = access.select_for_prompts([Query("put a clean mug away", kind)], k)
     return [skill.id for skill in found]
 
 
