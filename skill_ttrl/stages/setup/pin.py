@@ -25,15 +25,25 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
         DataError: a data set cannot be read, or a file's content is not the pinned one.
         ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
-    pinned = config.model_copy(deep=True)
-    if not backend_facts(config).remote:
-        pinned.model.revision = _model_revision(config.model)
+    pinned = pin_policy(config)
     if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
         pinned.rl.reward_revision = _reward_revision(config.rl)
     for source in _sources(pinned):
         if source is not None:
             source.revision = data_revision(source)
-    if pinned.skills is not None:
+    return pinned
+
+
+def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLConfig:
+    """The config with the revisions of its model and, where `use_bank`, of the embedder of its skills.
+
+    Raises:
+        ModelError: a hub model cannot be found.
+    """
+    pinned = config.model_copy(deep=True)
+    if not backend_facts(config).remote:
+        pinned.model.revision = _model_revision(config.model)
+    if use_bank and pinned.skills is not None:
         pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
     return pinned
 

@@ -19,7 +19,7 @@ from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.leak import Seen, seen_by_run
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
-from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_revisions
+from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_policy
 from skill_ttrl.stages.setup.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
@@ -263,16 +263,8 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
 
 
 def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
-    """The config with the commits of its model and, where the bank is asked, embedder; data sets are pinned where they are read."""
-    bare = config.model_copy(deep=True)
-    bare.data.train = bare.data.eval = bare.sft.data = None
-    asks = use_bank and config.skills is not None and config.skills.use
-    if not asks:
-        bare.skills = None
-    bare.rl.reward = "majority"  # nothing is rewarded
-    pinned, found = pin_revisions(bare), config.model_copy(deep=True)
-    found.model, found.skills = pinned.model, pinned.skills if asks else config.skills
-    return found
+    """Data sets are pinned where they are read."""
+    return pin_policy(config, use_bank=use_bank and config.skills is not None and config.skills.use)
 
 
 def _pinned(source: SourceConfig | None) -> SourceConfig | None:
