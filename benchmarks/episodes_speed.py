@@ -24,7 +24,8 @@ from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.types import Message, Skill, Step, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -66,11 +67,8 @@ def schedules() -> None:
             envs=EnvPool(Waits),
             agent=Agent(PromptFormatter("plain"), "none"),
             backend=Answers(["go"]),
-            sampling=Sampling(),
-            seed=0,
-            max_turns=TURNS,
-            schedule=schedule,
-            on_episode=lambda trajectory, at=ended, since=began: at.append(time.perf_counter() - since),  # type: ignore[misc]
+            on_episode=lambda trajectory, at=ended, since=began: at.append(time.perf_counter() - since),
+            settings=RolloutSettings(Sampling(), 0, max_turns=TURNS, schedule=schedule),
         )
         wait_for(work)
         print(f"{schedule:9} all {max(ended):5.1f} s   half of them {sorted(ended)[len(ended) // 2]:5.1f} s")

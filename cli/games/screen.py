@@ -246,9 +246,9 @@ def completion(keyboard: Keyboard | None) -> Iterator[None]:
 
 
 def _listed(info: Mapping[str, Any]) -> dict[str, str]:
-    from skill_ttrl.rollout.scripted import listed_actions
+    from skill_ttrl.rollout.info import admissible_actions
 
-    return {escape_terminal(action): action for action in listed_actions(info)}
+    return {escape_terminal(action): action for action in admissible_actions(info)}
 
 
 def _label(step: int, limit: int | None) -> str:

@@ -257,9 +257,9 @@ def _clickables(info: Mapping[str, Any]) -> list[str]:
 
 def _numbers(info: Mapping[str, Any]) -> dict[str, int]:
     """The number of each command in the list, by what it clicks."""
-    from skill_ttrl.rollout.scripted import listed_actions
+    from skill_ttrl.rollout.info import admissible_actions
 
-    commands = enumerate(listed_actions(info), 1)
+    commands = enumerate(admissible_actions(info), 1)
     return {action[6:-1].strip(): number for number, action in commands if action.startswith("click[")}
 
 

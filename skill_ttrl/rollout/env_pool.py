@@ -25,11 +25,11 @@ TextEnvironment = gymnasium.Env[str, str]
 
 
 class EnvTimeoutError(Exception):
-    """An environment's answer did not come in time. `hangs`: it may still come, and the environment cannot be used."""
+    """An environment's answer did not come in time. `still_running`: it may still come, and the environment cannot be used."""
 
-    def __init__(self, hangs: bool) -> None:
+    def __init__(self, still_running: bool) -> None:
         super().__init__("an environment did not answer in time")
-        self.hangs = hangs
+        self.still_running = still_running
 
 
 class EnvPool:
@@ -43,13 +43,13 @@ class EnvPool:
         self._make = make
         self._envs: list[TextEnvironment] = []
 
-    def take(self, count: int) -> list[TextEnvironment]:
+    def acquire(self, count: int) -> list[TextEnvironment]:
         """`count` environments, ready to be reset."""
         while len(self._envs) < count:
             self._envs.append(self._make())
         return self._envs[:count]
 
-    def abandon(self, env: TextEnvironment) -> None:
+    def discard(self, env: TextEnvironment) -> None:
         """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed."""
         self._envs = [each for each in self._envs if each is not env]
 
@@ -91,7 +91,7 @@ class EnvThreads:
             seconds: how long it is waited for; None: any time.
 
         Raises:
-            OutOfTime: it has not returned by then.
+            EnvTimeoutError: it has not returned by then.
         """
         job = _Job(partial(contextvars.copy_context().run, work), Future())
         self._open += 1
@@ -106,10 +106,10 @@ class EnvThreads:
             if not clock.expired():  # it is the environment's own
                 raise
             with self._lock:
-                hangs = not job.answer.cancel() and not job.answer.done()
-                job.left_alone = hangs
-            self._threads -= hangs
-            raise EnvTimeoutError(hangs) from None
+                still_running = not job.answer.cancel() and not job.answer.done()
+                job.left_alone = still_running
+            self._threads -= still_running
+            raise EnvTimeoutError(still_running) from None
         finally:
             self._open -= 1
 

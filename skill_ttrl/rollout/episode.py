@@ -11,7 +11,15 @@ from typing import Any
 from skill_ttrl.agents.action_parser import Projection
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
-from skill_ttrl.rollout.scripted import failure, finite, goal_of, listed_actions, observed, plain, source_of
+from skill_ttrl.rollout.info import (
+    admissible_actions,
+    failure,
+    goal_of,
+    make_step,
+    observed,
+    serializable_info,
+    source_of,
+)
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.merge.types import titles
 from skill_ttrl.skills.ops import OutputParser
@@ -38,7 +46,7 @@ class ActiveRollout:
     call: Call = call_inline
     seconds: float | None = None
     """How long it may take; None: any time."""
-    spent: float = 0.0
+    elapsed_s: float = 0.0
     """Seconds that it has waited so far, for its environment and for the model; not those in which it was another's turn."""
     observation: str = ""
     steps: list[Step] = field(default_factory=list)
@@ -58,7 +66,7 @@ class ActiveRollout:
     """Skills it wrote itself, where it may find them again."""
     admissible: tuple[str, ...] = ()
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
-    begun: Mapping[str, Any] = field(default_factory=dict)
+    reset_info: Mapping[str, Any] = field(default_factory=dict)
     """What the environment said at the start beside the observation."""
 
     async def start(self, seed: int) -> None:
@@ -73,9 +81,9 @@ class ActiveRollout:
         try:
             seen, info = await self._called(partial(self.env.reset, seed=seed, options=options))
             self.observation = observed(seen)
-            self.admissible, self.begun = listed_actions(info), plain(info)
+            self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
         except EnvTimeoutError as late:
-            self.mark_timeout(late.hangs)
+            self.mark_timeout(late.still_running)
         except FAILURES as error:
             self._fail(error)
 
@@ -83,7 +91,7 @@ class ActiveRollout:
     def scene(self) -> Scene:
         """What its agent sees now."""
         asked = self.task.options.get("question")
-        task = goal_of(self.begun) or (asked if isinstance(asked, str) else "")
+        task = goal_of(self.reset_info) or (asked if isinstance(asked, str) else "")
         return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
 
     async def act(
@@ -98,33 +106,31 @@ class ActiveRollout:
             self.stop_reason, self.error = "no_answer", completion.error or "The sampler gave no answer."
             return
         try:
-            seen, reward, terminated, truncated, info = await self._called(partial(self.env.step, projection.action))
-            seen, possible = observed(seen), listed_actions(info)
-            step = Step(
-                observation=self.observation,
-                action=projection.action,
-                reward=finite(reward),
-                terminated=bool(terminated),
-                truncated=bool(truncated),
+            answer = await self._called(partial(self.env.step, projection.action))
+            seen, step = make_step(
+                self.observation,
+                projection.action,
+                answer,
+                self.reset_info,
                 prompt_ids=prompt_ids,
                 completion=completion,
-                info=plain(info, self.begun),
                 admissible=self.admissible,
                 verdict=projection.verdict,
                 complaint=projection.complaint,
                 left_out=self.left_out,
             )
+            possible = admissible_actions(answer[-1])
         except EnvTimeoutError as late:
-            self.mark_timeout(late.hangs)
+            self.mark_timeout(late.still_running)
             return
         except FAILURES as error:
             self._fail(error)
             return
         self.steps.append(step)
         self.observation, self.admissible = seen, possible
-        if terminated:
+        if step.terminated:
             self.stop_reason = "terminated"
-        elif truncated:
+        elif step.truncated:
             self.stop_reason = "truncated"
         elif len(self.steps) >= max_turns:
             self.stop_reason = "max_turns"
@@ -138,15 +144,15 @@ class ActiveRollout:
             self.stop_reason, self.error = "error", f"The prompt {long}, more than the {limit} allowed."
 
     @property
-    def left(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Seconds that it has left; None: any time."""
-        return None if self.seconds is None else self.seconds - self.spent
+        return None if self.seconds is None else self.seconds - self.elapsed_s
 
-    def mark_timeout(self, hangs: bool = False) -> None:
-        """Its time is over; `hangs`: its environment still has not answered."""
-        if hangs:
-            self.envs.abandon(self.env)
-        who = "the environment had not answered" if hangs else "it had not ended"
+    def mark_timeout(self, still_running: bool = False) -> None:
+        """Its time is over; `still_running`: its environment still has not answered."""
+        if still_running:
+            self.envs.discard(self.env)
+        who = "the environment had not answered" if still_running else "it had not ended"
         self.stop_reason = "timeout"
         self.error = f"After {self.seconds:g} s (rollout.episode_seconds) {who}; {len(self.steps)} steps were played."
 
@@ -172,16 +178,16 @@ class ActiveRollout:
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
             last_observation=self.observation if self.steps else "",
-            source=source_of(self.begun),
-            goal=goal_of(self.begun),
+            source=source_of(self.reset_info),
+            goal=goal_of(self.reset_info),
         )
 
     async def _called(self, work: Callable[[], Any]) -> Any:
         began = time.monotonic()
         try:
-            return await self.call(work, self.left)
+            return await self.call(work, self.remaining_s)
         finally:
-            self.spent += time.monotonic() - began
+            self.elapsed_s += time.monotonic() - began
 
     def _fail(self, error: BaseException) -> None:
         self.stop_reason, self.error = "error", failure(error)

@@ -1,9 +1,8 @@
-"""Rollouts: every task is tried `group_size` times through one batching backend.
+"""Single- and multi-turn rollouts: every task is played `group_size` times through one batching backend.
 
-The same for one turn and for many, in one of two orders. In `lockstep` all living tries ask at once, turn by turn: the same seed
-gives the same samples. When `free`, each asks as soon as its environment has answered: a slow one holds up nobody. Tries that stand
-at the same prompt at the start of a group are one request with `n` samples, so the prompt is read once. Where the agent has a skill
-bank, what a try asks in the middle of an answer is answered there and then.
+`lockstep` advances all active rollouts together, one batched turn at a time; the same seed gives the same samples. `free` advances
+each rollout as soon as its environment responds, so a slow environment blocks no other. Rollouts that stand at the same prompt at
+the start of a group share one request with `n` samples, so the prompt is read once.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
-from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.backend import Backend, Generation, Request
 from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline
-from skill_ttrl.rollout.turns import Play, PromptCache, answers, attach_prompt_skills
+from skill_ttrl.rollout.turns import PromptCache, RolloutContext, RolloutSettings, attach_prompt_skills, generate_turn
 from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 
-Schedule = Literal["lockstep", "free"]
-Placed = tuple[int, ActiveRollout]
-"""A try and its place among all."""
 THREADS = 256
 """Most environments that are called at the same time in threads."""
 GROUP_START_WAIT_S = 1.0
@@ -39,149 +35,140 @@ async def rollout(
     envs: EnvPool,
     agent: Agent,
     backend: Backend,
-    sampling: Sampling,
-    seed: int,
-    max_turns: int = 1,
-    max_prompt_tokens: int | None = None,
-    constrain: bool = False,
-    schedule: Schedule = "lockstep",
-    episode_seconds: float | None = None,
+    settings: RolloutSettings,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Group]:
-    """Try each task `group_size` times; one `Group` for each task, in order.
+    """Play each task `group_size` times; one `Group` for each task, in order.
 
     Args:
-        tasks: to be tried.
-        group_size: tries at each.
+        tasks: to be played.
+        group_size: rollouts of each.
         envs: where environments are taken from.
-        agent: makes prompts and reads answers.
+        agent: makes prompts and parses actions.
         backend: samples.
-        sampling: how.
-        seed: of all random choices.
-        max_turns: longest episode.
-        max_prompt_tokens: an episode whose conversation grows past it ends there; one that begins past it has failed. What the
-            bank adds to a prompt has a budget of its own and does not count.
-        constrain: the model can write nothing but an action that the environment lists, where it lists any.
-        schedule: `lockstep` calls environments here and in order, `free` in threads.
-        episode_seconds: an episode that has taken so long has failed (`stop_reason` "timeout"). Environments are then called in
-            threads in either schedule, and one that hangs is not used again. None: it may take any time.
-        on_episode: called with each try as it ends, in any order.
+        settings: how, and when an episode ends.
+        on_episode: called with each rollout as it ends, in any order.
     """
     owners = [task for task in tasks for _ in range(group_size)]
     threads = EnvThreads(THREADS)
-    call = threads.call if schedule == "free" or episode_seconds is not None else call_inline
-    taken = zip(owners, envs.take(len(owners)), strict=True)
-    episodes = [ActiveRollout(task, env, envs, call, episode_seconds) for task, env in taken]
+    in_threads = settings.schedule == "free" or settings.episode_seconds is not None
+    call = threads.call if in_threads else call_inline
+    taken = zip(owners, envs.acquire(len(owners)), strict=True)
+    episodes = [ActiveRollout(task, env, envs, call, settings.episode_seconds) for task, env in taken]
     getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
-    play = Play(agent, backend, sampling, seed, max_turns, max_prompt_tokens, constrain, on_episode)
+    run = RolloutContext(agent, backend, settings, on_episode)
     starts = range(0, len(episodes), group_size)
     try:
-        if schedule == "lockstep":
-            await _in_lockstep(play, episodes, group_size)
+        if settings.schedule == "lockstep":
+            await _run_lockstep(run, episodes, group_size)
         else:
             if getattr(backend, "blocking", False):
-                batching = BatchingBackend(backend, lambda: len(episodes) - len(play.ended))
-                play.backend = cast(Backend, batching)
+                batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
+                run.backend = cast(Backend, batching)
             placed = list(enumerate(episodes))
-            await _all(_group(play, placed[start : start + group_size]) for start in starts)
+            await _gather(_run_group(run, placed[start : start + group_size]) for start in starts)
     finally:
         threads.close()
-    tries = [play.ended[place] for place in range(len(episodes))]
+    tries = [run.finished[place] for place in range(len(episodes))]
     return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
 
 
-async def _in_lockstep(play: Play, episodes: Sequence[ActiveRollout], group_size: int) -> None:
+async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int) -> None:
     """All living tries ask together, turn by turn.
 
     Their environments are called one after the other: two that share something, a file or a generator, meet in the same order
     every time, without which a resumed run would not be the same.
     """
     for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
-        await episode.start(derive_seed(play.seed, "env", episode.task.id))
-    if play.agent.skills is not None:
-        attach_prompt_skills(episodes, play.agent, play.backend)
-    for turn in range(play.max_turns):
+        await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
+    if run.agent.skills is not None:
+        attach_prompt_skills(episodes, run.agent, run.backend)
+    for turn in range(run.settings.max_turns):
         known: PromptCache = {}
         waiting: dict[tuple[int, Request], list[ActiveRollout]] = defaultdict(list)
         for place, episode in enumerate(episodes):
-            request = play.ask(episode, known)
+            request = run.build_request(episode, known)
             if request is not None:
                 waiting[place // group_size, request].append(episode)
         if not waiting:
             break
         requests = [replace(request, n=len(row)) for (_, request), row in waiting.items()]
-        found = await answers(requests, list(waiting.values()), play, derive_seed(play.seed, "turn", turn))
+        found = await generate_turn(requests, list(waiting.values()), run, derive_seed(run.settings.seed, "turn", turn))
         for generation, row in found:
             for episode, completion in zip(row, generation.completions, strict=True):
-                await play.take(episode, generation, completion)
+                await run.apply_completion(episode, generation, completion)
         for place, episode in enumerate(episodes):
-            play.end(place, episode)
+            run.finish(place, episode)
     for place, episode in enumerate(episodes):
-        play.end(place, episode)
+        run.finish(place, episode)
 
 
-async def _group(play: Play, row: Sequence[Placed]) -> None:
+async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
     """The tries at one task when `free`: those that are ready at about the same time begin together."""
 
-    async def later(start: asyncio.Task[None], placed: Placed) -> None:
+    async def later(start: asyncio.Task[None], placed: tuple[int, ActiveRollout]) -> None:
         await start
-        await _begin(play, [placed])
+        await _run_from_start(run, [placed])
 
-    seed = derive_seed(play.seed, "env", row[0][1].task.id)
+    seed = derive_seed(run.settings.seed, "env", row[0][1].task.id)
     starts = [(asyncio.create_task(placed[1].start(seed)), placed) for placed in row]
     try:
         _, late = await asyncio.wait([start for start, _ in starts], return_when=asyncio.FIRST_COMPLETED)
         if late:
             _, late = await asyncio.wait(late, timeout=GROUP_START_WAIT_S)
         ready = [placed for start, placed in starts if start not in late]
-        await _all([_begin(play, ready), *(later(start, placed) for start, placed in starts if start in late)])
+        await _gather(
+            [_run_from_start(run, ready), *(later(start, placed) for start, placed in starts if start in late)]
+        )
     finally:
         for start, _ in starts:
             start.cancel()
 
 
-async def _begin(play: Play, row: Sequence[Placed]) -> None:
+async def _run_from_start(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
     """Tries that have begun, from their first turn on; those at the same prompt share their first request."""
-    if play.agent.skills is not None:
-        attach_prompt_skills([episode for _, episode in row], play.agent, play.backend)
+    if run.agent.skills is not None:
+        attach_prompt_skills([episode for _, episode in row], run.agent, run.backend)
     known: PromptCache = {}
-    waiting: dict[Request, list[Placed]] = defaultdict(list)
+    waiting: dict[Request, list[tuple[int, ActiveRollout]]] = defaultdict(list)
     for place, episode in row:
-        request = play.ask(episode, known)
+        request = run.build_request(episode, known)
         if request is None:
-            play.end(place, episode)
+            run.finish(place, episode)
         else:
             waiting[request].append((place, episode))
-    await _all(_together(play, request, asking) for request, asking in waiting.items())
+    await _gather(_run_shared_first_turn(run, request, asking) for request, asking in waiting.items())
 
 
-async def _together(play: Play, request: Request, row: Sequence[Placed]) -> None:
+async def _run_shared_first_turn(
+    run: RolloutContext, request: Request, row: Sequence[tuple[int, ActiveRollout]]
+) -> None:
     """The first turn of tries that stand at the same prompt; each goes on alone from there."""
     requests = [replace(request, n=len(row))]
-    found = await answers(requests, [[episode for _, episode in row]], play, _seed(play, *row[0]))
+    found = await generate_turn(requests, [[episode for _, episode in row]], run, _seed(run, *row[0]))
     for generation, _ in found:
         pairs = zip(row, generation.completions, strict=True)
-        await _all(_alone(play, *placed, generation, completion) for placed, completion in pairs)
+        await _gather(_run_rest(run, *placed, generation, completion) for placed, completion in pairs)
     for place, episode in row:
-        play.end(place, episode)
+        run.finish(place, episode)
 
 
-async def _alone(
-    play: Play, place: int, episode: ActiveRollout, generation: Generation, completion: Completion
+async def _run_rest(
+    run: RolloutContext, place: int, episode: ActiveRollout, generation: Generation, completion: Completion
 ) -> None:
     """The rest of a try, from its first answer on."""
-    await play.take(episode, generation, completion)
-    while (request := play.ask(episode, {})) is not None:
-        for generation, _ in await answers([request], [[episode]], play, _seed(play, place, episode)):
-            await play.take(episode, generation, generation.completions[0])
-    play.end(place, episode)
+    await run.apply_completion(episode, generation, completion)
+    while (request := run.build_request(episode, {})) is not None:
+        for generation, _ in await generate_turn([request], [[episode]], run, _seed(run, place, episode)):
+            await run.apply_completion(episode, generation, generation.completions[0])
+    run.finish(place, episode)
 
 
-def _seed(play: Play, place: int, episode: ActiveRollout) -> int:
-    return derive_seed(play.seed, "episode", place, len(episode.steps))
+def _seed(run: RolloutContext, place: int, episode: ActiveRollout) -> int:
+    return derive_seed(run.settings.seed, "episode", place, len(episode.steps))
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """All of it side by side; the first error ends the others, but for answers that are paid for."""
     running = [asyncio.create_task(each) for each in work]
     try:

@@ -1,4 +1,4 @@
-"""One turn of tries: from where they stand to prompts, answers, actions and steps. Who goes when is `rollout`'s."""
+"""One rollout turn: build prompts, generate completions, parse actions, step environments. Scheduling lives in `rollout`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
@@ -20,6 +21,30 @@ from skill_ttrl.skills.merge.plan import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory
 
+Schedule = Literal["lockstep", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """How rollouts are sampled and when they end."""
+
+    sampling: Sampling
+    seed: int
+    """Of all random choices."""
+    max_turns: int = 1
+    """Longest episode."""
+    max_prompt_tokens: int | None = None
+    """An episode whose conversation grows past it ends there; one that begins past it has failed. What the bank adds to a prompt
+    has a budget of its own and does not count."""
+    constrain: bool = False
+    """The model can write nothing but an action that the environment lists, where it lists any."""
+    schedule: Schedule = "lockstep"
+    """`lockstep` calls environments here and in order, `free` in threads."""
+    episode_seconds: float | None = None
+    """An episode that has taken so long has failed (`stop_reason` "timeout"). Environments are then called in threads in either
+    schedule, and one that hangs is not used again. None: it may take any time."""
+
+
 PromptCache = dict[tuple[Message, ...], tuple[Request, int]]
 """The request and the tokens of conversations that have been looked at."""
 
@@ -28,19 +53,14 @@ ROUNDING = 1e-3
 
 
 @dataclass
-class Play:
-    """What all tries of one rollout share."""
+class RolloutContext:
+    """Everything that the rollouts of one call share."""
 
     agent: Agent
     backend: Backend
-    sampling: Sampling
-    seed: int
-    max_turns: int
-    max_prompt_tokens: int | None
-    constrain: bool
-    tell: Callable[[Trajectory], None]
-    """Told of each try as it ends."""
-    ended: dict[int, Trajectory] = field(default_factory=dict)
+    settings: RolloutSettings
+    on_rollout_end: Callable[[Trajectory], None]
+    finished: dict[int, Trajectory] = field(default_factory=dict)
     """By the place of the try among all."""
 
     @property
@@ -48,18 +68,18 @@ class Play:
         """The frozen version of the bank that the tries see; None where they see none."""
         return None if self.agent.bank is None else self.agent.bank.snapshot.version
 
-    def end(self, place: int, episode: ActiveRollout) -> None:
-        """Keep and tell what has ended; what has not goes on."""
-        if episode.stop_reason is not None and place not in self.ended:
-            self.ended[place] = episode.finish(self.bank_version)
-            self.tell(self.ended[place])
+    def finish(self, index: int, episode: ActiveRollout) -> None:
+        """Store and report the rollout at `index` if it has ended."""
+        if episode.stop_reason is not None and index not in self.finished:
+            self.finished[index] = episode.finish(self.bank_version)
+            self.on_rollout_end(self.finished[index])
 
-    def ask(self, episode: ActiveRollout, known: PromptCache) -> Request | None:
-        """What the model is asked for a try; None where it has ended: before, or because there is no time or room for more.
+    def build_request(self, episode: ActiveRollout, known: PromptCache) -> Request | None:
+        """The next request of a rollout; None if it has ended, now perhaps for lack of time or room.
 
-        Tries at the same point share their conversation, whose tokens are looked up in `known`.
+        Rollouts at the same point share their conversation, whose tokens are looked up in `known`.
         """
-        if episode.stop_reason is None and episode.left is not None and episode.left <= 0:
+        if episode.stop_reason is None and episode.remaining_s is not None and episode.remaining_s <= 0:
             episode.mark_timeout()
         if episode.stop_reason is not None:
             return None
@@ -73,17 +93,17 @@ class Play:
             )
         request, length = known[messages]
         length -= episode.skill_tokens
-        limit = self.max_prompt_tokens
+        limit = self.settings.max_prompt_tokens
         if limit is not None and (length > limit if prompt.fits is None else not prompt.fits):
             episode.mark_context_overflow(length, limit)
             return None
-        return replace(request, choices=episode.admissible if self.constrain else ())
+        return replace(request, choices=episode.admissible if self.settings.constrain else ())
 
-    async def take(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
-        """What the model wrote becomes an action, and the action a step."""
+    async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
+        """Parse the action of a completion and step the environment."""
         completion = checked(completion)
         projection = self.agent.read(completion.written, episode.scene)
-        await episode.act(generation.prompt_ids, completion, self.max_turns, projection)
+        await episode.act(generation.prompt_ids, completion, self.settings.max_turns, projection)
         if self.agent.skills is not None and self.agent.skills.own_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
 
@@ -128,26 +148,26 @@ def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: Agent, backen
         episode.skills_had_no_room = first.skills_had_no_room
 
 
-async def answers(
-    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], play: Play, seed: int
+async def generate_turn(
+    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], run: RolloutContext, seed: int
 ) -> list[tuple[Generation, Sequence[ActiveRollout]]]:
-    """What the model answers in one turn, each request with those who asked it; nothing where the time of all of them is over.
+    """Generate one turn: each request's generation with its rollouts; nothing where the time of all of them is over.
 
-    Where the agent has a bank, their questions to it are answered on the way.
+    Where the agent has a bank, queries in the middle of a completion are answered there and then.
     """
     every = [episode for row in asking for episode in row]
-    left = max((episode.left for episode in every if episode.left is not None), default=None)
+    left = max((episode.remaining_s for episode in every if episode.remaining_s is not None), default=None)
     began = time.monotonic()
     try:
         async with asyncio.timeout(left) as clock:
-            with _naming_backend(play.backend, every):
-                return list(zip(await _generate(requests, asking, play, seed), asking, strict=True))
+            with _naming_backend(run.backend, every):
+                return list(zip(await _generate(requests, asking, run, seed), asking, strict=True))
     except TimeoutError:
         if not clock.expired():  # it is the sampler's own
             raise
     finally:
         for episode in every:
-            episode.spent += time.monotonic() - began
+            episode.elapsed_s += time.monotonic() - began
     for episode in every:
         episode.mark_timeout()
     return []
@@ -164,11 +184,11 @@ def _naming_backend(backend: Backend, asking: Sequence[ActiveRollout]) -> Abstra
 
 
 async def _generate(
-    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], play: Play, seed: int
+    requests: Sequence[Request], asking: Sequence[Sequence[ActiveRollout]], run: RolloutContext, seed: int
 ) -> list[Generation]:
-    agent = play.agent
+    agent = run.agent
     if agent.skills is None:
-        return await play.backend.generate(requests, play.sampling, seed=seed)
+        return await run.backend.generate(requests, run.settings.sampling, seed=seed)
 
     def tell(pauses: Sequence[InsertionPoint]) -> list[str | None]:
         owners = [asking[pause.request][pause.sample] for pause in pauses]
@@ -184,9 +204,9 @@ async def _generate(
         return [nothing if answer is None else answer.text for answer, nothing in zip(answers, unreadable, strict=True)]
 
     return await generate_with_insertions(
-        play.backend,
+        run.backend,
         requests,
-        play.sampling,
+        run.settings.sampling,
         seed=seed,
         stop_markers=RETRIEVE_MARKS,
         answer=tell,

@@ -57,10 +57,7 @@ def play(data: str, made: Backend, tries: int = 2, **more: Any) -> list[Group]:
     tasks = ALFWorldEnv(data).tasks("train")
     try:
         return wait_for(
-            rollout(
-                tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made,
-                sampling=Sampling(max_new_tokens=50), seed=0, max_turns=50, schedule="free", **more,
-            )
+            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, **more, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free"))
         )  # fmt: skip
     finally:
         made.close()

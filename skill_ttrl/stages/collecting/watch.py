@@ -21,7 +21,8 @@ from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
-from skill_ttrl.rollout.scripted import finite, listed_actions, plain, play_episode, source_of
+from skill_ttrl.rollout.info import admissible_actions, make_step, observed, serializable_info, source_of
+from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Step, Task, Trajectory
 
 PLAYER_NAMES = player_names()
@@ -64,31 +65,23 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         self._steps: list[Step] = []
         self._observation = ""
         self._info: Mapping[str, Any] = {}
-        self._begun: Mapping[str, Any] = {}
+        self._reset_info: Mapping[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._steps, self._begun = [], plain(info)
-        self._tell(None, observation, info, over=False)
+        self._steps, self._reset_info = [], serializable_info(info)
+        self._tell(None, observed(observation), info, over=False)
         return observation, info
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self._steps.append(
-            Step(
-                self._observation,
-                action,
-                finite(reward),
-                bool(terminated),
-                bool(truncated),
-                info=plain(info, self._begun),
-                admissible=listed_actions(self._info),
-            )
-        )
-        self._tell(action, observation, info, over=bool(terminated or truncated))
-        return observation, reward, terminated, truncated, info
+        answer = self.env.step(action)
+        possible = admissible_actions(self._info)
+        observation, step = make_step(self._observation, action, answer, self._reset_info, admissible=possible)
+        self._steps.append(step)
+        self._tell(action, observation, answer[-1], over=step.terminated or step.truncated)
+        return answer
 
     def so_far(self) -> Trajectory:
         """What was played before somebody left: an episode with as many turns as were wanted."""
@@ -99,12 +92,10 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
             None,
             "max_turns",
             last_observation=seen,
-            source=source_of(self._begun),
+            source=source_of(self._reset_info),
         )
 
-    def _tell(self, action: str | None, observation: Any, info: Any, *, over: bool) -> None:
-        if not isinstance(observation, str):
-            raise EnvError(f"The environment's observation must be a str, found {type(observation).__name__}.")
+    def _tell(self, action: str | None, observation: str, info: Any, *, over: bool) -> None:
         self._observation, self._info = observation, info
         earned = sum(step.reward for step in self._steps)
         try:

@@ -11,6 +11,7 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.resolve import Subject, resolve_target
@@ -76,12 +77,14 @@ def play_policy(
             envs=EnvPool(lambda: watched),
             agent=parts.agent,
             backend=parts.backend,
-            sampling=Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
-            seed=seed,
-            max_turns=config.agent.max_turns,
-            max_prompt_tokens=config.data.max_prompt_tokens,
-            constrain=config.agent.constrain_actions,
-            schedule="lockstep",  # in this thread, as who watches is; and whoever looks on for long is not out of time
+            settings=RolloutSettings(
+                Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
+                seed,
+                max_turns=config.agent.max_turns,
+                max_prompt_tokens=config.data.max_prompt_tokens,
+                constrain=config.agent.constrain_actions,
+                schedule="lockstep",
+            ),
         )
         try:
             (group,) = wait_for(work)

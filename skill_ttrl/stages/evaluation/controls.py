@@ -81,7 +81,7 @@ def play_controls(
     asked = tuple(config.eval.controls)
     if not applies(config.eval, tasks):
         return Controls(asked=asked)
-    (env,) = envs.take(1)
+    (env,) = envs.acquire(1)
     if getattr(env.unwrapped, "expensive", False):
         return Controls(why_none="steps of this environment are expensive: no control", asked=asked)
     if not lists_actions(env, tasks, config.seed):

@@ -115,7 +115,7 @@ def build_for_eval(
     check_controls(config)
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config, every)
-    warn_unlisted(config, lists_actions(envs.take(1)[0], every, config.seed), progress)
+    warn_unlisted(config, lists_actions(envs.acquire(1)[0], every, config.seed), progress)
     parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend):
         progress.notice(unformatted, warning=True)
@@ -141,5 +141,5 @@ def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:
     check_cut_series(config, tasks)
     env_id = resolve_env(config.env.id)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
-    check_text_env(envs.take(1)[0], tasks[0])
+    check_text_env(envs.acquire(1)[0], tasks[0])
     return envs

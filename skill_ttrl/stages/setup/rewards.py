@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.reward_model import RewardModel
-from skill_ttrl.rollout.scripted import failure
+from skill_ttrl.rollout.info import failure
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.stages.setup.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -47,7 +47,7 @@ def make_reward(components: TrainingComponents, meter: Meter) -> Reward:
 def _refuse_ungraded(components: TrainingComponents, asked: str, instead: str) -> None:
     """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
     task = components.train_tasks[0]
-    env = components.worker.envs.take(1)[0]
+    env = components.worker.envs.acquire(1)[0]
     try:
         env.reset(seed=task.seed, options=dict(task.options))
         graded = env.step("")[4].get("graded")

@@ -20,6 +20,7 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import refuse_failure, rollout
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.changes import replace_surrogates
@@ -226,8 +227,7 @@ def _asked(
                 envs=envs,
                 agent=parts.agent,
                 backend=parts.backend,
-                sampling=sampling,
-                seed=config.seed,
+                settings=RolloutSettings(sampling, config.seed),
             )
         )
         refuse_failure([group])

@@ -11,7 +11,8 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory
@@ -74,14 +75,16 @@ class RolloutWorker:
                 envs=self.envs,
                 agent=self.agent,
                 backend=self.backend,
-                sampling=sampling,
-                seed=seed,
-                max_turns=self.config.agent.max_turns,
-                max_prompt_tokens=self.config.data.max_prompt_tokens,
-                constrain=self.config.agent.constrain_actions,
-                schedule=schedule_of(self.config),
-                episode_seconds=self.config.rollout.episode_seconds,
                 on_episode=on_rollout_end,
+                settings=RolloutSettings(
+                    sampling,
+                    seed,
+                    max_turns=self.config.agent.max_turns,
+                    max_prompt_tokens=self.config.data.max_prompt_tokens,
+                    constrain=self.config.agent.constrain_actions,
+                    schedule=schedule_of(self.config),
+                    episode_seconds=self.config.rollout.episode_seconds,
+                ),
             )
         )
 

@@ -17,7 +17,8 @@ from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import Schedule, rollout
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -79,10 +80,7 @@ def play(
 ) -> tuple[Group, Recording]:
     backend = Recording(texts)
     (task,) = ALFWorldEnv(data).tasks("train")
-    work = rollout(
-        [task], tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=who, backend=backend, sampling=Sampling(), seed=0,
-        max_turns=turns, schedule=schedule,
-    )  # fmt: skip
+    work = rollout([task], tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=who, backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=turns, schedule=schedule))  # fmt: skip
     return wait_for(work)[0], backend
 
 

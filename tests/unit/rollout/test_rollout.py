@@ -17,8 +17,9 @@ from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import EnvError, ExtensionError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
+from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
 from tests.scripted_backend import ScriptedBackend
@@ -105,10 +106,7 @@ def play(
         envs=EnvPool(make),
         agent=AGENT,
         backend=backend,
-        sampling=Sampling(),
-        seed=0,
-        max_turns=max_turns,
-        schedule=schedule,
+        settings=RolloutSettings(Sampling(), 0, max_turns=max_turns, schedule=schedule),
     )
     return wait_for(work)
 
@@ -332,10 +330,12 @@ def test_environments_are_made_once() -> None:
     pool = EnvPool(make)
     for _ in range(2):
         asyncio.run(
-            rollout([guess(1)], 3, envs=pool, agent=AGENT, backend=Recording(["1"]), sampling=Sampling(), seed=0)
+            rollout(
+                [guess(1)], 3, envs=pool, agent=AGENT, backend=Recording(["1"]), settings=RolloutSettings(Sampling(), 0)
+            )
         )
     assert len(made) == 3
-    assert pool.take(2) == made[:2]
+    assert pool.acquire(2) == made[:2]
 
 
 def test_a_conversation_that_outgrows_the_limit_ends_there() -> None:
@@ -346,10 +346,7 @@ def test_a_conversation_that_outgrows_the_limit_ends_there() -> None:
         envs=EnvPool(Guess),
         agent=AGENT,
         backend=backend,
-        sampling=Sampling(),
-        seed=0,
-        max_turns=3,
-        max_prompt_tokens=30,  # bytes, here: the second prompt has 27, the third 41
+        settings=RolloutSettings(Sampling(), 0, max_turns=3, max_prompt_tokens=30),
     )
     (trajectory,) = asyncio.run(work)[0].trajectories
     assert [step.action for step in trajectory.steps] == ["1", "2"]
@@ -363,9 +360,7 @@ def test_a_first_prompt_that_is_too_long_is_a_failed_try() -> None:
         envs=EnvPool(Guess),
         agent=AGENT,
         backend=Recording(["1"]),
-        sampling=Sampling(),
-        seed=0,
-        max_prompt_tokens=3,
+        settings=RolloutSettings(Sampling(), 0, max_prompt_tokens=3),
     )
     for trajectory in asyncio.run(work)[0].trajectories:
         assert trajectory.stop_reason == "error" and trajectory.steps == ()
@@ -394,10 +389,7 @@ def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_aske
         envs=EnvPool(Rooms),
         agent=AGENT,
         backend=backend,
-        sampling=Sampling(),
-        seed=0,
-        max_turns=3,
-        constrain=constrain,
+        settings=RolloutSettings(Sampling(), 0, max_turns=3, constrain=constrain),
     )
     asyncio.run(work)
     asked = [turn[0].choices for turn in backend.asked]

@@ -20,7 +20,8 @@ from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import BudgetError, EnvError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, EnvTimeoutError
-from skill_ttrl.rollout.rollout import Schedule, refuse_failure, rollout
+from skill_ttrl.rollout.rollout import refuse_failure, rollout
+from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
 from tests.alfworld_kitchen import write_game
@@ -97,11 +98,7 @@ def play(
         envs=envs or EnvPool(Count),
         agent=Agent(PromptFormatter("plain"), "none"),
         backend=backend or Asked(),
-        sampling=Sampling(),
-        seed=0,
-        max_turns=9,
-        schedule=schedule,
-        **more,
+        settings=RolloutSettings(Sampling(), 0, max_turns=9, schedule=schedule, **more),
     )
     return wait_for(work)
 
@@ -287,7 +284,7 @@ def test_threads_end_when_they_are_closed_and_the_hanging_one_is_left() -> None:
         threads = EnvThreads(2)
         with pytest.raises(EnvTimeoutError) as late:
             await threads.call(lambda: release.wait(FOREVER), 0.05)
-        assert late.value.hangs
+        assert late.value.still_running
         found = await asyncio.gather(*(threads.call(partial(pow, each, 2)) for each in range(20)))
         threads.close()
         return sum(found)
@@ -312,7 +309,7 @@ def test_who_waits_for_a_thread_too_long_was_not_called() -> None:
         release.set()
         await first
         threads.close()
-        return late.value.hangs
+        return late.value.still_running
 
     assert wait_for(work()) is False and called == []
 

@@ -15,6 +15,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -56,7 +57,9 @@ class Recording(ScriptedBackend):
 
 def play(backend: ScriptedBackend, who: Agent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1) -> list[Group]:
     envs = EnvPool(lambda: make_env("SkillTTRL/Math-v0"))
-    work = rollout(tasks, tries, envs=envs, agent=who, backend=backend, sampling=Sampling(), seed=0, max_turns=turns)
+    work = rollout(
+        tasks, tries, envs=envs, agent=who, backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=turns)
+    )
     return wait_for(work)
 
 

@@ -18,8 +18,9 @@ from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.info import admissible_actions
 from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.scripted import listed_actions
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -80,10 +81,7 @@ def test_skills_are_missing_from_no_first_prompt(long_pages: str) -> None:
     """Upstream's template of step 0 has none (`*_TEMPLATE_NO_HIS`)."""
     backend = Recording(["<think>so</think><action>search[lamp]</action>"])
     (task,) = WebShopEnv(long_pages).tasks("train")[:1]
-    work = rollout(
-        [task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend,
-        sampling=Sampling(), seed=0, max_turns=2, max_prompt_tokens=6000,
-    )  # fmt: skip
+    work = rollout([task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=2, max_prompt_tokens=6000))  # fmt: skip
     (group,) = wait_for(work)
     assert len(backend.prompts) == 2 and all(skill.text in prompt for prompt in backend.prompts for skill in BANK)
     assert set(group.trajectories[0].skills_in_prompt) == {skill.id for skill in BANK}
@@ -94,10 +92,7 @@ def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
     actions = ["search[oak desk lamp]", "click[b0lamp0001]", "click[a shade of blue, number 7]", "click[buy now]"]
     backend = Recording([f"<think>so</think><action>{action}</action>" for action in actions])
     (task,) = WebShopEnv(long_pages).tasks("train")[:1]
-    work = rollout(
-        [task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend,
-        sampling=Sampling(), seed=0, max_turns=9, max_prompt_tokens=6000,
-    )  # fmt: skip
+    work = rollout([task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=9, max_prompt_tokens=6000))  # fmt: skip
     (played,) = wait_for(work)[0].trajectories
     assert [step.action for step in played.steps] == actions and played.stop_reason == "terminated"
     long = [step for step in played.steps if len(step.observation) > UPSTREAM_LONGEST]
@@ -116,7 +111,7 @@ def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
     for action in path:
         steps.append(Step(observation, action, 0.0, False, False))
         observation, _, _, _, info = env.step(action)
-    scene = Scene(observation, steps, info["task"], listed_actions(info), BANK)
+    scene = Scene(observation, steps, info["task"], admissible_actions(info), BANK)
     return who.prompt(scene), observation
 
 

@@ -35,6 +35,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
 from tests.scripted_backend import ScriptedBackend
@@ -193,10 +194,7 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
             asked.extend(message.content for message in messages)
             return super().encode(messages)
 
-    work = rollout(
-        [task], 1, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=Agent(PromptFormatter("plain")),
-        backend=Recording([step.action for step in walked.steps]), sampling=Sampling(), seed=0, max_turns=50,
-    )  # fmt: skip
+    work = rollout([task], 1, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=Agent(PromptFormatter("plain")), backend=Recording([step.action for step in walked.steps]), settings=RolloutSettings(Sampling(), 0, max_turns=50))  # fmt: skip
     ((sampled,),) = (group.trajectories for group in asyncio.run(work))
     for played in (walked, sampled):
         assert played.stop_reason == "terminated" and played.source == "alfworld-official"

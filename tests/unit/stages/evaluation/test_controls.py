@@ -21,6 +21,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -103,7 +104,9 @@ def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(ban
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
     pool = EnvPool(lambda: Room(task="normalize_skill up"))
     (group,) = wait_for(
-        rollout([TASK], 1, envs=pool, agent=agent, backend=backend, sampling=Sampling(), seed=0, max_turns=6)
+        rollout(
+            [TASK], 1, envs=pool, agent=agent, backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=6)
+        )
     )
     six = NUMBERED.model_copy(update={"max_turns": 6})
     config = SkillTTRLConfig(agent=six, env={"id": "math"}, eval={"controls": ["first"]})  # type: ignore[arg-type]

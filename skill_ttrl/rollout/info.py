@@ -1,0 +1,113 @@
+"""What an environment answers, fit for prompts and files: observations, rewards, infos, and the step they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from skill_ttrl.errors import EnvError
+from skill_ttrl.signals import pass_signals
+from skill_ttrl.skills.bank.changes import replace_surrogates
+from skill_ttrl.types import Step
+from skill_ttrl.voting.rewards import as_reward
+
+
+def make_step(
+    observation: str, action: str, answer: tuple[Any, Any, Any, Any, Any], reset_info: Mapping[str, Any], **more: Any
+) -> tuple[str, Step]:
+    """The step that an environment's answer to an action makes, and the observation after it.
+
+    Args:
+        observation: what was seen before.
+        action: what the environment was given.
+        answer: what `step` returned: observation, reward, terminated, truncated, info.
+        reset_info: see `serializable_info`.
+        **more: other fields of the step.
+
+    Raises:
+        EnvError: the observation is no text.
+        ValueError: the reward is no finite number.
+    """
+    seen, reward, terminated, truncated, info = answer
+    seen = observed(seen)
+    kept = serializable_info(info, reset_info)
+    return seen, Step(observation, action, finite(reward), bool(terminated), bool(truncated), info=kept, **more)
+
+
+def failure(raised: BaseException) -> str:
+    """The exception of foreign code as an episode's `error`.
+
+    Raises:
+        KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.
+    """
+    pass_signals(raised)
+    return replace_surrogates(f"{type(raised).__name__}: {raised}")
+
+
+def observed(value: Any) -> str:
+    """An environment's observation, fit for prompts and files: halves of characters (lone surrogates) become U+FFFD.
+
+    Raises:
+        EnvError: it is no text.
+    """
+    return text_of(value, "The environment's observation")
+
+
+def text_of(value: Any, what: str) -> str:
+    """`value`, which must be a text, without halves of characters; `what` names it in the error."""
+    if not isinstance(value, str):
+        raise EnvError(f"{what} must be a str, found {type(value).__name__}: {value!r:.80}.")
+    return replace_surrogates(value)
+
+
+def finite(reward: Any) -> float:
+    """An environment's reward as a number (`rewards.as_reward`).
+
+    Raises:
+        ValueError: it is a text, not finite, or too large to learn from.
+    """
+    try:
+        return as_reward(reward)
+    except ValueError as error:
+        raise ValueError(f"the environment's reward is {error}") from None
+
+
+def serializable_info(info: Mapping[str, Any], reset_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The part of an `info` that can be written down: texts, numbers, truth values and None.
+
+    Args:
+        info: as the environment gave it.
+        reset_info: that of the episode's `reset`. Texts that it has too are left out: an environment says with every step which task
+            is played and where its file lies, which need not be in every step that is kept, nor on another machine. `answer` is
+            what votes, and stays whatever stood at the start.
+    """
+    known = {key: value for key, value in (reset_info or {}).items() if key != "answer"}
+    found = {
+        replace_surrogates(str(key)): replace_surrogates(value) if isinstance(value, str) else value
+        for key, value in info.items()
+    }
+    return {
+        key: value
+        for key, value in found.items()
+        if value is None
+        or isinstance(value, int | float | bool)
+        or (isinstance(value, str) and known.get(key) != value)
+    }
+
+
+def source_of(info: Mapping[str, Any]) -> str:
+    """Where an environment says that it has its task from (`source`); empty where it does not."""
+    source = info.get("source")
+    return source if isinstance(source, str) else ""
+
+
+def goal_of(info: Mapping[str, Any]) -> str:
+    """What an environment says is to be done (`task`); empty where it does not."""
+    task = info.get("task")
+    return task if isinstance(task, str) else ""
+
+
+def admissible_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The actions that an `info` lists (`admissible_commands`)."""
+    listed = info.get("admissible_commands")
+    return tuple(replace_surrogates(str(action)) for action in listed) if isinstance(listed, list | tuple) else ()
