@@ -90,6 +90,7 @@ def play(
     tries: int = 1,
     schedule: Schedule = "free",
     envs: EnvPool | None = None,
+    on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
     **more: Any,
 ) -> list[Group]:
     work = rollout(
@@ -98,6 +99,7 @@ def play(
         envs=envs or EnvPool(Count),
         agent=Agent(PromptFormatter("plain"), "none"),
         backend=backend or Asked(),
+        on_episode=on_episode,
         settings=RolloutSettings(Sampling(), 0, max_turns=9, schedule=schedule, **more),
     )
     return wait_for(work)
