@@ -23,6 +23,7 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.training.components import schedule_of
 from skill_ttrl.types import Group, Trajectory
 from tests.alfworld_kitchen import content, write_game
@@ -57,7 +58,7 @@ def play(data: str, made: Backend, tries: int = 2, **more: Any) -> list[Group]:
     tasks = ALFWorldEnv(data).tasks("train")
     try:
         return wait_for(
-            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, **more, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free"))
+            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free", **more))
         )  # fmt: skip
     finally:
         made.close()
