@@ -27,7 +27,7 @@ from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.folder import is_bank
 from skill_ttrl.skills.bank.settings import BankSettings
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
-from skill_ttrl.skills.similarity import Similarity, embedding_similarity
+from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.teachers.types import TeacherResult
@@ -91,21 +91,13 @@ def distill_into(
         BudgetError: the budget is spent; the bank is as it was.
     """
     progress = progress or SilentProgress()
-    skills = config.skills or SkillsConfig()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
-    collector = CaseCollector(skills.type_names, config.seed)
-    foreign = ForeignSplits(training_splits(config))
-    for trajectory in trajectories:
-        foreign.take(trajectory)
-        collector.add(trajectory)
-    notes = [*settle(config, foreign.found("What is distilled")), *collector.notes()]
+    collector, notes = _collected(trajectories, config)
     result = teacher.distill(collector.cases(), config.distill)
     if not isinstance(result, TeacherResult):
         raise ConfigError(f"The teacher {name!r} gave a {type(result).__name__} in place of a Lesson (skills.teacher).")
-    alike = None if name == "heuristic" or skills.fuse_above is None else _alike(bank)
-    rules = _rules(bank, alike, skills.fuse_above or 1.0)
-    admitted = admit(result.drafts, bank.snapshot(), rules, step=round)
+    admitted = admit(result.drafts, bank.snapshot(), _rules(bank, config), step=round)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
@@ -192,22 +184,30 @@ def nothing_distilled(found: Distilled, source: Path, folder: Path) -> DataError
     )
 
 
-def _rules(bank: SkillBank, alike: Similarity | None, threshold: float) -> AdmissionRules:
-    """Distilling adds skills and changes none."""
+def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> tuple[CaseCollector, list[str]]:
+    """A sample of the episodes, and notes on them; raises `DataError` where one is of a task that is not for training."""
+    collector = CaseCollector((config.skills or SkillsConfig()).type_names, config.seed)
+    foreign = ForeignSplits(training_splits(config))
+    for trajectory in trajectories:
+        foreign.take(trajectory)
+        collector.add(trajectory)
+    return collector, [*settle(config, foreign.found("What is distilled")), *collector.notes()]
+
+
+def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
+    """Distilling adds skills and changes none. What is counted is worded alike: only a model's texts are compared by similarity."""
+    threshold = (config.skills or SkillsConfig()).fuse_above
+    compares = threshold is not None and config.distill.teacher != "heuristic"
+    embedder = bank.retriever.embedder if compares else None
     return AdmissionRules(
         SOURCE,
         max_text_chars=TEXT_CHARS,
         rewrites=False,
         room=bank.settings.max_skills,
         room_settings=f"skills.max_skills={bank.settings.max_skills}",
-        similarity=alike,
-        threshold=threshold,
+        similarity=None if embedder is None else embedding_similarity(embedder),
+        threshold=threshold or 1.0,
     )
-
-
-def _alike(bank: SkillBank) -> Similarity | None:
-    embedder = bank.retriever.embedder
-    return None if embedder is None else embedding_similarity(embedder)
 
 
 def _check_place(folder: Path, merge: bool) -> None:
