@@ -1,8 +1,8 @@
 """Every rule on how a run's settings fit together, for `train`, `--dry-run` and `doctor`; all mistakes are listed at once.
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
-raises `SkillTTRLError` and name it in `RULES`. Rules that concern the values alone are validators of the config
-(`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
+raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made: `check_cut_series`,
+`check_enough`, `check_constrained`. Rules on values alone are validators of the config (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from skill_ttrl.config import InvalidConfigError, Phase, SkillTTRLConfig, load_c
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
+from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import BACKENDS, backend_facts, is_remote
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
@@ -175,6 +176,22 @@ def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
         raise ConfigError(
             f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are {len(tasks)} tasks to train on. "
             "Lower it, or give more tasks."
+        )
+
+
+def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
+    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or the policy is to learn from them."""
+    if not config.agent.constrain_actions:
+        return
+    if not backend.constrains:
+        raise ConfigError(
+            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
+            f"{config.rollout.backend} cannot. Use vllm, or --set agent.constrain_actions=false."
+        )
+    if trains:
+        raise ConfigError(
+            "agent.constrain_actions is for measuring: the log-probs of constrained tokens are not the policy's, so nothing "
+            "can be learnt from them. Train with --set agent.constrain_actions=false."
         )
 
 

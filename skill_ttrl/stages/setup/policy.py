@@ -26,7 +26,7 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval.bank_view import TIERS
-from skill_ttrl.stages.setup.checks import check_ready, context_parts
+from skill_ttrl.stages.setup.checks import check_constrained, check_ready, context_parts
 from skill_ttrl.types import Skill, derive_seed
 
 if TYPE_CHECKING:
@@ -81,27 +81,11 @@ def build_policy(
     )
     backend = make_backend(context)
     try:
-        refuse_unconstrained(config, backend, trains)
+        check_constrained(config, backend, trains)
         return PolicyBundle(accelerator, context, backend, make_agent(config, backend))
     except BaseException:
         backend.close()
         raise
-
-
-def refuse_unconstrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
-    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or the policy is to learn from them."""
-    if not config.agent.constrain_actions:
-        return
-    if not backend.constrains:
-        raise ConfigError(
-            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
-            f"{config.rollout.backend} cannot. Use vllm, or --set agent.constrain_actions=false."
-        )
-    if trains:
-        raise ConfigError(
-            "agent.constrain_actions is for measuring: the log-probs of constrained tokens are not the policy's, so nothing "
-            "can be learnt from them. Train with --set agent.constrain_actions=false."
-        )
 
 
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
