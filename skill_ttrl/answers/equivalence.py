@@ -20,6 +20,7 @@ from skill_ttrl.answers.latex.grammar import Tree
 from skill_ttrl.answers.latex.normalise import MAX_LENGTH
 from skill_ttrl.answers.pool import Pool
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 
 MAX_REMEMBERED = 500_000
 """Answers that are remembered; then all are forgotten but those that were written down."""
@@ -143,11 +144,8 @@ def _read_cache(path: Path) -> dict[str, EquivalenceResult]:
     if not path.exists():
         return {}
     try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(path, len(whole))
-        rows = [json.loads(line) for line in whole.splitlines()]
+        cut_torn_line(path)
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
         return {row.pop("answer"): EquivalenceResult(**row) for row in rows}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(
@@ -157,11 +155,7 @@ def _read_cache(path: Path) -> dict[str, EquivalenceResult]:
 
 def _append_cache(path: Path, results: dict[str, EquivalenceResult]) -> None:
     lines = "".join(json.dumps({"answer": answer, **asdict(result)}) + "\n" for answer, result in results.items())
-    try:
-        with path.open("ab") as stream:
-            stream.write(lines.encode())
-    except OSError as error:
-        raise RunFolderError(f"Cannot write the verdicts to {path}: {error}.") from error
+    append_whole(path, lines.encode(), durable=False)
 
 
 _POOL = Pool()

@@ -8,9 +8,9 @@ from typing import Literal, TypedDict
 
 from skill_ttrl.answers.equivalence import canonicals, verdict
 from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
-from skill_ttrl.answers.latex.lenient import accepts
 from skill_ttrl.answers.latex.normalise import clean, plain
 from skill_ttrl.answers.latex.spans import last_formula
+from skill_ttrl.answers.lenient import accepts
 
 MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from skill_ttrl.answers.latex.linear import multiplied_out, solved
-from skill_ttrl.answers.shapes import Tree, has_symbols, is_called, is_name
+from skill_ttrl.answers.latex.tree import Tree, has_symbols, is_called, is_name
 
 MAX_BITS = 4000
 """Largest numerator or denominator of exact arithmetic."""

@@ -101,6 +101,7 @@ OWN = {
     "backend": "[3, 3]",
     "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0) skipped",
     "teacher": "Begin with: go to fridge, open fridge.",
+    "algorithm": "[0.0, 0.0, 1.0, 1.0, 0.0]",
 }
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from skill_ttrl.answers.latex.tokens import Refused
-from skill_ttrl.answers.shapes import Tree
+from skill_ttrl.answers.latex.tree import Tree
 
 MAX_DEPTH = 40
 """Most brackets, functions and exponents inside of one another."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from skill_ttrl.answers.latex.cursor import MAX_CHAIN, MAX_DEPTH
 from skill_ttrl.answers.latex.tokens import Refused, tokens
+from skill_ttrl.answers.latex.tree import Tree, is_called
 from skill_ttrl.answers.latex.values import ValueParser
-from skill_ttrl.answers.shapes import Tree, is_called
 
 __all__ = ["MAX_CHAIN", "MAX_DEPTH", "Tree", "parse"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from skill_ttrl.answers.shapes import Tree
+from skill_ttrl.answers.latex.tree import Tree
 
 _LARGEST_MATRIX = 6
 _MOST_BITS = 1000

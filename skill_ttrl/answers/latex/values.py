@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from skill_ttrl.answers.latex.cursor import Cursor
 from skill_ttrl.answers.latex.tokens import Refused
-from skill_ttrl.answers.shapes import Tree
+from skill_ttrl.answers.latex.tree import Tree
 
 _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan exp ln log".split())
 _INVERSES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
