@@ -70,26 +70,26 @@ def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     sys.modules.pop("preflight_house", None)
 
 
-def validate_changes(path: Path, *overrides: str) -> Plan:
+def planned(path: Path, *overrides: str) -> Plan:
     return plan(load_config(path, overrides))
 
 
 @pytest.mark.usefixtures("house")
 def test_tasks_of_an_environment_are_counted_where_that_is_quick(tiny_yaml: Path) -> None:
-    found = validate_changes(tiny_yaml, *OWN)
+    found = planned(tiny_yaml, *OWN)
     assert found.exit_code == 0, found.obstacles
     assert found.phases[-1].what == "2 x 4 tasks x 3"
-    few = validate_changes(tiny_yaml, *OWN, "rl.prompts_per_step=7")
+    few = planned(tiny_yaml, *OWN, "rl.prompts_per_step=7")
     assert few.exit_code == 2 and "there are 6 tasks to train on" in few.obstacles[0]
 
 
 @pytest.mark.usefixtures("house")
 def test_where_counting_takes_long_that_is_said_and_not_done(tiny_yaml: Path) -> None:
     slow = [*OWN, "env.kwargs.slow=true"]
-    found = validate_changes(tiny_yaml, *slow)
+    found = planned(tiny_yaml, *slow)
     assert found.exit_code == 0 and found.phases[-1].what == "all held-out tasks"
     assert any("in the split test is not known: 9,000 tasks would have to be" in text for text in found.assumptions)
-    said = validate_changes(tiny_yaml, *slow, "env.train_tasks=5", "env.eval_tasks=3")
+    said = planned(tiny_yaml, *slow, "env.train_tasks=5", "env.eval_tasks=3")
     assert said.phases[-1].what == "2 x 3 tasks x 3" and not any("not known" in text for text in said.assumptions)
 
 
@@ -115,7 +115,7 @@ def test_a_plan_ends_with_what_a_run_is_refused_for(
     overrides: list[str], code: int, words: str, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = validate_changes(tiny_yaml, *overrides)
+    found = planned(tiny_yaml, *overrides)
     assert found.exit_code == code and words in found.obstacles[0]
     with pytest.raises(SkillTTRLError) as refused:
         run(load_config(tiny_yaml, overrides), tmp_path / "run")
@@ -124,19 +124,19 @@ def test_a_plan_ends_with_what_a_run_is_refused_for(
 
 def test_too_little_memory_is_a_refusal(tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skill_ttrl.stages.doctor.plan.device_memory", lambda device: 1_000_000)
-    found = validate_changes(tiny_yaml)
+    found = planned(tiny_yaml)
     assert found.exit_code == 5 and "GB at its peak" in found.obstacles[0] and found.hours is not None
 
 
 def test_prompts_that_the_model_has_no_positions_for_are_a_refusal(tiny_yaml: Path) -> None:
-    found = validate_changes(tiny_yaml, "data.max_prompt_tokens=60")
+    found = planned(tiny_yaml, "data.max_prompt_tokens=60")
     assert found.exit_code == 2 and "= 70 tokens, but the model has positions 64" in found.obstacles[0]
 
 
 def test_a_package_that_is_missing_is_a_refusal(tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "vllm" else find(name, *rest))
-    found = validate_changes(tiny_yaml, "rollout.backend=vllm")
+    found = planned(tiny_yaml, "rollout.backend=vllm")
     assert found.exit_code == 5 and "needs vLLM" in found.obstacles[0]
 
 
