@@ -82,7 +82,7 @@ def run(
         session = _open(stack, config, output, resume, source, progress)
         prepared = _prepare(stack, session, phases)
         run = _begin(stack, session, prepared)
-        _train(run, dict(zip(phases, prepared.phases, strict=True)))
+        _train(run, prepared.phases)
         if phases == ["sft"]:
             run.components.backend.sync(0)
             run.evaluate("after")
@@ -112,7 +112,7 @@ class Prepared:
     components: TrainingComponents
     meter: Meter
     evolution: Evolver | None = None
-    phases: list[Callable[[Run], None]] = field(default_factory=list)
+    phases: dict[Phase, Callable[[Run], None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of what was done, by name."""
@@ -155,7 +155,7 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
             for name in phases:
                 began = time.perf_counter()
                 with session.ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
-                    prepared.phases.append(_phase(name, prepared, session))
+                    prepared.phases[name] = _phase(name, prepared, session)
                 if name == "sft":
                     prepared.seconds[DEMONSTRATIONS] = time.perf_counter() - began
         stack.enter_context(persist_cache(folder.path / VERDICTS))

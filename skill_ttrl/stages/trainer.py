@@ -107,23 +107,20 @@ class SkillTTRLTrainer:
                 f"Each of the {len(problems)} problems needs at least one response, found {len(all_responses)} lists "
                 f"of lengths {[len(responses) for responses in all_responses]}."
             )
-        from skill_ttrl.rl.advantages import ADVANTAGES, shape_advantages
+        from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 
+        config = self.config
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
-        chosen = self.config.vote
-        votes = batch_vote(
-            chosen.strategy, [ballot_of(group, seed=self.config.seed) for group in groups], chosen.options
-        )
+        ballots = [ballot_of(group, seed=config.seed) for group in groups]
+        votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
         rewards = [list(vote.earned) for vote in votes]
-        owners = [place for place, group in enumerate(rewards) for _ in group]
-        estimate = ADVANTAGES.get(self.config.rl.advantage)
-        epsilon = self.config.rl.advantage_epsilon
-        flat = estimate([value for group in rewards for value in group], owners, epsilon)
-        in_order = iter(flat.tolist())
-        advantages = [list(islice(in_order, len(group))) for group in rewards]
+        rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
+        # Texts have no steps to tell apart: a response has one advantage.
+        whole = config.rl.model_copy(update={"group_statistics": "episodes", "invalid_penalty": 0.0})
+        values = iter(build_algorithm(whole).advantages(TrainingSamples(rewarded, votes)))
         advantages = [
-            [0.0] * len(row) if vote.skipped else shape_advantages(vote, row, estimate, epsilon)
-            for vote, row in zip(votes, advantages, strict=True)
+            [0.0 if vote.skipped else value for value in islice(values, len(row))]
+            for vote, row in zip(votes, rewards, strict=True)
         ]
         found: dict[str, Any] = {
             "rewards": rewards,

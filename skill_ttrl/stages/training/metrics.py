@@ -88,7 +88,7 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     that did not fail), `timeouts` (share of tries) where there is a limit, and as `left_out/<what>` the share of steps whose
     prompt had no room for all of it.
     """
-    tries = [trajectory for group in groups for trajectory in group.trajectories]
+    tries = trajectories_of(groups)
     metrics = success_metrics(tries, by_type=by_type)
     steps = [step for trajectory in tries for step in trajectory.steps]
     read = [step.verdict for step in steps if step.verdict is not None]
