@@ -53,12 +53,12 @@ def walks(body: Mapping[str, Any], draw: random.Random) -> str:
     return f"<think>step {number}</think><action>{WALK[number - 1]}</action>"
 
 
-def play(data: str, made: Backend, tries: int = 2, **more: Any) -> list[Group]:
+def play(data: str, made: Backend, tries: int = 2, on_episode: Any = print, **more: Any) -> list[Group]:
     agent = Agent(PromptFormatter("plain"), "window", window=Window(Templates(), "alfworld"), project=project)
     tasks = ALFWorldEnv(data).tasks("train")
     try:
         return wait_for(
-            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free", **more))
+            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, on_episode=on_episode, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free", **more))
         )  # fmt: skip
     finally:
         made.close()
