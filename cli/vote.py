@@ -29,51 +29,61 @@ MAX_NAME = 24
 """Longest name in a table in characters."""
 
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Stored samples (the `--output` of `evaluate` or `vote`, a run's `trajectories.jsonl`, records with `problem` "
+        "and `responses`), or a run, checkpoint or model to sample.",
+    ),
+]
+Strategies = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="`all`, or names with commas between; `module:function` is one of your own, and is called.",
+    ),
+]
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME.KEY=VALUE", help="An option of a strategy, e.g. gated.threshold=0.6."),
+]
+Threshold = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Agreement from which a wrong winner is a false consensus.")
+]
+Splits = Annotated[int, typer.Option(min=1, help="Random halvings of the samples behind the flip rate.")]
+Samples = Annotated[
+    int | None,
+    typer.Option("--samples", "-n", min=1, help="Samples to draw of each problem. Default: as training does."),
+]
+Paraphrase = Annotated[
+    bool,
+    typer.Option("--paraphrase", help="Half of the samples answer a paraphrase (vote.paraphrase says by whom)."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Folder for votes.jsonl; drawn samples are kept there too, and gone on with."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the charts here.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+
+
 def vote(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Stored samples (the `--output` of `evaluate` or `vote`, a run's `trajectories.jsonl`, records with `problem` "
-            "and `responses`), or a run, checkpoint or model to sample.",
-        ),
-    ],
-    strategies: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="`all`, or names with commas between; `module:function` is one of your own, and is called.",
-        ),
-    ] = "majority",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME.KEY=VALUE", help="An option of a strategy, e.g. gated.threshold=0.6."),
-    ] = None,
-    threshold: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Agreement from which a wrong winner is a false consensus.")
-    ] = 0.5,
-    splits: Annotated[int, typer.Option(min=1, help="Random halvings of the samples behind the flip rate.")] = 10,
+    path: Source,
+    strategies: Strategies = "majority",
+    option: StrategyOption = None,
+    threshold: Threshold = 0.5,
+    splits: Splits = 10,
     data: Data = None,
-    samples: Annotated[
-        int | None,
-        typer.Option("--samples", "-n", min=1, help="Samples to draw of each problem. Default: as training does."),
-    ] = None,
-    paraphrase: Annotated[
-        bool,
-        typer.Option("--paraphrase", help="Half of the samples answer a paraphrase (vote.paraphrase says by whom)."),
-    ] = False,
+    samples: Samples = None,
+    paraphrase: Paraphrase = False,
     overrides: Overrides = None,
     config: Recipe = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder for votes.jsonl; drawn samples are kept there too, and gone on with."
-        ),
-    ] = None,
+    output: Output = None,
     chunk: Chunk = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the charts here.")] = None,
+    plot: Plot = None,
     no_bank: NoBank = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Vote on the same samples under one strategy or all, side by side, with intervals; what is noise is called so."""
     from skill_ttrl.cli.display.output import print_json

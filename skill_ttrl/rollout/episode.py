@@ -17,6 +17,7 @@ from skill_ttrl.rollout.info import (
     goal_of,
     make_step,
     observed,
+    reset_options,
     serializable_info,
     source_of,
 )
@@ -70,16 +71,10 @@ class ActiveRollout:
     """What the environment said at the start beside the observation."""
 
     async def start(self, seed: int) -> None:
-        """Reset the environment, with `seed` where the task has none of its own.
-
-        The true answer goes along only where the task still carries it.
-        """
-        options = dict(self.task.options)
-        if self.task.reference is not None:
-            options["reference"] = self.task.reference
+        """Reset the environment, with `seed` where the task has none of its own."""
         seed = seed if self.task.seed is None else self.task.seed
         try:
-            seen, info = await self._called(partial(self.env.reset, seed=seed, options=options))
+            seen, info = await self._called(partial(self.env.reset, seed=seed, options=reset_options(self.task)))
             self.observation = observed(seen)
             self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
         except EnvTimeoutError as late:

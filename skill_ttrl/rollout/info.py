@@ -8,7 +8,7 @@ from typing import Any
 from skill_ttrl.errors import EnvError
 from skill_ttrl.signals import pass_signals
 from skill_ttrl.skills.bank.changes import replace_surrogates
-from skill_ttrl.types import Step
+from skill_ttrl.types import Step, Task
 from skill_ttrl.voting.rewards import as_reward
 
 
@@ -32,6 +32,11 @@ def make_step(
     seen = observed(seen)
     kept = serializable_info(info, reset_info)
     return seen, Step(observation, action, finite(reward), bool(terminated), bool(truncated), info=kept, **more)
+
+
+def reset_options(task: Task) -> dict[str, Any]:
+    """The `options` of an environment's `reset`; the true answer is among them only where the task still carries it."""
+    return {**task.options, **({} if task.reference is None else {"reference": task.reference})}
 
 
 def failure(raised: BaseException) -> str:

@@ -16,6 +16,7 @@ from skill_ttrl.rollout.info import (
     goal_of,
     make_step,
     observed,
+    reset_options,
     serializable_info,
     source_of,
     text_of,
@@ -58,13 +59,10 @@ def play_episode(
     stop: StopReason = "max_turns"
     observation, error = "", None
     reset_info: Mapping[str, Any] = {}
-    options = {**task.options, **getattr(player, "needs", {})}
-    if task.reference is not None:
-        options["reference"] = task.reference
     try:
-        observation, info = env.reset(
-            seed=derive_seed(seed, "env", task.id) if task.seed is None else task.seed, options=options
-        )
+        options = {**reset_options(task), **getattr(player, "needs", {})}
+        own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
+        observation, info = env.reset(seed=own, options=options)
         observation, reset_info = observed(observation), serializable_info(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))

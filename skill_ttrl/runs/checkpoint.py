@@ -83,13 +83,8 @@ def save_checkpoint(
         building.mkdir(parents=True)
         save_model(building)
         offsets = folder.sizes()
-        record = {
-            "phase": phase,
-            "step": step,
-            "offsets": offsets,
-            "digests": folder.digests(offsets),
-            "state": dict(state),
-        }
+        digests = folder.digests(offsets)
+        record = {"phase": phase, "step": step, "offsets": offsets, "digests": digests, "state": dict(state)}
         (building / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         torch.save(dict(tensors), building / TENSORS)
         if card is not None:
