@@ -124,7 +124,7 @@ def gpus() -> list[str]:
 
 
 class GpuMemoryMonitor:
-    """Memory of one GPU from the moment this is made; on other devices it has no figures.
+    """Memory of one GPU from the moment this is made; on other devices it has no metrics.
 
     Args:
         device: where the learner computes.
@@ -136,15 +136,15 @@ class GpuMemoryMonitor:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Sample the memory in use on the whole device: the learner's, an engine's, other processes'."""
         if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
             self._used = max(self._used, total - free)
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """`gpu_peak_bytes`: peak of what torch handed out in this process. `gpu_used_bytes`: most that was in use on the whole
-        device when it was looked at. Empty without a GPU.
+        device when it was sampled. Empty without a GPU.
         """
         if self._device.type != "cuda":
             return {}

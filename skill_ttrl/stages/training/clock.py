@@ -26,7 +26,7 @@ class StepTimer:
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
         """Time a part, and show it as what the phase is at."""
-        self._memory.look()
+        self._memory.sample()
         self._progress.enter(self._phase, part)
         began = time.perf_counter()
         yield
@@ -34,5 +34,5 @@ class StepTimer:
 
     def stop(self) -> dict[str, float]:
         """Seconds of each part, `seconds` of the whole step, and GPU memory."""
-        self._memory.look()
-        return {**self._seconds, "seconds": time.perf_counter() - self._began, **self._memory.figures()}
+        self._memory.sample()
+        return {**self._seconds, "seconds": time.perf_counter() - self._began, **self._memory.metrics()}
