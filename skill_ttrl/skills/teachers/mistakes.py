@@ -34,75 +34,75 @@ SOME = 0.25
 MOST_USELESS, MOST_LACKING = 5, 2
 
 
-def repetitions(seen: EpisodeStats) -> list[Finding]:
+def repetitions(stats: EpisodeStats) -> list[Finding]:
     """Doing again what showed nothing new."""
-    lost, won = _rate(seen.lost, repeats), _rate(seen.won, repeats)
-    if len(seen.lost) < MIN_EPISODES or lost < OFTEN or lost < TWICE * won:
+    lost, won = _rate(stats.lost, repeats), _rate(stats.won, repeats)
+    if len(stats.lost) < MIN_EPISODES or lost < OFTEN or lost < TWICE * won:
         return []
     text = (
         f"In failed tries {_of_ten(lost)} steps repeated an action and saw again what it had shown before. When an action shows "
         "nothing new, do one that has not been tried yet."
     )
-    holders = [each for each in seen.lost if repeats(each.case)]
+    holders = [each for each in stats.lost if repeats(each.case)]
     return [_mistake("repeats", "repeat an action that has shown nothing new", text, 1 + lost - won, holders)]
 
 
-def not_listed(seen: EpisodeStats) -> list[Finding]:
+def not_listed(stats: EpisodeStats) -> list[Finding]:
     """Actions that are not possible."""
-    lost, won = _rate(seen.lost, invalid_steps), _rate(seen.won, invalid_steps)
-    if len(seen.lost) < MIN_EPISODES or lost < OFTEN / 2 or lost < TWICE * won:
+    lost, won = _rate(stats.lost, invalid_steps), _rate(stats.won, invalid_steps)
+    if len(stats.lost) < MIN_EPISODES or lost < OFTEN / 2 or lost < TWICE * won:
         return []
     text = (
         f"In failed tries {_of_ten(lost)} actions were not among those that were possible. Take one of the listed actions, word "
         "for word."
     )
-    holders = [each for each in seen.lost if invalid_steps(each.case)]
+    holders = [each for each in stats.lost if invalid_steps(each.case)]
     return [_mistake("invalid", "write an action that is not listed", text, 1 + lost - won, holders)]
 
 
-def ended_too_soon(seen: EpisodeStats) -> list[Finding]:
+def ended_too_soon(stats: EpisodeStats) -> list[Finding]:
     """Ending with the step that ends the winners' episodes, without what they had done before it."""
-    last = seen.closing
+    last = stats.closing
     if last is None:
         return []
-    ended = [each for each in seen.lost if each.ends_with(last)]
-    lacking = {form: [each for each in ended if form not in each.kinds] for form in _needed(seen) if form != last}
-    wrong = {form: each for form, each in lacking.items() if len(each) >= max(MIN_EPISODES, SOME * len(seen.lost))}
+    ended = [each for each in stats.lost if each.ends_with(last)]
+    lacking = {form: [each for each in ended if form not in each.kinds] for form in _needed(stats) if form != last}
+    wrong = {form: each for form, each in lacking.items() if len(each) >= max(MIN_EPISODES, SOME * len(stats.lost))}
     if not wrong:
         return []
     forms = sorted(wrong, key=lambda form: (-len(wrong[form]), form))[:MOST_LACKING]
     holders = [each for each in ended if any(each in wrong[form] for form in forms)]
     steps = " and ".join(map(quoted, forms))
     text = (
-        f"Do {steps} first, as nearly all won tries did; {len(holders)} of {len(seen.lost)} failed ones ended without."
+        f"Do {steps} first, as nearly all won tries did; {len(holders)} of {len(stats.lost)} failed ones ended without."
     )
     title = f"end with {quoted(last)} too early"
-    return [_mistake(f"too soon {last}", title, text, 1.5 + len(holders) / len(seen.lost), holders)]
+    return [_mistake(f"too soon {last}", title, text, 1.5 + len(holders) / len(stats.lost), holders)]
 
 
-def never_begun(seen: EpisodeStats) -> list[Finding]:
+def never_begun(stats: EpisodeStats) -> list[Finding]:
     """The first step of the winners that most losers never came to, though they went on."""
-    if len(seen.won) < MIN_EPISODES or len(seen.lost) < MIN_EPISODES:
+    if len(stats.won) < MIN_EPISODES or len(stats.lost) < MIN_EPISODES:
         return []
-    lost = seen.shares(seen.lost)
-    needed = [form for form in _needed(seen) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
-    if not needed or share(seen.lost, lambda each: seen.closing is not None and each.ends_with(seen.closing)) > HALF:
+    lost = stats.shares(stats.lost)
+    needed = [form for form in _needed(stats) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
+    if not needed or share(stats.lost, lambda each: stats.closing is not None and each.ends_with(stats.closing)) > HALF:
         return []
-    first = min(needed, key=lambda form: (_usual_place(seen.won, form), form))
-    never = [each for each in seen.lost if first not in each.kinds]
+    first = min(needed, key=lambda form: (_usual_place(stats.won, form), form))
+    never = [each for each in stats.lost if first not in each.kinds]
     if len(never) < MIN_EPISODES:
         return []
-    text = f"Get to {quoted(first)} as soon as you can: nearly all won tries did it, and {len(never)} of {len(seen.lost)} failed ones never."
-    return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(seen.lost), never)]
+    text = f"Get to {quoted(first)} as soon as you can: nearly all won tries did it, and {len(never)} of {len(stats.lost)} failed ones never."
+    return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(stats.lost), never)]
 
 
-def not_named(seen: EpisodeStats) -> list[Finding]:
+def not_named(stats: EpisodeStats) -> list[Finding]:
     """Steps as winners do them, but with what the task does not name."""
     found = []
-    lost, won = seen.shares(seen.lost), seen.shares(seen.won)
-    for form in _losers_only(seen):
+    lost, won = stats.shares(stats.lost), stats.shares(stats.won)
+    for form in _losers_only(stats):
         instead = _with_names(form, won)
-        holders = [each for each in seen.lost if form in each.kinds]
+        holders = [each for each in stats.lost if form in each.kinds]
         if instead is not None and len(holders) >= MIN_EPISODES:
             title, text = (
                 f"do {quoted(form)} with anything else",
@@ -112,19 +112,19 @@ def not_named(seen: EpisodeStats) -> list[Finding]:
     return found
 
 
-def useless(seen: EpisodeStats) -> list[Finding]:
+def useless(stats: EpisodeStats) -> list[Finding]:
     """Forms that many losers have and hardly a winner."""
-    won = seen.shares(seen.won)
-    forms = [form for form in _losers_only(seen) if _with_names(form, won) is None][:MOST_USELESS]
-    holders = [each for each in seen.lost if each.kinds.intersection(forms)]
-    winners = sum(bool(each.kinds.intersection(forms)) for each in seen.won)
+    won = stats.shares(stats.won)
+    forms = [form for form in _losers_only(stats) if _with_names(form, won) is None][:MOST_USELESS]
+    holders = [each for each in stats.lost if each.kinds.intersection(forms)]
+    winners = sum(bool(each.kinds.intersection(forms)) for each in stats.won)
     if not forms or len(holders) < MIN_EPISODES:
         return []
     names = ", ".join(map(quoted, forms))
     done = "did it" if len(forms) == 1 else "did any of these"
     # A text says by itself what it is about: texts of the same words are taken for the same skill.
-    text = f"Leave out {names}: {len(holders)} of {len(seen.lost)} failed tries and {winners} of {len(seen.won)} that won {done}."
-    return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(seen.lost), holders)]
+    text = f"Leave out {names}: {len(holders)} of {len(stats.lost)} failed tries and {winners} of {len(stats.won)} that won {done}."
+    return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(stats.lost), holders)]
 
 
 MISTAKES: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
@@ -146,12 +146,12 @@ def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[Case], int]) -> fl
     return sum(count(each.case) for each in episodes) / steps if steps else 0.0
 
 
-def _losers_only(seen: EpisodeStats) -> list[str]:
+def _losers_only(stats: EpisodeStats) -> list[str]:
     """Forms that half of the losers have and hardly a winner, the most frequent first."""
-    if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
+    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
         return []
-    won, lost = seen.shares(seen.won), seen.shares(seen.lost)
-    wrong = [form for form in seen.common(seen.lost, HALF) if won[form] <= SELDOM]
+    won, lost = stats.shares(stats.won), stats.shares(stats.lost)
+    wrong = [form for form in stats.common(stats.lost, HALF) if won[form] <= SELDOM]
     return sorted(wrong, key=lambda form: (-lost[form], form))
 
 
@@ -175,9 +175,9 @@ def _with_names(form: str, won: Mapping[str, float]) -> str | None:
     return min(named, key=lambda other: (other.split().count(GAP), other), default=None)
 
 
-def _needed(seen: EpisodeStats) -> list[str]:
+def _needed(stats: EpisodeStats) -> list[str]:
     """Forms that nearly all winners have."""
-    return seen.common(seen.won, NEARLY_ALL)
+    return stats.common(stats.won, NEARLY_ALL)
 
 
 def _of_ten(rate: float) -> str:

@@ -45,9 +45,9 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     types: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         types[case.task_type].append(case)
-    seen = {kind: EpisodeStats.of(kind, forms, found) for kind, found in sorted(types.items())}
-    notes = [note for each in seen.values() for note in _one_sided(each)]
-    by_type = {kind: _found(each) for kind, each in seen.items()}
+    stats = {kind: EpisodeStats.of(kind, forms, found) for kind, found in sorted(types.items())}
+    notes = [note for each in stats.values() for note in _one_sided(each)]
+    by_type = {kind: _found(each) for kind, each in stats.items()}
     everywhere = _everywhere(by_type, EpisodeStats.of("", forms, cases))
     said = {each.key for each in everywhere}
     drafts = _drafts([each for each in everywhere if not each.mistake], "general", "", config.max_general)
@@ -60,8 +60,8 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     return TeacherResult(tuple(drafts), tuple(notes))
 
 
-def _found(seen: EpisodeStats) -> list[Finding]:
-    found = [finding for look in (*WINNERS, *MISTAKES) for finding in look(seen)]
+def _found(stats: EpisodeStats) -> list[Finding]:
+    found = [finding for look in (*WINNERS, *MISTAKES) for finding in look(stats)]
     return sorted(found, key=lambda each: (-each.weight, each.key))
 
 
@@ -92,17 +92,17 @@ def _drafts(found: Sequence[Finding], tier: str, kind: str, most: int) -> list[D
     ]
 
 
-def _one_sided(seen: EpisodeStats) -> list[str]:
-    name = seen.task_type or NO_TYPE
-    if not seen.won:
-        return [f"{name}: none of {len(seen.lost)} episodes succeeded, so there are only mistakes to learn from."]
-    if not seen.lost:
+def _one_sided(stats: EpisodeStats) -> list[str]:
+    name = stats.task_type or NO_TYPE
+    if not stats.won:
+        return [f"{name}: none of {len(stats.lost)} episodes succeeded, so there are only mistakes to learn from."]
+    if not stats.lost:
         return [
-            f"{name}: none of {len(seen.won)} episodes failed, so it is not known what winners do that losers do not."
+            f"{name}: none of {len(stats.won)} episodes failed, so it is not known what winners do that losers do not."
         ]
     few = [
         f"{len(side)} {how}"
-        for side, how in ((seen.won, "succeeded"), (seen.lost, "failed"))
+        for side, how in ((stats.won, "succeeded"), (stats.lost, "failed"))
         if len(side) < MIN_EPISODES
     ]
     return [f"{name}: {' and '.join(few)}; it takes {MIN_EPISODES} to count."] if few else []
@@ -111,15 +111,15 @@ def _one_sided(seen: EpisodeStats) -> list[str]:
 # --- what winners do ---
 
 
-def steps_in_order(seen: EpisodeStats) -> list[Finding]:
+def steps_in_order(stats: EpisodeStats) -> list[Finding]:
     """The chain of steps that most winners follow and that losers lack, with what nearly all of the winners do in between."""
-    telling = {form for form in _telling(seen) if GAP not in form or names_task(form)}
-    chain = _best_chain(seen.won, telling)
+    telling = {form for form in _telling(stats) if GAP not in form or names_task(form)}
+    chain = _best_chain(stats.won, telling)
     if not chain:
         return []
-    followers = [played for played in seen.won if _follows(played, chain)]
-    winners, losers = len(followers) / len(seen.won), share(seen.lost, lambda played: _follows(played, chain))
-    if seen.lost and winners - losers < LIFT:
+    followers = [played for played in stats.won if _follows(played, chain)]
+    winners, losers = len(followers) / len(stats.won), share(stats.lost, lambda played: _follows(played, chain))
+    if stats.lost and winners - losers < LIFT:
         return []
     full = _with_usual(followers, chain)
     if len(full) == 1:
@@ -128,31 +128,31 @@ def steps_in_order(seen: EpisodeStats) -> list[Finding]:
         title = "Steps in the order that won"
         text = f"Do these in this order: {', then '.join(map(quoted, full))}.{_legend(full)}"
     weight = 2 + winners - losers
-    return [Finding(f"order {chain}", title, text, seen.reads_like, weight, evidence_task_ids(followers))]
+    return [Finding(f"order {chain}", title, text, stats.reads_like, weight, evidence_task_ids(followers))]
 
 
-def shared_steps(seen: EpisodeStats) -> list[Finding]:
+def shared_steps(stats: EpisodeStats) -> list[Finding]:
     """Each single step that winners share and that names something of the task: a skill only of all types together."""
-    if seen.task_type:  # there the chain says it; here it only counts in how many types it is so
-        return [Finding(f"step {form}", "", "", "", 0.0, ()) for form in _telling(seen) if names_task(form)]
+    if stats.task_type:  # there the chain says it; here it only counts in how many types it is so
+        return [Finding(f"step {form}", "", "", "", 0.0, ()) for form in _telling(stats) if names_task(form)]
     found = []
-    for form in sorted(form for form in _telling(seen) if names_task(form)):
-        did = [played for played in seen.won if form in played.kinds]
+    for form in sorted(form for form in _telling(stats) if names_task(form)):
+        did = [played for played in stats.won if form in played.kinds]
         text = (
-            f"Whatever the type of task, {len(did)} of {len(seen.won)} won tries did {quoted(form)}.{_legend([form])}"
+            f"Whatever the type of task, {len(did)} of {len(stats.won)} won tries did {quoted(form)}.{_legend([form])}"
         )
         found.append(Finding(f"step {form}", f"Most wins have {quoted(form)}", text, "", 0.5, evidence_task_ids(did)))
     return found
 
 
-def places(seen: EpisodeStats) -> list[Finding]:
+def places(stats: EpisodeStats) -> list[Finding]:
     """Places where what the task names was found: words that filled the gap of a step in which it is named too."""
     found = []
-    for form in sorted(_telling(seen)):
+    for form in sorted(_telling(stats)):
         where: Counter[str] = Counter()
         by_name: dict[str, Counter[str]] = defaultdict(Counter)
         holders = []
-        for played in seen.won:
+        for played in stats.won:
             first = next((each for each in played.forms if each and form in (each.text, each.wider)), None)
             if first is None or len(first.fills) != 2 or GAP not in form:
                 continue
@@ -178,7 +178,7 @@ def places(seen: EpisodeStats) -> list[Finding]:
                 f"places {form}",
                 title,
                 text,
-                seen.reads_like,
+                stats.reads_like,
                 1 + sum(where[each] for each in usual) / len(holders),
                 evidence_task_ids(holders),
             )
@@ -186,13 +186,13 @@ def places(seen: EpisodeStats) -> list[Finding]:
     return found
 
 
-def all_that_is_named(seen: EpisodeStats) -> list[Finding]:
+def all_that_is_named(stats: EpisodeStats) -> list[Finding]:
     """Before the last step winners have done everything that was listed in the words of the task."""
-    last = seen.closing
+    last = stats.closing
     if last is None:
         return []
-    ready = [played for played in seen.won if played.ends_with(last) and played.named_listed]
-    other = [played for played in seen.lost if played.ends_with(last) and played.named_listed]
+    ready = [played for played in stats.won if played.ends_with(last) and played.named_listed]
+    other = [played for played in stats.lost if played.ends_with(last) and played.named_listed]
     if len(ready) < MIN_EPISODES:
         return []
     won, lost = share(ready, ParsedEpisode.left_nothing_named), share(other, ParsedEpisode.left_nothing_named)
@@ -204,11 +204,11 @@ def all_that_is_named(seen: EpisodeStats) -> list[Finding]:
     return [Finding(f"all named {last}", "Leave out nothing that the task names", text, "", 1.5 + won - lost, evidence)]
 
 
-def length(seen: EpisodeStats) -> list[Finding]:
+def length(stats: EpisodeStats) -> list[Finding]:
     """Steps that winners took, where losers took clearly more or fewer."""
-    if min(len(seen.won), len(seen.lost)) < MIN_EPISODES:
+    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
         return []
-    won, lost = sorted(len(each.case.steps) for each in seen.won), [len(each.case.steps) for each in seen.lost]
+    won, lost = sorted(len(each.case.steps) for each in stats.won), [len(each.case.steps) for each in stats.lost]
     middle, most, least, others = (
         round(median(won)),
         won[int(0.9 * (len(won) - 1))],
@@ -220,10 +220,10 @@ def length(seen: EpisodeStats) -> list[Finding]:
             f"Most wins take about {middle} steps and few take more than {most}; failed tries wandered on to {others}. "
             "Take the next step of the task as soon as it is possible."
         )
-        return [Finding("few steps", "Go straight for it", text, "", 0.6, evidence_task_ids(seen.won))]
+        return [Finding("few steps", "Go straight for it", text, "", 0.6, evidence_task_ids(stats.won))]
     if others <= 0.6 * least:
         text = f"Wins took {least} steps or more, about {middle}; failed tries were over after {others}. Do all that the task asks for before the last step."
-        return [Finding("more steps", "Do not end too early", text, "", 0.8, evidence_task_ids(seen.won))]
+        return [Finding("more steps", "Do not end too early", text, "", 0.8, evidence_task_ids(stats.won))]
     return []
 
 
@@ -236,14 +236,14 @@ WINNERS: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
 )
 
 
-def _telling(seen: EpisodeStats) -> set[str]:
+def _telling(stats: EpisodeStats) -> set[str]:
     """Forms that most winners have and losers lack, and what most winners end with; none where losers have all of them."""
-    if len(seen.won) < MIN_EPISODES:
+    if len(stats.won) < MIN_EPISODES:
         return set()
-    won, lost = seen.shares(seen.won), seen.shares(seen.lost)
-    common = seen.common(seen.won, MOST)
-    found = {form for form in common if not seen.lost or won[form] - lost[form] >= LIFT}
-    return found | {seen.closing} if found and seen.closing else found
+    won, lost = stats.shares(stats.won), stats.shares(stats.lost)
+    common = stats.common(stats.won, MOST)
+    found = {form for form in common if not stats.lost or won[form] - lost[form] >= LIFT}
+    return found | {stats.closing} if found and stats.closing else found
 
 
 def _best_chain(won: Sequence[ParsedEpisode], telling: set[str]) -> tuple[str, ...]:
