@@ -176,6 +176,11 @@ def env_fixed_actions(name: str) -> frozenset[str]:
     return frozenset(getattr(_creator(name), "fixed_actions", ()))
 
 
+def env_question_option(name: str) -> str | None:
+    """`TextEnv.question_option` of an environment's class; None if it has none. Raises as `resolve_env`."""
+    return getattr(_creator(name), "question_option", None)
+
+
 def list_envs() -> list[EnvInfo]:
     """Every registered environment that does not belong to Gymnasium itself, by id."""
     short = {env_id: name for name, env_id in SHORT_NAMES.items()}

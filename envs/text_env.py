@@ -86,6 +86,8 @@ class TextEnv(gymnasium.Env[str, str]):
     "agent.projection": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
     fixed_actions: ClassVar[Collection[str]] = ()
     """Actions with an argument that is part of their name, as `click[buy now]`: reports count each of them by itself."""
+    question_option: ClassVar[str | None] = None
+    """Option of `reset` that takes any question in place of a task, for `skillttrl ask`; None: there is none."""
     expensive: bool = False
     """True if steps are slow or go to a server. Only the requested episodes are played then: no controls (`eval.controls`)."""
 

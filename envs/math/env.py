@@ -40,6 +40,7 @@ class MathEnv(TextEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own annotation
+    question_option = "question"
 
     def __init__(
         self,

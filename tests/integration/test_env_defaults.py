@@ -128,17 +128,19 @@ def test_ask_speaks_the_environment_of_the_policy(tmp_path: Path) -> None:
 
     def answer(body: Mapping[str, Any], draw: random.Random) -> str:
         said.append(body["messages"][-1]["content"])
-        return "<think>so</think><action>go to fridge 1</action> I am: a river"
+        return "<think>so</think><action>go to fridge 1</action> I am: a river, 7 of them"
 
     with FaultyServer(answer=answer, faults=()) as server:
 
-        def ask(env: str) -> Any:
+        def ask(env: str, kwargs: str = "{}") -> Any:
             file = tmp_path / "config.yaml"
-            file.write_text(f"env: {{id: {env}}}\n")
+            file.write_text(f"env: {{id: {env}, kwargs: {kwargs}}}\n")
             return skillttrl("ask", "openai:m", "A kitchen with a fridge.", "--config", file, "--json", *at(server))
 
         game, riddle, sums = ask("alfworld"), ask("Riddle-v0"), ask("math")
+        lenient = ask("math", "{last_number: true}")
     assert game.json["answers"] == ["go to fridge 1"] and "the first one" in game.json["warnings"][-1], game
     assert "A kitchen with a fridge." in said[0] and "<action>" in said[0] and "boxed" not in said[0]
-    assert riddle.json["answers"] == ["a river"] and riddle.json["warnings"] == [], riddle
+    assert riddle.json["answers"] == ["a river, 7 of them"] and riddle.json["warnings"] == [], riddle
     assert "boxed" in said[2] and sums.code == 0 and sums.json["warnings"] == []
+    assert sums.json["answers"] == [None] and lenient.json["answers"] == ["7"], "an answer is found as in training"

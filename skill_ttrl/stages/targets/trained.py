@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import gymnasium
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import TextEnv, make_env, resolve_env
+from skill_ttrl.envs.lookup import env_question_option
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import template_warning
@@ -188,7 +188,8 @@ def ask(
         group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
-    first = "" if config.agent.max_turns == 1 or _plays_math(config) else FIRST_TURN.format(env=config.env.id)
+    whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
+    first = "" if whole else FIRST_TURN.format(env=config.env.id)
     passed = f"{ledger.spent()} Requests that are under way together may pass a budget." if ledger.exhausted else ""
     return Reply(
         question,
@@ -198,10 +199,6 @@ def ask(
         retrieved,
         tuple(text for text in (unformatted, first, passed) if text),
     )
-
-
-def _plays_math(config: SkillTTRLConfig) -> bool:
-    return resolve_env(config.env.id) == MATH_ENV_ID
 
 
 def _as_question(question: str, config: SkillTTRLConfig) -> Question:
@@ -215,10 +212,11 @@ def _asked(
     config = trained.config
     with awake(trained, use_bank) as parts, ExitStack() as stack:
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        task = Task("question", MATH_ENV_ID, {"question": question})
-        make: Callable[[], gymnasium.Env[str, str]] = partial(make_env, MATH_ENV_ID)
-        if not _plays_math(config):
-            task, make = Task("question", resolve_env(config.env.id)), partial(_as_question, question, config)
+        option = env_question_option(config.env.id)
+        make: Callable[[], gymnasium.Env[str, str]] = partial(_as_question, question, config)
+        if option is not None:
+            make = partial(make_env, config.env.id, **config.env.kwargs)
+        task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
         envs = stack.enter_context(closing(EnvPool(make)))
         (group,) = wait_for(
             rollout(
