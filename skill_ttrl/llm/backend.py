@@ -30,7 +30,7 @@ class Sampling:
     top_k: int = 0
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
-    """Texts that end a completion, which keeps them; a last token that goes on past one is kept whole."""
+    """Texts that end a completion, which includes them; a last token that extends past one stays whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Backend(Protocol):
     context: int | None
     """Most tokens of a prompt and its completion together; None: not known."""
     constrains: bool
-    """Whether `Request.choices` is kept to."""
+    """True if completions are limited to `Request.choices`."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""

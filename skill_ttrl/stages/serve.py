@@ -199,7 +199,7 @@ def keyed(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """The servers with the key that they are to ask for: the environment's, else one that is drawn for this user's clients.
 
     Raises:
-        ConfigError: a drawn key cannot be kept.
+        ConfigError: a drawn key cannot be written.
     """
     if given_key():
         yield list(jobs)

@@ -43,7 +43,7 @@ def load_model_config(model: ModelConfig) -> Any:
 
 
 def _hub_answers() -> bool:
-    """Whether the Hugging Face hub is to be reached: asked once, where its own client would try for half a minute."""
+    """True if the Hugging Face hub answers: one short request, where its own client would try for half a minute."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

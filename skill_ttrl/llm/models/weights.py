@@ -41,5 +41,5 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether peft wraps the model."""
+    """True if peft wraps the model."""
     return hasattr(model, "get_base_model")

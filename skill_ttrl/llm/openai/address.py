@@ -37,7 +37,7 @@ class Address:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is sent."""
+        """True if no key is sent."""
         return self.key == NO_KEY
 
     def scrubbed(self, text: str) -> str:

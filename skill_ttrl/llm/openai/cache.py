@@ -28,7 +28,7 @@ class AnswerCache:
     """A folder of answers.
 
     Args:
-        folder: made when the first answer is kept.
+        folder: made with the first answer.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -41,7 +41,7 @@ class AnswerCache:
         return hashlib.sha256(asked.encode()).hexdigest()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The server's answer; None where none is kept, or what is kept is no whole answer."""
+        """The server's answer; None where there is none, or it is not whole."""
         try:
             found = json.loads(self._file(key).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

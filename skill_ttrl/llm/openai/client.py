@@ -103,7 +103,7 @@ class Client:
         Args:
             messages: the conversation; what form the answer is to have is added to it.
             schema: what the answer must be.
-            repairs: how often a model that gave something else is told what was wrong with it.
+            repairs: most follow-up requests that name what was wrong with the answer.
 
         Raises:
             EndpointError: it came to nothing; of kind `malformed` where no answer fitted, of kind `refusal` or `filtered`

@@ -1,4 +1,4 @@
-"""What goes wrong in an attempt: its kind, whether and after which pause it is sent again, and what a user is told of it.
+"""Failures of an attempt: their kind, whether and after which pause it is repeated, and the message for the user.
 
 Again: 408, 409, 429, 5xx, a dropped connection, a timeout, an answer that cannot be read. Never again: any other refusal, and
 a 429 that says the account is empty. Pauses double from half a second, with jitter; a server that says how long to wait is
@@ -44,7 +44,7 @@ class Failure:
     message: str
     """What the server, or the connection, said."""
     retryable: bool
-    """Whether another attempt may fare better."""
+    """True if another attempt may succeed."""
     wait: float | None = None
     """Seconds that the server asks for; None: it does not say."""
     status: int | None = None
@@ -101,10 +101,10 @@ def of_status(status: int, code: object, said: str, headers: Mapping[str, str]) 
 def explained(failure: Failure, role: Role, config: EndpointConfig, address: Address, attempts: int) -> str:
     """What was asked of whom, what was said, and what to do."""
     status = f" ({failure.status})" if failure.status is not None else ""
-    tries = f", {attempts} times" if attempts > 1 else ""
+    times = f", {attempts} times" if attempts > 1 else ""
     parameter = f" It names the field {failure.parameter!r}." if failure.parameter else ""
     asked = f"endpoints.{role}: {config.model!r} at {address.host}"
-    found = f"{_FOUND.get(failure.kind, 'failed')}{status}{tries}: {failure.message.rstrip('.')}."
+    found = f"{_FOUND.get(failure.kind, 'failed')}{status}{times}: {failure.message.rstrip('.')}."
     return f"{asked} {found}{parameter} {_remedy(failure, role, config, address)}"
 
 

@@ -1,7 +1,7 @@
 """What is spent on models behind addresses: one line a request, totals by phase and role, and the budget.
 
-`track_usage` opens the ledger of a run; everybody who asks such a model meanwhile writes into it. What is spent stays spent:
-the file only grows and is never cut back, so a run that goes on from a checkpoint begins with what it has cost so far.
+`track_usage` opens the ledger of a command; requests that begin inside it are recorded there. What is spent stays spent: the file
+only grows and is never cut back, so a run resumed from a checkpoint begins with its cost so far.
 No line holds a text or a key.
 """
 
@@ -27,7 +27,7 @@ USAGE = "usage.jsonl"
 ANSWERS = "answers.jsonl"
 """In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
-"""What a run is told whose budget is spent."""
+"""Ends the message of a run whose budget is spent."""
 SAME = "Go on with the same command."
 """Message on leaving a command early, if the same command continues by itself."""
 RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
@@ -48,7 +48,7 @@ class Tokens:
     """Of the prompt's, those that the server had read before."""
     answer: int = 0
     estimated: bool = False
-    """Whether the server did not say: a token was taken for 4 bytes."""
+    """True if the server did not say: a token was taken for 4 bytes."""
 
     def __add__(self, other: Tokens) -> Tokens:
         sums = (self.prompt + other.prompt, self.cached + other.cached, self.answer + other.answer)
@@ -65,7 +65,7 @@ class Entry:
     outcome: str
     """One of `DELIVERED`, the kind of an `EndpointError`, or `cancelled`."""
     attempts: int
-    """Times it was sent; 0 where the answer was kept on disk, or where it was called off before."""
+    """Times it was sent; 0 if the answer came from the disk, or if the request was cancelled before."""
     tokens_in: int = 0
     tokens_cached: int = 0
     tokens_out: int = 0
@@ -74,9 +74,9 @@ class Entry:
     seconds: float = 0.0
     """From the first attempt to the last answer, pauses included."""
     cached: bool = False
-    """Whether the answer came from the disk and cost nothing."""
+    """True if the answer came from the disk and cost nothing."""
     estimated: bool = False
-    """Whether the tokens were not said by the server, but taken as a quarter of the bytes."""
+    """True if the server did not count the tokens: they are a quarter of the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Ledger:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is asked meanwhile is put down to this phase."""
+        """Requests that begin inside the block belong to this phase."""
         self._phases.append(name)
         try:
             yield
@@ -165,12 +165,12 @@ class Ledger:
 
     @property
     def present_phase(self) -> str:
-        """The phase that requests are put down to now."""
+        """The phase of requests that begin now."""
         return self._phases[-1]
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget is spent."""
+        """True if the budget is spent."""
         spent = self.totals()
         over_cost = self.max_cost is not None and spent.cost >= self.max_cost
         return over_cost or (self.max_total_tokens is not None and spent.tokens >= self.max_total_tokens)
@@ -272,7 +272,7 @@ def current_ledger() -> Ledger:
 
 @contextmanager
 def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
-    """Put down in `path` what is asked while this lasts, going on from what it holds, and keep to the config's budget.
+    """Record requests in `path` inside the block, continuing what it holds, under the config's budget.
 
     Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
     there. The ledger is handed on as the one of the caller's context (`contextvars`), to its coroutines and to those that `wait_for`
@@ -291,12 +291,12 @@ def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledge
 
 def when_spent(leaving: str) -> str:
     """Turn the message for leaving early (`leaving`) into the one for a spent budget."""
-    kept, again, _ = leaving.partition(SAME)
-    return f"{kept.rstrip()} {AGAIN if again else f'{RAISE}.'}"
+    saved, continues, _ = leaving.partition(SAME)
+    return f"{saved.rstrip()} {AGAIN if continues else f'{RAISE}.'}"
 
 
 def annotate_budget_error(leaving: str) -> AbstractContextManager[None]:
-    """Add to a `BudgetError` what was kept and how to go on; `leaving` says that."""
+    """Append `leaving` to a `BudgetError`: what was saved, and how to continue."""
     return annotate_error(BudgetError, leaving)
 
 
@@ -310,8 +310,8 @@ def usage_lines(usage: Mapping[str, Any]) -> list[str]:
 
 
 def _asked(totals: Mapping[str, Any]) -> str:
-    beside = {"failed": totals["failed"], "from the disk": totals["cached"]}
-    shown = "".join(f", {count} {name}" for name, count in beside.items() if count)
+    others = {"failed": totals["failed"], "from the disk": totals["cached"]}
+    shown = "".join(f", {count} {name}" for name, count in others.items() if count)
     sent = totals["requests"] - totals["cached"]
     return (
         f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "

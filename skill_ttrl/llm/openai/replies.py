@@ -46,7 +46,7 @@ class Reply:
     choices: tuple[Choice, ...]
     usage: Tokens = field(default_factory=Tokens)
     cached: bool = False
-    """Whether it came from the disk and cost nothing."""
+    """True if it came from the disk and cost nothing."""
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
 
 
 def runs_on_cpu() -> bool:
-    """Whether the installed vLLM is one for CPUs; it is not imported, which takes seconds.
+    """True if the installed vLLM is one for CPUs; it is not imported, which takes seconds.
 
     Raises:
         MissingDependencyError: there is none.
@@ -165,7 +165,7 @@ def engine_arguments(
 
 
 def is_adapter(folder: Path | None) -> bool:
-    """Whether a checkpoint holds adapters alone."""
+    """True if a checkpoint holds adapters alone."""
     return folder is not None and (folder / "adapter_config.json").is_file()
 
 

@@ -1,4 +1,4 @@
-"""What a running vLLM engine is told after a step of the learner, and how it is asked what it has.
+"""Weight updates of a running vLLM engine, and the log-probs that check them.
 
 The functions that take an `llm` are run by `Engine.call`, in the engine's thread.
 """

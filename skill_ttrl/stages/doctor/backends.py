@@ -122,7 +122,7 @@ def _has_gpu() -> bool:
 
 
 def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
-    """Whether the longest prompt and answer fit the model, and the engine where its length is set."""
+    """Check that the longest prompt and answer fit the model, and the engine where its length is set."""
     parts = context_parts(config)
     needed = sum(parts.values())
     sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens) + f" = {needed} tokens"
@@ -136,7 +136,7 @@ def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
 
 
 def _servers(config: SkillTTRLConfig) -> list[Check]:
-    """Whether each server is well and takes the longest prompt and answer."""
+    """Check that each server is well and takes the longest prompt and answer."""
     if not config.vllm.servers:
         advice = "Start one (skillttrl serve MODEL) and name it: --set 'vllm.servers=[http://127.0.0.1:8000]'"
         return [Check("vllm server", "fail", "vllm.mode=server, and vllm.servers names none", advice)]

@@ -144,7 +144,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._client.close()
 
     def _wait_for(self, server: Server) -> tuple[str, str, int]:
-        began, told = time.monotonic(), False
+        began, noticed = time.monotonic(), False
         while True:
             try:
                 server.get("/health")
@@ -154,11 +154,11 @@ class VLLMServerBackend(TokenizerMixin):
             except ServerLost as lost:
                 if time.monotonic() - began > self._config.start_timeout:
                     raise unanswered(server.address, self._config.start_timeout, str(lost)) from None
-                if not told:
+                if not noticed:
                     self._context.notice(
                         f"Waiting for {server.address}, up to {self._config.start_timeout:.0f} s (vllm.start_timeout)."
                     )
-                    told = True
+                    noticed = True
                 time.sleep(POLL)
 
     def _check_length(self, length: int) -> None:
@@ -193,7 +193,7 @@ class VLLMServerBackend(TokenizerMixin):
 
 
 async def _answers(dispatch: Dispatch) -> list[dict[str, Any]]:
-    # A client of its own for each batch: one that is kept looks through all of its open connections at every request.
+    # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
     async with open_async_client() as client:
         return await dispatch.run(client)
 
@@ -215,5 +215,5 @@ def _check(context: BackendContext) -> None:
 
 
 def _same(root: str, policy: Path | str) -> bool:
-    """Whether a server serves the very files of the policy."""
+    """True if a server serves the very files of the policy."""
     return root == str(policy) or Path(root).resolve() == Path(policy).resolve()

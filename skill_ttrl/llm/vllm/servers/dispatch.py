@@ -73,7 +73,7 @@ class Dispatch:
         still: whether what a server has answered is of the weights that it was asked with.
         room: most sequences of this batch that are asked of one server at once; a single larger request is asked all the same.
         patience: seconds in which a lost server must be back.
-        notice: told what is being waited for.
+        notice: gets messages about what is being waited for.
         stopping: whether the user wants to leave: then lost servers are not waited for.
     """
 
@@ -194,7 +194,7 @@ class Dispatch:
             self._answers[index] = (server, found)  # type: ignore[assignment]  # `ask` gives nothing else
 
     def _lose(self, server: Server, why: str) -> None:
-        if server.address in self._ready:  # it may be told several times, by each request that was lost with it
+        if server.address in self._ready:  # each request that was lost with it reports so
             self._ready.discard(server.address)
             self._tell(server, "lost", f"{why}; its requests are sent again.")
             self._start(self._revive(server))
@@ -227,10 +227,10 @@ class Dispatch:
         self._events.put_nowait((server, None, found))
 
     async def _confirmed(self) -> bool:
-        """Whether all answers are of the present weights; those that may not be are waited for again."""
+        """True if all answers are of the present weights; those that may not be are requested again."""
         used = {server.address: server for server, _ in self._answers.values()}
-        kept = await asyncio.gather(*(self._still(server) for server in used.values()))
-        for server, right in zip(used.values(), kept, strict=True):
+        current = await asyncio.gather(*(self._still(server) for server in used.values()))
+        for server, right in zip(used.values(), current, strict=True):
             if right:
                 continue
             again = [index for index, (owner, _) in self._answers.items() if owner is server]
@@ -238,7 +238,7 @@ class Dispatch:
                 del self._answers[index]
             self._waiting.extend(again)
             self._lose(server, f"{server.address} does not have the weights any more that it was asked with")
-        return all(kept)
+        return all(current)
 
 
 def _unload(server: Server, size: int, asked: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""What is said to one vLLM server over HTTP, and how its answers are told from those of its successor.
+"""Requests to one vLLM server over HTTP, and how its answers are told apart from those of its successor.
 
 A server that dies is started again with its original weights (`skillttrl serve`). Each answer therefore names the process it
 comes from (`vllm/plugin/skillttrl_guard.py`); a server that was not started by `skillttrl serve` names none.
@@ -41,11 +41,11 @@ class Server:
     process: str | None = None
     """Of the process that has the present weights."""
     holds: bool = False
-    """Whether a process with the present weights was seen there."""
+    """True if a process with the present weights was seen there."""
     load: int = 0
     """Sequences that it has been asked for and has not given, whoever asked."""
     said: set[str] = field(default_factory=set, repr=False)
-    """What the user was told of its absence; empty while it is there."""
+    """Messages about its absence that the user has got; empty while it is there."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 
@@ -63,7 +63,7 @@ class Server:
         return self._said(self._sent("POST", path, json=body, timeout=CONTROL_TIMEOUT), path)
 
     def is_well(self) -> bool:
-        """Whether it says so."""
+        """True if it says so."""
         try:
             self.get("/health")
         except (ServerLost, EndpointError):

@@ -1,6 +1,6 @@
 """Servers that follow the learner: which of them has the present weights, and how the others get them.
 
-A server that was started again has the weights of its start. Whether it was is told by the process that answers, so weights
+A server that was started again has the weights of its start. Each answer names its process, so weights
 are known to be there only for a process that was given them and compared with the learner afterwards.
 """
 
@@ -126,7 +126,7 @@ class ServerPool:
             self._update(server, path, sequences, ours)
 
     def still(self, server: Server) -> bool:
-        """Whether what a server has answered since `ensure_current` is of the present weights: nobody gave it others meanwhile.
+        """True if the answers of a server since `ensure_current` are of the present weights: nobody gave it others meanwhile.
 
         Answers are taken only from the process that had the weights, so those of one that has died since are right.
         """
@@ -163,15 +163,15 @@ class ServerPool:
             except ServerLost as lost:
                 return lost
 
-        began, told = time.monotonic(), False
+        began, noticed = time.monotonic(), False
         while True:
             with ThreadPoolExecutor(len(self.servers)) as pool:
                 found = list(pool.map(update, self.servers))
             gaps = [each for each in found if isinstance(each, Gap)]
             lost = [str(each) for each in found if isinstance(each, ServerLost)]
-            if lost and not told:
+            if lost and not noticed:
                 self._context.notice(f"{'; '.join(lost)}: to be given the weights later.")
-                told = True
+                noticed = True
             if gaps:
                 self.last_gap = max(gaps, key=lambda gap: gap.mean)
                 return

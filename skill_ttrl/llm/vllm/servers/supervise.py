@@ -1,4 +1,4 @@
-"""Processes that are kept running: started, waited for, started again when they die or hang, and ended together.
+"""Supervised processes: started, awaited, restarted when they die or hang, and ended together.
 
 Nothing here knows what they serve: a `Job` is a command, an address that answers `/health`, and a log.
 """
@@ -91,14 +91,14 @@ class Watched:
 
 
 class Supervisor:
-    """Keeps jobs running until it is told to stop.
+    """Keeps jobs running until `stop` is set.
 
     Args:
         jobs: what to run.
         folder: of the state file, `servers.json`: addresses, process ids, logs.
         patience: how long is waited.
         changed: called with all jobs whenever one has changed.
-        notice: told of what went wrong and is being cured.
+        notice: gets messages about failures and restarts.
     """
 
     def __init__(

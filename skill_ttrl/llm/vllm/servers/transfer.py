@@ -29,7 +29,7 @@ INIT: dict[str, bool] = {}
 
 
 def transfer_folder(asked: str | None) -> Path:
-    """The folder, made where it is not there: learner and servers of one user find the same without being told.
+    """The folder, made where it is not there: learner and servers of one user find the same by default.
 
     Raises:
         ConfigError: it cannot be made, or is not this user's own.
