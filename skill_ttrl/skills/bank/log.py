@@ -148,18 +148,14 @@ class FileLog:
 
     def append(self, update: BankUpdate, after: Snapshot) -> None:
         """Write the line and force it to the disk; a write that fails leaves the log as it was."""
-        if self._stream is None:
-            raise SkillBankError(
-                f"The bank at {self.path} is closed or was opened for reading only: nothing was changed."
-            )
-        line = sealed(update, self._digest)
+        stream, line = self._writable(), sealed(update, self._digest)
         try:
             if self._torn:
-                self._cut_torn_tail(self._stream)
-            write_all(self._stream, line)
-            os.fsync(self._stream)
+                self._cut_torn_tail(stream)
+            write_all(stream, line)
+            os.fsync(stream)
         except OSError as error:
-            self._take_back(self._stream)
+            self._take_back(stream)
             raise refusal("write", self.path / LOG_FILE, error) from error
         self._length += len(line)
         self._digest.update(line)
@@ -178,15 +174,12 @@ class FileLog:
 
     def cut(self, version: int) -> None:
         """See `Log.cut`."""
-        if self._stream is None:
-            raise SkillBankError(
-                f"The bank at {self.path} is closed or was opened for reading only: nothing was changed."
-            )
+        writable = self._writable()
         try:
             with (self.path / LOG_FILE).open("rb") as stream:
                 length = sum(len(line) for line in islice(stream, version))
-            os.ftruncate(self._stream, length)
-            os.fsync(self._stream)
+            os.ftruncate(writable, length)
+            os.fsync(writable)
             self._read()
         except OSError as error:
             raise refusal("write", self.path / LOG_FILE, error) from error
@@ -235,6 +228,13 @@ class FileLog:
             self._say(
                 f"{where}: {unsealed} updates have no checksum (an earlier version wrote them): damage may go unnoticed."
             )
+
+    def _writable(self) -> int:
+        if self._stream is None:
+            raise SkillBankError(
+                f"The bank at {self.path} is closed or was opened for reading only: nothing was changed."
+            )
+        return self._stream
 
     def _say(self, notice: str) -> None:
         if notice not in self.notices:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, titles
+from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, rewrites_by_base, titles
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text
 
@@ -56,13 +56,8 @@ class HeuristicMerger:
         self, outputs: Sequence[ParsedOutput], snapshot: Snapshot | None
     ) -> tuple[tuple[Rewrite, ...], tuple[str, ...]]:
         """One rewrite for each skill, and which skills stay as they are, with the reason."""
-        texts: dict[str, list[tuple[int, str]]] = defaultdict(list)
-        for place, output in enumerate(outputs):
-            last = {each.base: each.text for each in output.skill_ops.evolve}  # one voice for each winner
-            for base, text in last.items():
-                texts[base].append((place, text))
         found, skipped = list[Rewrite](), list[str]()
-        for base, written in sorted(texts.items()):
+        for base, written in rewrites_by_base(outputs).items():
             skill = snapshot.get(base) if snapshot is not None else None
             known = skill.text if skill is not None else None
             best = consensus_text([text for _, text in written], self.similarity, self.threshold, base=known)

@@ -20,11 +20,11 @@ from skill_ttrl.skills.bank.changes import quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
-from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, titles
+from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, select_ops
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMCallStats, LLMQuerier
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
-from skill_ttrl.types import Skill, SkillOps
+from skill_ttrl.types import Skill
 
 
 class NewSkill(BaseModel):
@@ -247,11 +247,5 @@ def _only(output: ParsedOutput, part: Part) -> ParsedOutput:
     """The output with those of its operations that are in this part."""
     new = {normalized_tokens(each.text) for each in part.proposals if each.base is None}
     bases = {each.base for each in part.proposals}
-    ops = output.skill_ops
-    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if normalized_tokens(pair[0]) in new]
-    mine = SkillOps(
-        generate=tuple(text for text, _ in kept),
-        titles=tuple(title for _, title in kept),
-        evolve=tuple(each for each in ops.evolve if each.base in bases),
-    )
+    mine = select_ops(output.skill_ops, lambda text: normalized_tokens(text) in new, lambda each: each.base in bases)
     return replace(output, skill_ops=mine)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.bank.changes import MAX_ID, quote
 from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.merge.types import Merged
+from skill_ttrl.skills.merge.types import Merged, rewrites_by_base
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, attribute, fenced
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
@@ -91,12 +90,7 @@ def proposals_of(outputs: Sequence[ParsedOutput], counted: Merged) -> list[list[
         counted: the same, fused by words alone.
     """
     found = [[Proposal(draft.text, draft.title, None, draft.support)] for draft in counted.new_skills]
-    texts: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for place, output in enumerate(outputs):
-        for base, text in {each.base: each.text for each in output.skill_ops.evolve}.items():
-            texts[base].append((place, text))
-    for base in sorted(texts):
-        written = texts[base]
+    for base, written in rewrites_by_base(outputs).items():
         same = clusters([text for _, text in written])
         found.append(
             [Proposal(each.text, "", base, tuple(written[member][0] for member in each.members)) for each in same]

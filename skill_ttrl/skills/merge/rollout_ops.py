@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.merge.types import Extracted, Extractor, Solved, titles
+from skill_ttrl.skills.merge.types import Extracted, Extractor, Solved, select_ops
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.types import Group, SkillOps
 
@@ -54,13 +54,7 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     for text in (*ops.generate, *(each.text for each in ops.evolve)):
         if len(text) > most:
             skipped.append(f"a text of {len(text)} characters, written for {quote(task_id)}: the most is {most}")
-    kept = [pair for pair in zip(ops.generate, titles(ops), strict=True) if len(pair[0]) <= most]
-    return replace(
-        ops,
-        generate=tuple(text for text, _ in kept),
-        titles=tuple(title for _, title in kept),
-        evolve=tuple(each for each in ops.evolve if len(each.text) <= most),
-    )
+    return select_ops(ops, lambda text: len(text) <= most, lambda each: len(each.text) <= most)
 
 
 def extract_ops(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> tuple[list[RolloutOps], Extracted]:

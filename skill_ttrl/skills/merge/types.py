@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import LLMCallStats
-from skill_ttrl.types import SkillOps
+from skill_ttrl.types import Evolution, SkillOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +112,23 @@ class Extractor(Protocol):
 def titles(ops: SkillOps) -> tuple[str, ...]:
     """A title for each new skill; empty where there is none."""
     return (*ops.titles, *[""] * len(ops.generate))[: len(ops.generate)]
+
+
+def select_ops(ops: SkillOps, new: Callable[[str], bool], rewrite: Callable[[Evolution], bool]) -> SkillOps:
+    """The operations with those new skills and rewrites alone for which the conditions hold."""
+    pairs = [pair for pair in zip(ops.generate, titles(ops), strict=True) if new(pair[0])]
+    return replace(
+        ops,
+        generate=tuple(text for text, _ in pairs),
+        titles=tuple(title for _, title in pairs),
+        evolve=tuple(filter(rewrite, ops.evolve)),
+    )
+
+
+def rewrites_by_base(outputs: Sequence[ParsedOutput]) -> dict[str, list[tuple[int, str]]]:
+    """For each rewritten skill, in the order of ids, who rewrote it and how: the last text of each output."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for place, output in enumerate(outputs):
+        for base, text in {each.base: each.text for each in output.skill_ops.evolve}.items():
+            found[base].append((place, text))
+    return dict(sorted(found.items()))
