@@ -27,11 +27,13 @@ HARNESS = '''
 import json, os, signal, sys
 import skill_ttrl.cli.display.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 import skill_ttrl.stages.collect as collect, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
-import skill_ttrl.stages.training.evolve as evolve, skill_ttrl.stages.rl as rl, skill_ttrl.stages.data_phases as gather
-import skill_ttrl.runs.checkpoint as checkpoint, skill_ttrl.stages.setup.demonstrate as demonstrate
+import skill_ttrl.stages.setup.checks as checks, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
+import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.collecting.collection import EpisodeWriter
 from skill_ttrl.envs import env_tasks
 
@@ -41,13 +43,13 @@ config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[
 PLACES = {
     "collect": (collect, "play_episode"),
     "kept": (EpisodeWriter, "add"),
-    "between": (gather, "make_teacher"),
+    "between": (checks, "make_teacher"),
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),
-    "demonstrate": (sft, "coverage"),
+    "demonstrate": (encode, "coverage"),
     "sft": (sft.SFTLearner, "step"),
-    "rl": (rl, "update"),
-    "evolve": (evolve.Evolver, "round"),
+    "rl": (LocalLearner, "update"),
+    "evolve": (Evolver, "evolve"),
     "evolved": (SkillBank, "apply"),
     "evaluate": (RunFolder, "write_text"),
     "save": (checkpoint, "_seal"),
