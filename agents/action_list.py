@@ -20,7 +20,7 @@ class Listing:
     """How a prompt lists what is possible.
 
     Args:
-        by_words: what the task and the skills name comes first (`agents.order`); False: as the environment lists it.
+        by_words: what the task and the skills name comes first (`agents.action_order`); False: as the environment lists it.
         unlisted: verbs whose actions are left out; written all the same, they count as invalid and are played.
         filled: an action with a place for words of the agent's own, `search[<your query>]`, is listed with the task's words in it:
             where actions are answered by number there are no other words.

@@ -2,14 +2,15 @@
 
 In the order in which the files are best read:
 
-1. What is sold and wanted: `product`, `goal` (one goal and how it is constructed), `goals` (their order and splits).
-2. What a purchase is worth: `reward`, with `colours` and `nouns`.
+1. What is sold and wanted: `catalogue.product`, `goal` (one goal and how it is constructed), `goals` (their order and splits).
+2. What a purchase is worth: `reward`, with `catalogue.colours` and `catalogue.nouns`.
 3. The shop: `pages` (what each shows, as texts), `shop` (where an action leads), `visit` (what a shopper sees), `env` (Gymnasium).
-4. The search: `analysis` (from a text to its words), `search` (BM25).
-5. Where it comes from: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is meant).
-6. The generated catalogue: `maker`, `maker_sentences`, `maker_words`, and `generate`, which writes it as files.
-7. As pages: `address`, `html`, then `site` and `site_pages` for people and agents; `live`, `live_client` and `live_pages` play on
-   a running server.
+4. The search: `catalogue.analysis` (from a text to its words), `catalogue.search` (BM25).
+5. Where it comes from, in `catalogue`: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is
+   meant).
+6. The generated catalogue, in `maker`: `maker`, `sentences` and `words` with their tables in TOML, and `generate`, which writes it.
+7. As pages: `address`; `site.html` with its templates, then `site.site` and `site.site_pages` for people and agents; `live` plays
+   on a running server.
 8. `solve`: the oracle.
 
 Products, goals, the reward and the pages know no catalogue, and the shop keeps nothing of an episode: one serves every environment
