@@ -19,7 +19,7 @@ SAMPLE, GREEDY = "sample", "greedy"
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SamplingPass:
     """One way of sampling every problem."""
 
     name: str

@@ -197,7 +197,7 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
     return None, []
 
 
-def rewind(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def restore_to_checkpoint(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Put the run folder back to where it was when `checkpoint` was saved, and give its trainer state.
 
     The append files are cut; later checkpoints (damaged ones, passed over by "last-good") are set aside under the name

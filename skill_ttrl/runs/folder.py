@@ -19,7 +19,13 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
-from skill_ttrl.runs.identity import SCHEMA_VERSION, config_differences, describe_environment, read_run_json, some
+from skill_ttrl.runs.identity import (
+    SCHEMA_VERSION,
+    config_differences,
+    describe_environment,
+    read_run_json,
+    summarize_names,
+)
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.files import (
     LOCK_FILE,
@@ -337,4 +343,4 @@ def _left_by_creation(name: str) -> bool:
 def _occupied(path: Path, found: list[str]) -> str:
     if RunFolder.exists(path):
         return f"{path} holds a run already. Go on with it with --resume auto, or choose another --output."
-    return f"{path} is not empty and not a run folder (found: {some(found)}). Choose another --output."
+    return f"{path} is not empty and not a run folder (found: {summarize_names(found)}). Choose another --output."

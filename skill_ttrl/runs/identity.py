@@ -71,7 +71,7 @@ def read_run_json(path: str | Path) -> dict[str, Any]:
         raise RunFolderError(f"{path} is a file, not a run folder. Give the folder that holds run.json.")
     if not path.joinpath("run.json").is_file():
         found = sorted(entry.name for entry in path.iterdir())
-        raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {some(found)}).")
+        raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {summarize_names(found)}).")
     try:
         data: dict[str, Any] = json.loads(path.joinpath("run.json").read_text(encoding="utf-8"))
         version = data["schema_version"]
@@ -101,7 +101,7 @@ def config_differences(saved: SkillTTRLConfig, given: SkillTTRLConfig) -> list[s
     return differences
 
 
-def some(names: list[str]) -> str:
+def summarize_names(names: list[str]) -> str:
     """The first few names, for a message."""
     return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "nothing"
 

@@ -15,7 +15,7 @@ from skill_ttrl.runs.folder import VERDICTS
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import EvalDataset, Subject, resolve_target
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target
 from skill_ttrl.types import to_json
 
 EVALUATIONS = "evaluation.json"
@@ -84,7 +84,7 @@ def run_all(
 
 
 def measure_subject(
-    subject: Subject,
+    subject: EvalTarget,
     problems: Sequence[EvalDataset],
     *,
     output: str | Path | None = None,
@@ -122,7 +122,7 @@ def exposure(transductive: bool | None) -> str:
     return {True: "transductive", False: "held-out", None: "of unknown exposure"}[transductive]
 
 
-def _evaluations(subject: Subject, source: str, samples: DrawnSamples) -> list[Evaluation]:
+def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> list[Evaluation]:
     rows = [row for row in samples.rows if row.source == source]
     seen = samples.known
     parts: list[tuple[bool | None, list[TaskSamples]]] = [(None, rows)]

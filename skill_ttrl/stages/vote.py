@@ -15,7 +15,7 @@ from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.rollout.samples import SAMPLE, Draw
+from skill_ttrl.rollout.samples import SAMPLE, SamplingPass
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.stages.evaluation.vote_comparison import Visits, replay
@@ -198,7 +198,7 @@ def _drawn(
         raise ConfigError(
             f"Half of the samples answer a paraphrase, but there are {count} of each problem. Make it even."
         )
-    draws = [Draw(SAMPLE, count, sampling, seed)]
+    draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     problems = subject.problems(drawing.data)
     chunk, use_bank, both_wordings = drawing.chunk, drawing.use_bank, drawing.both_wordings
     folder = None

@@ -12,7 +12,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.runs.checkpoint import list_checkpoints, load_tensors, newest, rewind, save_checkpoint, verify
+from skill_ttrl.runs.checkpoint import list_checkpoints, load_tensors, newest, restore_to_checkpoint, save_checkpoint, verify
 from skill_ttrl.runs.folder import RunFolder
 
 torch.set_num_threads(1)
@@ -22,7 +22,7 @@ path, rounds, last_step = Path(sys.argv[1]), int(sys.argv[2]), 10_000
 def write() -> None:
     folder = RunFolder.open(path)
     checkpoint, _ = newest(folder)
-    start = rewind(folder, checkpoint).get("done", 0)
+    start = restore_to_checkpoint(folder, checkpoint).get("done", 0)
     weights = load_tensors(checkpoint.path)["weights"] if checkpoint else torch.zeros(50_000)
     for step in range(start + 1, last_step):
         weights = weights + step
@@ -51,7 +51,7 @@ for _ in range(rounds):
     if checkpoint:
         assert checkpoint.step >= reached, "a checkpoint was lost"
         reached = checkpoint.step
-        rewind(folder, checkpoint)
+        restore_to_checkpoint(folder, checkpoint)
         lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         assert [line["step"] for line in lines] == list(range(1, reached + 1))
         total = reached * (reached + 1) / 2

@@ -16,7 +16,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.samples import Draw
+from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into, run
@@ -222,7 +222,7 @@ def test_how_many_of_its_actions_were_invalid_is_counted_and_of_a_players_it_is_
 
 def test_chunks_hold_whole_tasks_and_each_has_a_seed_of_its_own() -> None:
     units = [(Task(str(number), DOORS), attempt) for number in range(4) for attempt in range(3)][:11]
-    draw = Draw("", 3, Sampling(), 5)
+    draw = SamplingPass("", 3, Sampling(), 5)
     found = plan_episodes(units, draw, 7)
     assert [[task.id for task in part.tasks] for part in found] == [["0", "1"], ["2", "3"]]
     assert [part.lines for part in found] == [6, 5]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
-from skill_ttrl.rollout.samples import Draw
+from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.types import Group, Task, derive_seed
 
@@ -24,7 +24,7 @@ class Chunk:
     """Tasks that are sampled together."""
 
     tasks: tuple[Task, ...]
-    draw: Draw
+    draw: SamplingPass
     seed: int
     lines: int
     """Lines of the log that it fills."""
@@ -32,7 +32,13 @@ class Chunk:
 
 
 def split_into_chunks(
-    tasks: Sequence[Task], draw: Draw, size: int, *, lines_per_task: int = 1, lines: int | None = None, source: str = ""
+    tasks: Sequence[Task],
+    draw: SamplingPass,
+    size: int,
+    *,
+    lines_per_task: int = 1,
+    lines: int | None = None,
+    source: str = "",
 ) -> Iterator[Chunk]:
     """Chunks of `size` tasks, in order.
 

@@ -20,7 +20,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import USAGE, Ledger, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import episode_result
-from skill_ttrl.rollout.samples import Draw
+from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.stages.collecting.chunks import Chunk, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -36,7 +36,7 @@ from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
-from skill_ttrl.stages.targets.resolve import Subject, is_trained, resolve_target
+from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.types import Group, Trajectory
@@ -110,14 +110,14 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     return _collect(_playing(found, selection, ()), collection, None, use_bank=True)
 
 
-def _playing(found: Subject, selection: TaskSelection, overrides: Sequence[str]) -> Subject:
+def _playing(found: EvalTarget, selection: TaskSelection, overrides: Sequence[str]) -> EvalTarget:
     """The policy in the environment that is meant, with its defaults where the policy's config is silent."""
     settings = found.config.model_copy(deep=True)
     settings.env.id, settings.env.kwargs = selection.env, dict(selection.kwargs)
     return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
-def _collect(found: Subject, collection: Collection, chunk: int | None, use_bank: bool) -> Collected:
+def _collect(found: EvalTarget, collection: Collection, chunk: int | None, use_bank: bool) -> Collected:
     config, tries = found.config, collection.selection.tries
     if chunk is not None and chunk < 1:
         raise ConfigError(f"chunk must be at least 1, found {chunk}.")
@@ -132,7 +132,7 @@ def _collect(found: Subject, collection: Collection, chunk: int | None, use_bank
         "chunk": size,
         "skill_bank": use_bank and config.skills is not None,
     }
-    plan = plan_episodes(units, Draw("", tries, sampling, collection.seed), size)
+    plan = plan_episodes(units, SamplingPass("", tries, sampling, collection.seed), size)
 
     def play(writer: EpisodeWriter) -> int:
         meter = _Meter(current_ledger())
@@ -148,7 +148,7 @@ def _collect(found: Subject, collection: Collection, chunk: int | None, use_bank
     return collection.run(units, {"policy": depends_on}, play)
 
 
-def plan_episodes(units: Sequence[Unit], draw: Draw, size: int) -> list[Chunk]:
+def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[Chunk]:
     """What is played together, in order: whole tasks, about `size` episodes.
 
     Args:

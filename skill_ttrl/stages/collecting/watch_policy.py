@@ -14,14 +14,14 @@ from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.targets.resolve import Subject, resolve_target
-from skill_ttrl.stages.targets.trained import PolicySource, awake
+from skill_ttrl.stages.targets.resolve import EvalTarget, resolve_target
+from skill_ttrl.stages.targets.trained import PolicySource, load_policy
 from skill_ttrl.types import Task, Trajectory
 
 
 def find_policy(
     name: str, env: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
-) -> Subject:
+) -> EvalTarget:
     """The policy that is meant, as it plays in an environment (`with_env_defaults`).
 
     Args:
@@ -69,7 +69,7 @@ def play_policy(
         track_usage(None, config.endpoints) as ledger,
         ledger.phase("play"),
         annotate_budget_error("Raise it, or play a shorter game."),
-        awake(policy, use_bank) as parts,
+        load_policy(policy, use_bank) as parts,
     ):
         work = rollout(
             [task],

@@ -25,7 +25,7 @@ from skill_ttrl.intervals import (
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, TaskSamples, drawn
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, TypeResult
 from skill_ttrl.types import Group, derive_seed
@@ -43,15 +43,15 @@ def correctness(row: TaskSamples) -> list[bool | None]:
     return list(correct([(answer, row.task.reference) for answer in row.answers]))
 
 
-def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[Draw]:
+def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[SamplingPass]:
     """The ways of sampling that an evaluation needs, the one of its main figures first."""
 
-    def at(temperature: float, name: str) -> Draw:
+    def at(temperature: float, name: str) -> SamplingPass:
         sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
-        return Draw(name, config.samples, sampling, derive_seed(seed, "evaluate", name))
+        return SamplingPass(name, config.samples, sampling, derive_seed(seed, "evaluate", name))
 
     plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
-    greedy = Draw(GREEDY, 1, plainly, derive_seed(seed, "evaluate", GREEDY))
+    greedy = SamplingPass(GREEDY, 1, plainly, derive_seed(seed, "evaluate", GREEDY))
     # The main temperature may stand among the extra ones, and one of these twice; each is drawn once.
     heats = [heat for heat in dict.fromkeys(config.extra_temperatures) if heat != config.temperature]
     extra = [at(heat, _at(heat)) for heat in heats]

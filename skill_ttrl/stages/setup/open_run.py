@@ -8,9 +8,9 @@ from typing import Literal
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.progress import Progress
-from skill_ttrl.runs.checkpoint import newest, rewind
+from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.identity import config_differences, some
+from skill_ttrl.runs.identity import config_differences, summarize_names
 from skill_ttrl.stages.setup.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.training.run import ResumePoint
 from skill_ttrl.voting import needs
@@ -84,7 +84,7 @@ def _as_it_is_now(
         return pin_revisions(take_revisions(config, folder.config))
     pinned = pin_revisions(config)
     folder.take_config(pinned, source)
-    progress.notice(f"Nothing was trained here yet, so the config is taken as it is now: {some(changed)}.")
+    progress.notice(f"Nothing was trained here yet, so the config is taken as it is now: {summarize_names(changed)}.")
     return pinned
 
 
@@ -93,7 +93,7 @@ def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, resume: Resum
     checkpoint, skipped = newest(folder, resume)
     for text in skipped:
         progress.notice(f"{text} It was passed over.", warning=True)
-    state = rewind(folder, checkpoint)
+    state = restore_to_checkpoint(folder, checkpoint)
     if checkpoint is not None:
         progress.notice(f"Going on from {checkpoint.path.name}.")
     return ResumePoint(config, checkpoint, state)

@@ -23,7 +23,7 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, current_ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
-from skill_ttrl.rollout.samples import Draw, TaskSamples, drawn
+from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
@@ -31,7 +31,7 @@ from skill_ttrl.stages.evaluation.controls import Controls, applies, join, play_
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.leak import FirstWords
 from skill_ttrl.stages.setup.tasks import source_tasks
-from skill_ttrl.stages.targets.resolve import EvalDataset, Subject
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.stages.training.run_bank import NoBank
@@ -59,9 +59,9 @@ class DrawnSamples:
 
 
 def draw_samples(
-    subject: Subject,
+    subject: EvalTarget,
     problems: Sequence[EvalDataset],
-    draws: Sequence[Draw],
+    draws: Sequence[SamplingPass],
     *,
     folder: SampleFolder | None,
     chunk: int | None,
@@ -132,7 +132,7 @@ def _kept_controls(
 
 
 def plan_samples(
-    problems: Mapping[str, Sequence[Task]], draws: Sequence[Draw], size: int | None, rows: int
+    problems: Mapping[str, Sequence[Task]], draws: Sequence[SamplingPass], size: int | None, rows: int
 ) -> list[Chunk]:
     """All that is to be drawn, in order: source by source, way by way, so many problems at a time.
 
@@ -196,9 +196,9 @@ def run_sampling_plan(
 
 def open_samples(
     output: str | Path,
-    subject: Subject,
+    subject: EvalTarget,
     problems: Sequence[EvalDataset],
-    draws: Sequence[Draw],
+    draws: Sequence[SamplingPass],
     *,
     chunk: int | None,
     use_bank: bool,
@@ -267,7 +267,7 @@ def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
     return {} if policy is None else policy.model_dump(mode="json", include=set(DECISIVE))
 
 
-def _known(subject: Subject, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:
+def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:
     seen, why = subject.trained_on()
     if seen is None:
         return None, why

@@ -44,7 +44,7 @@ class EvalDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EvalTarget:
     """What is measured."""
 
     name: str
@@ -134,7 +134,7 @@ def resolve_target(
     config: str | Mapping[str, Any] | None = None,
     data: Sequence[str] = (),
     use_bank: bool = True,
-) -> Subject:
+) -> EvalTarget:
     """The run, checkpoint or model that `source` names.
 
     Args:
@@ -142,7 +142,7 @@ def resolve_target(
             (`owner/name`), or `openai` or `openai:MODEL` for the model behind `endpoints.policy`.
         overrides: changes to the config.
         config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
-        data: what it will be measured on (`Subject.problems`): `data.eval…` of the overrides is about that.
+        data: what it will be measured on (`EvalTarget.problems`): `data.eval…` of the overrides is about that.
         use_bank: False where its skill bank is left out: then no embedder is looked for.
 
     Raises:
@@ -163,7 +163,7 @@ def resolve_target(
         trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
         own = _with_model_pinned(trained.config, use_bank)
-        return Subject(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
+        return EvalTarget(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
     asked = load_checked(base, now)
     asked.waits_for = None  # what a recipe still needs, it needs to train
@@ -172,13 +172,13 @@ def resolve_target(
         if not any((path / name).is_file() for name in MODEL_FILES):
             raise _nothing_at(path)
         asked.model.path, asked.model.revision = _base_model(path)
-        return Subject(path.resolve().name, _with_model_pinned(asked, use_bank), path, None, base, tuple(overrides))
+        return EvalTarget(path.resolve().name, _with_model_pinned(asked, use_bank), path, None, base, tuple(overrides))
     if _is_meant_as_path(path):
         raise _nothing_at(path)
     if not any(override.startswith("model.revision=") for override in overrides):
         asked.model.revision = None  # a recipe's is of its own model
     asked.model.path = str(source)
-    return Subject(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
+    return EvalTarget(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
 
 
 def find_asked(
@@ -209,7 +209,7 @@ def _remote(
     config: str | Mapping[str, Any] | None,
     overrides: tuple[str, ...],
     use_bank: bool,
-) -> Subject:
+) -> EvalTarget:
     base: str | Mapping[str, Any] = {} if config is None else config
     name = source.partition(":")[2]
     own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
@@ -220,7 +220,7 @@ def _remote(
             f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
             "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
         )
-    return Subject(
+    return EvalTarget(
         asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
     )
 

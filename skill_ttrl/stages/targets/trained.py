@@ -210,7 +210,7 @@ def _asked(
     trained: PolicySource, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
 ) -> tuple[Group, str]:
     config = trained.config
-    with awake(trained, use_bank) as parts, ExitStack() as stack:
+    with load_policy(trained, use_bank) as parts, ExitStack() as stack:
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
         option = env_question_option(config.env.id)
         make: Callable[[], gymnasium.Env[str, str]] = partial(_as_question, question, config)
@@ -233,7 +233,7 @@ def _asked(
 
 
 @contextmanager
-def awake(trained: PolicySource, use_bank: bool = True) -> Iterator[PolicyBundle]:
+def load_policy(trained: PolicySource, use_bank: bool = True) -> Iterator[PolicyBundle]:
     """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
 
     Args:

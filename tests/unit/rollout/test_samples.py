@@ -12,7 +12,7 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Draw, Sample, TaskSamples, drawn, sample_of
+from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
@@ -110,7 +110,7 @@ def test_every_try_failed() -> None:
 
 
 PROBLEMS = {"a": [Task(str(n), "E-v0") for n in range(5)], "b": [Task("x", "E-v0")]}
-DRAWS = [Draw(SAMPLE, 4, Sampling(), 7), Draw(GREEDY, 1, Sampling(temperature=0.0), 8)]
+DRAWS = [SamplingPass(SAMPLE, 4, Sampling(), 7), SamplingPass(GREEDY, 1, Sampling(temperature=0.0), 8)]
 
 
 def test_chunks_hold_each_problem_once_in_order() -> None:

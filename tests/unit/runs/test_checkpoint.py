@@ -16,7 +16,7 @@ from skill_ttrl.runs.checkpoint import (
     load_state,
     load_tensors,
     newest,
-    rewind,
+    restore_to_checkpoint,
     save_checkpoint,
     verify,
 )
@@ -70,7 +70,7 @@ def test_a_run_killed_between_saving_and_removing_removes_when_it_goes_on(tmp_pa
     folder = RunFolder.create(tmp_path / "run", config)
     for step in (1, 2, 3):
         save(folder, "sft", step, keep=None)  # as a kill before the removal leaves them
-    rewind(folder, newest(folder)[0])
+    restore_to_checkpoint(folder, newest(folder)[0])
     assert names(folder) == ["sft-000002", "sft-000003"]
 
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_whose_files_lost_or_changed_lines_is_damaged_too(folder, d
             newest(again)
         checkpoint, skipped = newest(again, "last-good")
         assert checkpoint is not None and checkpoint.step == 1 and "rl-000002" in skipped[0]
-        rewind(again, checkpoint)
+        restore_to_checkpoint(again, checkpoint)
         save(again, "rl", 2)
         assert newest(again)[1] == [], "what was written since fits"
     with RunFolder.open(folder.path, lock=False) as reader:  # who only reads a checkpoint needs none of these files
@@ -142,14 +142,14 @@ def test_rewind_cuts_the_files_and_sets_damaged_ones_aside(folder: RunFolder) ->
     (save(folder, "rl", 2) / "trainer.pt").write_bytes(b"")
     folder.append_jsonl("trajectories.jsonl", ["{}"])
     checkpoint, _ = newest(folder, "last-good")
-    assert rewind(folder, checkpoint) == {"seen": 1}
+    assert restore_to_checkpoint(folder, checkpoint) == {"seen": 1}
     assert (folder.path / "metrics.jsonl").read_text() == '{"phase": "rl", "step": 1}\n'
     assert folder.sizes()["trajectories.jsonl"] == 0
     assert names(folder) == ["rl-000001"]
     assert (folder.checkpoints / "damaged-rl-000002").is_dir(), "what a user may want to look at is kept"
     save(folder, "rl", 2)
     assert newest(folder)[0] is not None
-    assert rewind(folder, None) == {} and set(folder.sizes().values()) == {0}
+    assert restore_to_checkpoint(folder, None) == {} and set(folder.sizes().values()) == {0}
 
 
 def test_a_step_saved_again_replaces_the_old_one(folder: RunFolder) -> None:

@@ -46,7 +46,11 @@ def test_texts_that_do_not(a: str, b: str) -> None:
 
 
 def test_similarity_fuses_other_wordings_where_it_is_handed_in() -> None:
-    texts = ["Check modular patterns in the powers.", "Check for modular patterns in powers.", "Draw the triangle."]
+    texts = [
+        "Check modular patterns in the powers.",
+        "Check for modular patterns in powers.",
+        "SamplingPass the triangle.",
+    ]
     assert len(clusters(texts)) == 3
     (fused, alone) = clusters(texts, ngram_similarity, 0.8)
     assert fused.members == (0, 1) and fused.text == texts[1] and alone.text == texts[2]
@@ -103,11 +107,11 @@ def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyP
             return super().embed(texts)
 
     alike, plain = embedding_similarity(Watched()), HashEmbedder()
-    bank = ["Reduce the base first", "Boil the potatoes", "Draw a picture"]
-    for drafts in (["Reduce the base at first"], ["Draw the picture", "Boil the potatoes"]):
+    bank = ["Reduce the base first", "Boil the potatoes", "SamplingPass a picture"]
+    for drafts in (["Reduce the base at first"], ["SamplingPass the picture", "Boil the potatoes"]):
         assert alike(drafts, drafts)[0][0] == pytest.approx(1)
         assert alike(drafts, bank) == (plain.embed(drafts) @ plain.embed(bank).T).tolist()
-    assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "Draw the picture"])
+    assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "SamplingPass the picture"])
     assert match_existing(["Reduce the base at first"], bank, alike, 0.8) == [0]
     assert match_existing(["Reduce the base at first"], bank, None, 0.8) == [None]
     monkeypatch.setattr("skill_ttrl.skills.similarity.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right

@@ -156,7 +156,7 @@ def test_stale_skills_retire() -> None:
 def test_seeded_skills_never_go_stale() -> None:
     bank = SkillBank(stale_after=3)
     bank.add_from_dict({"skill_id": "seed", "content": "Check the parity."}, "math", "seeded")
-    bank.add_from_dict({"skill_id": "made", "content": "Draw a picture."}, "math", "generated")
+    bank.add_from_dict({"skill_id": "made", "content": "SamplingPass a picture."}, "math", "generated")
     assert bank.evict_stale(100) == ["made"] and "seed" in bank
 
 

@@ -33,7 +33,7 @@ from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
 
 OLD = Skill("sk-old", "Parity", "Check the parity first.", task_type="algebra")
-OTHER = Skill("sk-other", "Picture", "Draw a picture of the situation.")
+OTHER = Skill("sk-other", "Picture", "SamplingPass a picture of the situation.")
 FAR = Skill("sk-far", "Cooking", "Salt water boils later.")
 BANK = Snapshot.of(4, [OLD, OTHER, FAR])
 
@@ -212,7 +212,10 @@ def test_a_skill_that_cannot_be_shown_whole_is_not_rewritten() -> None:
 
 def test_the_nearest_skills_are_in_view_and_rewritten_ones_in_any_case() -> None:
     with scripted(NOTHING) as server:
-        merged(server, [written(new("Draw a picture of the forces."), better("sk-far", "Salt water boils at 101."))])
+        merged(
+            server,
+            [written(new("SamplingPass a picture of the forces."), better("sk-far", "Salt water boils at 101."))],
+        )
     prompt = asked(server)[0][1]
     assert OTHER.text in prompt and FAR.text in prompt and OLD.text not in prompt
 
@@ -388,7 +391,9 @@ def test_a_technique_is_merged_like_a_proposal() -> None:
 def test_a_skill_that_says_it_already_is_credited() -> None:
     said = answer((), (), [{"base": "sk-other", "support": [1]}])
     with scripted(said) as server:
-        changes, report = update(server, ["<skill_ops><generate>Draw the situation.</generate></skill_ops>"] * 2)
+        changes, report = update(
+            server, ["<skill_ops><generate>SamplingPass the situation.</generate></skill_ops>"] * 2
+        )
     credited = {change.after.id: change.after.stats for change in changes if change.after is not None}
     assert {name: (stats.uses, stats.successes) for name, stats in credited.items()} == {
         "sk-old": (2, 2),
@@ -399,13 +404,13 @@ def test_a_skill_that_says_it_already_is_credited() -> None:
 
 def test_trouble_is_told_in_one_sentence() -> None:
     with scripted("no JSON") as server:
-        changes, report = update(server, ["<skill_ops><generate>Draw it all.</generate></skill_ops>"], "skip")
+        changes, report = update(server, ["<skill_ops><generate>SamplingPass it all.</generate></skill_ops>"], "skip")
         assert [change.kind for change in changes] == ["use"]  # counting needs no model
         trouble = report.trouble()
         assert (
             trouble is not None and "(1 of 1 requests): its part of the update is left out. endpoints.merger" in trouble
         )
-        _, report = update(server, ["<skill_ops><generate>Draw it all.</generate></skill_ops>"], "heuristic")
+        _, report = update(server, ["<skill_ops><generate>SamplingPass it all.</generate></skill_ops>"], "heuristic")
         assert report.added == 1 and "the heuristic does its part" in str(report.trouble())
     assert MergeReport().trouble() is None and "requests" not in MergeReport().counts()
 

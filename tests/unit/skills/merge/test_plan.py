@@ -51,7 +51,7 @@ def group(name: str, tries: Sequence[Trajectory], task_type: str = "algebra") ->
 
 TASK = Task("t1", "env", task_type="algebra")
 OLD = Skill("sk-old", "Old", "Check the parity first.", task_type="algebra", stats=SkillStats(uses=3, successes=1))
-OTHER = Skill("sk-other", "Other", "Draw a picture.")
+OTHER = Skill("sk-other", "Other", "SamplingPass a picture.")
 BANK = Snapshot.of(4, [OLD, OTHER])
 NAMED = (("a", "Reduce."), ("b", "Check the parity first, then the signs."), ("c", "Look twice."))
 """Tasks, each with the rewrite of one winner."""
@@ -146,7 +146,7 @@ def test_rewrites_of_one_skill_become_one_replacement() -> None:
         ("sk-gone", "x y z", "not in the bank"),
         ("sk-old\x1b[31m", "x y z", r"\x1b[31m'"),
         ("sk-old", "check the PARITY first", "'sk-old' says that already"),
-        ("sk-old", "Draw a picture", "'sk-other' says that already"),
+        ("sk-old", "SamplingPass a picture", "'sk-other' says that already"),
     ],
 )
 def test_an_evolve_that_does_not_fit_is_skipped_with_its_reason(base: str, text: str, reason: str) -> None:
@@ -212,7 +212,7 @@ def test_what_the_bank_says_already_is_credited_and_not_added() -> None:
 
 
 def test_similarity_finds_it_in_the_bank_too() -> None:
-    tries = [a_try(TASK, new("Draw a big picture of it"))]
+    tries = [a_try(TASK, new("SamplingPass a big picture of it"))]
     assert merge(tries, [True], similarity=ngram_similarity, threshold=0.4)[1].added == 0
     assert merge(tries, [True])[1].added == 1
 
