@@ -1,8 +1,10 @@
 """Every rule on how a run's settings fit together, for `train`, `--dry-run` and `doctor`; all mistakes are listed at once.
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
-raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made: `check_cut_series`,
-`check_enough`, `check_constrained`. Rules on values alone are validators of the config (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
+raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made:
+`check_cut_series`, `check_enough`, `check_constrained`. Rules on values alone are validators of the config
+(`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is
+broken.
 """
 
 from __future__ import annotations
