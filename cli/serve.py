@@ -158,7 +158,7 @@ class ServeView:
 
 def _about_key(watched: Sequence[Watched]) -> str:
     """Where other clients find the key; nothing where it is in the environment, as the user knows."""
-    from skill_ttrl.llm.vllm.servers.key import given_key, key_file
+    from skill_ttrl.llm.server_key import given_key, key_file
 
     first = key_file(urlsplit(watched[0].job.address).port or 0)
     return (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Step
 
 

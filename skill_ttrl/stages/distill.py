@@ -23,14 +23,14 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.folder import is_bank
-from skill_ttrl.skills.bank.settings import BankSettings
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
+from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import TeacherResult
+from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.setup.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors

@@ -17,12 +17,12 @@ from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.folder import is_bank
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.merged import merged_samples
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.merge.report import MergeReport
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.merge_source import Samples, joined, read_samples
 from skill_ttrl.stages.setup.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of

@@ -20,7 +20,7 @@ import skill_ttrl
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, drawn_key, given_key, is_localhost
+from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost
 from skill_ttrl.llm.vllm.servers.supervise import Job
 from skill_ttrl.llm.vllm.servers.transfer import transfer_folder
 from skill_ttrl.runs.folder import RunFolder

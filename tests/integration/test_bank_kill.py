@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.folder import LOG_FILE
+from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.types import BankUpdate, from_json
 
 KILLS = 100

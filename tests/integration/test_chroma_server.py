@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.settings import BankSettings
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 QUERIES = ["how to carry over", "open the 7th fridge", ""]

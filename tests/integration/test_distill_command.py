@@ -19,7 +19,7 @@ from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers import cases as distill_cases
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.distill import distill_into, run

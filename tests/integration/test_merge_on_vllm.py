@@ -19,14 +19,14 @@ from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, End
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.llm.vllm.servers.key import key_headers
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.types import Solved
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case
+from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Skill, Step
 
 pytestmark = pytest.mark.vllm

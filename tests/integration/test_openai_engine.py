@@ -27,7 +27,7 @@ from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
 from skill_ttrl.llm.openai.replies import Reply
-from skill_ttrl.llm.vllm.servers.key import key_headers
+from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import skillttrl

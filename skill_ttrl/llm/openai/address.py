@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.config.endpoints import plain_address
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.vllm.servers.key import found_key
+from skill_ttrl.llm.server_key import found_key
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.openai.failures import printable, short
 from skill_ttrl.llm.openai.ledger import Ledger, Tokens
-from skill_ttrl.llm.openai.loop import BackgroundEventLoop
 from skill_ttrl.llm.openai.replies import Reply, read_chat, read_completion, read_embeddings, sound
 from skill_ttrl.llm.openai.structured import instruction, read_json, repair, response_format
 from skill_ttrl.llm.openai.transport import CHAT, COMPLETIONS, EMBEDDINGS, Transport

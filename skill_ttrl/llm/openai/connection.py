@@ -9,7 +9,7 @@ from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.openai.address import Address
 from skill_ttrl.llm.openai.failures import MalformedResponse
-from skill_ttrl.llm.vllm.servers.key import is_localhost
+from skill_ttrl.llm.server_key import is_localhost
 
 MOST_BYTES = 64 << 20
 """Longest answer that is read, unpacked: many samples with their log-probs have a few MiB."""

@@ -16,7 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.bank.changes import (
+from skill_ttrl.skills.bank.log import FileLog, MemoryLog
+from skill_ttrl.skills.bank.versions import VersionedSkills
+from skill_ttrl.skills.changes import (
     EDITABLE,
     OnDuplicate,
     as_successor,
@@ -30,11 +32,9 @@ from skill_ttrl.skills.bank.changes import (
     validate_changes,
     with_usage,
 )
-from skill_ttrl.skills.bank.folder import check_settings_trusted
-from skill_ttrl.skills.bank.log import FileLog, MemoryLog
-from skill_ttrl.skills.bank.settings import BankSettings
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.bank.versions import VersionedSkills
+from skill_ttrl.skills.folder import check_settings_trusted
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank, read_settings, refusal, take, write_settings
 from skill_ttrl.skills.bank.log_line import is_sealed, lost_only_its_end, opened, sealed
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.folder import LOG_FILE, is_bank, read_settings, refusal, take, write_settings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import release_lock, write_all, write_atomic
 from skill_ttrl.types import BankUpdate, from_json
 

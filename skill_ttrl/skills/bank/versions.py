@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import difference, missing_error
 from skill_ttrl.skills.bank.log import Log, replay
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import difference, missing_error
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill
 
 

@@ -28,9 +28,9 @@ from dataclasses import fields
 from typing import Any
 
 from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.bank.changes import replace_surrogates
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import parse_extra
+from skill_ttrl.skills.changes import replace_surrogates
+from skill_ttrl.skills.extra_fields import parse_extra
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
 NAME = "agentskills"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.folder import refusal
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.extra_fields import parse_extra
+from skill_ttrl.skills.folder import refusal
 from skill_ttrl.skills.formats.agentskills import (
     ADVICE,
     DESCRIBED,
@@ -34,7 +35,6 @@ from skill_ttrl.skills.formats.agentskills import (
     is_texts,
     slug,
 )
-from skill_ttrl.skills.formats.extra_fields import parse_extra
 from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
 from skill_ttrl.types import Skill
 

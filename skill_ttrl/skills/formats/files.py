@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.folder import SCHEMA, is_bank, refusal
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
 from skill_ttrl.skills.formats import agentskills, agentskills_read
 from skill_ttrl.skills.formats import skillrl as skillrl_format
 from skill_ttrl.skills.formats import skillrl_memory as memory_format
 from skill_ttrl.skills.formats.json_layout import laid_out
 from skill_ttrl.skills.formats.records import SPELLINGS, SkillFile, checked_origin, parsed, record_at
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import write_atomic, write_folder
 from skill_ttrl.types import Skill
 

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.records import skill_from_dict
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
 TEXTS = ("title", "tier", "task_type", "when_to_apply", "source", "extra")

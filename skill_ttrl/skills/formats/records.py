@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import new_ids, normalize_skill, quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import parse_extra
+from skill_ttrl.skills.changes import new_ids, normalize_skill, quote
+from skill_ttrl.skills.extra_fields import parse_extra
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {

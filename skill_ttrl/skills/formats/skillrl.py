@@ -19,9 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import ExtraFields, parse_extra
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.extra_fields import ExtraFields, parse_extra
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
 from skill_ttrl.skills.formats.records import (
     KNOWN,
@@ -34,6 +33,7 @@ from skill_ttrl.skills.formats.records import (
     record_at,
     skill_from_dict,
 )
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 NAME = "skillrl"

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import MAX_ID, TIERS, quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import MAX_ID, TIERS, quote
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
 from skill_ttrl.skills.formats.records import SkillFile, origin_of, skill_from_dict
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Trajectory
 
 NAME = "skillrl-memory"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.skills.admit import text_problem
-from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.merge.extract import MIN_WINNERS, holds, refusal, shared, without_answers
 from skill_ttrl.skills.merge.types import Extracted, Solved, Technique
 from skill_ttrl.skills.ops import MAX_TITLE

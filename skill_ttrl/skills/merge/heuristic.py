@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, rewrites_by_base, titles
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text
+from skill_ttrl.skills.snapshot import Snapshot
 
 
 class HeuristicMerger:

@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.skills.admit import text_problem
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.proposals import Part, parts_of, proposals_of
 from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, select_ops
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMCallStats, LLMQuerier
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 

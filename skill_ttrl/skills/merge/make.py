@@ -11,7 +11,6 @@ from typing import Literal
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge.extract import HeuristicExtractor
 from skill_ttrl.skills.merge.extract_llm import LLMExtractor
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
@@ -20,6 +19,7 @@ from skill_ttrl.skills.merge.types import Extractor, Merged, Merger
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, OnFailure, asking_model
 from skill_ttrl.skills.similarity import Similarity
+from skill_ttrl.skills.snapshot import Snapshot
 
 MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
 MERGERS.register("heuristic")(HeuristicMerger)

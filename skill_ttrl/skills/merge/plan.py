@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
-from skill_ttrl.skills.bank.changes import as_successor, flagged, normalize_skill, quote, with_usage
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extract_ops, ops_from_group
 from skill_ttrl.skills.merge.types import Draft, Extracted, Extractor, Merger, Rewrite
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.bank.changes import MAX_ID, quote
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import MAX_ID, quote
 from skill_ttrl.skills.merge.types import Merged, rewrites_by_base
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, attribute, fenced
 from skill_ttrl.skills.similarity import Similarity, clusters, normalized_tokens
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Message, Skill
 
 REQUEST_CHARS = 24_000

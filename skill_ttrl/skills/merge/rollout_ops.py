@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.merge.types import Extracted, Extractor, Solved, select_ops
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.types import Group, SkillOps

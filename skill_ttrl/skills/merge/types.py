@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import LLMCallStats
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Evolution, SkillOps
 
 

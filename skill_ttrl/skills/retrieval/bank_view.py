@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.template import by_template
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:

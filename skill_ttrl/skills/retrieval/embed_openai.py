@@ -19,8 +19,8 @@ from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.cache import AnswerCache
 from skill_ttrl.llm.openai.client import BATCH_TEXTS, make_client
-from skill_ttrl.skills.bank.settings import DEFAULT_MODEL
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors, normalised
+from skill_ttrl.skills.settings import DEFAULT_MODEL
 
 NAME = "openai"
 PROBE = "dimension"

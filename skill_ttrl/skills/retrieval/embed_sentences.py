@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.errors import MissingDependencyError, ModelError
-from skill_ttrl.skills.bank.settings import DEFAULT_MODEL
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors, normalised
+from skill_ttrl.skills.settings import DEFAULT_MODEL
 
 BATCH_TEXTS = 32
 BATCH_TOKENS = 32  # at least

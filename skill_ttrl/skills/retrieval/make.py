@@ -15,13 +15,13 @@ from typing import Any
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.bank.settings import DEFAULT_MODEL, BankSettings
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.embed_sentences import SentenceTransformerEmbedder
 from skill_ttrl.skills.retrieval.embedders import Embedder
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.settings import DEFAULT_MODEL, BankSettings
 
 EmbedderFactory = Callable[[str, str | None], Embedder]
 EMBEDDERS: Registry[EmbedderFactory] = Registry("embedder")

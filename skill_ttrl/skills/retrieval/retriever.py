@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.skills.bank.settings import Mode
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.embed_hash import words_of
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder
 from skill_ttrl.skills.retrieval.index import VectorIndex
 from skill_ttrl.skills.retrieval.search_index import EmbeddingCache, Rows, ScoredQuery, Scores, SearchIndex, skill_text
+from skill_ttrl.skills.settings import Mode
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 WEIGHTS: dict[str, tuple[float, float]] = {

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder, Vectors
 from skill_ttrl.skills.retrieval.index import VectorIndex
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 Rows = NDArray[np.int64]

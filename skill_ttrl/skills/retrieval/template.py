@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 MISTAKES = 5

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.skills.teachers.types import Case
+from skill_ttrl.skills.types import Case
 
 PLACEHOLDERS = ("X", "Y", "Z")
 OF_THE_TASK = "words of the task"

@@ -16,11 +16,11 @@ from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import instruction
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import made_title, text_problem
-from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, fenced, shortened
-from skill_ttrl.skills.teachers.types import Case, Draft
+from skill_ttrl.skills.types import Case, Draft
 from skill_ttrl.types import Message, Step, Tier
 
 OBSERVATION_CHARS = 400

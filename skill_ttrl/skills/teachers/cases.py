@@ -11,7 +11,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from skill_ttrl.skills.teachers.types import Case, case_of
+from skill_ttrl.skills.types import Case, case_of
 from skill_ttrl.types import Step, Trajectory, derive_seed
 
 T = TypeVar("T")

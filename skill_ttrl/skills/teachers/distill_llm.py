@@ -28,8 +28,8 @@ from skill_ttrl.skills.teachers.asking_cases import (
     shown_cases,
 )
 from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
 from skill_ttrl.skills.teachers.wins import distilled as counted
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Tier
 
 GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"

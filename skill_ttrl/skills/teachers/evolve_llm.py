@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.skills.bank.changes import TIERS, quote
+from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, fenced
 from skill_ttrl.skills.teachers.asking_cases import (
     WrittenSkill,
@@ -27,7 +27,7 @@ from skill_ttrl.skills.teachers.asking_cases import (
     shown_cases,
 )
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Skill, Tier
 
 RULES, REQUEST = "evolve", "evolve_request"

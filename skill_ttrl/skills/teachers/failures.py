@@ -17,7 +17,7 @@ from itertools import pairwise
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.admit import said_already
 from skill_ttrl.skills.teachers.findings import MIN_EPISODES, invalid_steps, repeats, task_ids
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill
 
 SHARE = 0.5

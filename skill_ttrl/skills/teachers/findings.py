@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from skill_ttrl.skills.teachers.actions import Form, Forms, bracketed, is_of_task, words
-from skill_ttrl.skills.teachers.types import Case
+from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Step
 
 MIN_EPISODES = 2

@@ -14,7 +14,7 @@ from skill_ttrl.registry import Registry
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, LLMQuerier
 from skill_ttrl.skills.teachers import distill_llm, evolve_llm, wins
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.teachers.types import Case, Teacher, TeacherResult
+from skill_ttrl.skills.types import Case, Teacher, TeacherResult
 from skill_ttrl.types import Skill
 
 TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")

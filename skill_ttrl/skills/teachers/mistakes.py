@@ -20,7 +20,7 @@ from skill_ttrl.skills.teachers.findings import (
     repeats,
     share,
 )
-from skill_ttrl.skills.teachers.types import Case
+from skill_ttrl.skills.types import Case
 
 TWICE = 2.0
 """Losers do it at least so many times as often as winners."""

@@ -26,7 +26,7 @@ from skill_ttrl.skills.teachers.findings import (
     share,
 )
 from skill_ttrl.skills.teachers.mistakes import MISTAKES
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 
 LIFT = 0.2
 """Winners must do a step more often than losers by this share of the episodes."""

@@ -51,7 +51,7 @@ class Answer:
 
 def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an address once; a redirect is not followed, so that a key travels to no other host. Never raises."""
-    from skill_ttrl.llm.vllm.servers.key import is_localhost
+    from skill_ttrl.llm.server_key import is_localhost
 
     try:
         near = is_localhost(urlsplit(address).hostname or "")  # a proxy does not reach this machine's own servers
@@ -148,7 +148,7 @@ def _servers(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _server(config: SkillTTRLConfig, address: str) -> Check:
-    from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, key_headers
+    from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
     name = f"vllm server {address}"
     headers = key_headers(address)

@@ -18,12 +18,12 @@ from typing import Any
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal, one_line
-from skill_ttrl.skills.bank.changes import imported
-from skill_ttrl.skills.bank.folder import is_bank
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import parse_extra
+from skill_ttrl.skills.changes import imported
+from skill_ttrl.skills.extra_fields import parse_extra
+from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats.files import Format, read_file
 from skill_ttrl.skills.formats.records import SkillFile
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.reports.inspect_bank import bank_folder, look
 from skill_ttrl.types import Change, Skill, SkillStats
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.formats.files import Format, dump_skills, format_of_target, write_skills
 from skill_ttrl.skills.formats.skillrl_memory import NAME as MEMORIES
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.reports.bank_diff import skills_at
 from skill_ttrl.stages.reports.inspect_bank import look
 from skill_ttrl.storage.files import wrap_os_errors, write_new

@@ -15,7 +15,7 @@ from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.skills.bank.folder import BANK_FILE, is_bank
+from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.compare import EVALUATION
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline

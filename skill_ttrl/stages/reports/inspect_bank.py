@@ -15,8 +15,8 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import TIERS
-from skill_ttrl.skills.bank.folder import LOG_FILE, is_bank
+from skill_ttrl.skills.changes import TIERS
+from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.stages.reports.inspection import Inspection
 from skill_ttrl.stages.setup.open_bank import BANK

@@ -17,7 +17,7 @@ from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.actions import Forms, names_task
-from skill_ttrl.skills.teachers.types import case_of, goal_of
+from skill_ttrl.skills.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
 ADVICE = "advice"

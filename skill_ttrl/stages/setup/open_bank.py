@@ -19,13 +19,13 @@ from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.folder import BANK_FILE, LOG_FILE, is_bank
-from skill_ttrl.skills.bank.settings import BankSettings
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, is_bank
 from skill_ttrl.skills.formats.agentskills_read import holds_skills
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.types import Skill

@@ -12,10 +12,10 @@ from typing import Any
 
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
 from skill_ttrl.skills.admit import Admitted
-from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, FailureSelection, SuccessTracker
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import TeacherResult
+from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group

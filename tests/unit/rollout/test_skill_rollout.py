@@ -16,11 +16,11 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
-from skill_ttrl.skills.bank.settings import BankSettings
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import Hit
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill, Task
 from tests.scripted_backend import ScriptedBackend
 

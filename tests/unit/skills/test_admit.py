@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from skill_ttrl.skills import evolution
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, fingerprint, said_already
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.evolution import least_useful_first
-from skill_ttrl.skills.teachers.types import Draft
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.types import Draft
 from skill_ttrl.types import Skill, SkillStats
 
 STATIC = Skill("gen_001", "Search", "Search every place once.", "always", "general", source="import", evidence=("t0",))

@@ -14,11 +14,11 @@ from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.evolution import Evolver, FailureSelection, SuccessTracker, evolved
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
 ROUNDS = 40

@@ -25,10 +25,10 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.openai.address import find_address
+from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.plugin.launch import set_environment, vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
 from skill_ttrl.llm.vllm.servers.http import Server
-from skill_ttrl.llm.vllm.servers.key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Job, Patience, Supervisor, Watched
 from skill_ttrl.stages.serve import LAUNCHER, Serving, _command, ask_interpreter, find_model, keyed, of_recipe, plan
 

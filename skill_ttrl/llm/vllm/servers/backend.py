@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
-from skill_ttrl.llm.openai.loop import BackgroundEventLoop
+from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.probe import Gap, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields

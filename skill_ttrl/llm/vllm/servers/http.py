@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.vllm.servers.key import KEY_VARIABLE, key_headers
+from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
 PROCESS_HEADER = "x-skillttrl-process"
 LOOK_EVERY, LOOK_TIMEOUT = 20.0, 20.0

@@ -13,8 +13,8 @@ import pytest
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import new_ids
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import new_ids
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats
 
 

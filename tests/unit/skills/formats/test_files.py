@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.changes import normalize_skill
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.markdown import parse_markdown
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 
 SKILLRL = {

@@ -19,7 +19,6 @@ from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.merge import proposals
 from skill_ttrl.skills.merge.llm import LLMMerger
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
@@ -28,6 +27,7 @@ from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.merge.types import Merged, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Change, Group, Skill, Step, Task, Trajectory
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

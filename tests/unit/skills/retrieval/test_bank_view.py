@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query, lift
 from skill_ttrl.skills.retrieval.embedders import Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 
 

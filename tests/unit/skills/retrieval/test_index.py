@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.settings import BankSettings, Mode
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval import index as index_module
 from skill_ttrl.skills.retrieval import search_index
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
@@ -26,6 +24,8 @@ from skill_ttrl.skills.retrieval.embedders import Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
+from skill_ttrl.skills.settings import BankSettings, Mode
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 SUBJECTS = ["fraction", "equation", "drawer", "fridge", "triangle", "boundary", "prime", "mug", "remainder", "receipt"]

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.bank.settings import BankSettings, Mode
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Retriever
 from skill_ttrl.skills.retrieval.search_index import skill_text
+from skill_ttrl.skills.settings import BankSettings, Mode
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores

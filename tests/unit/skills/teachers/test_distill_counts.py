@@ -11,7 +11,7 @@ import pytest
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import Forms, is_of_task
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Step, Verdict
 
 THINGS, SPOTS, GOALS = (

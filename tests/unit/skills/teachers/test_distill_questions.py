@@ -14,11 +14,11 @@ from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.llm.openai.structured import read_json, strict_schema
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import AdmissionRules, admit, fused
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.asking_cases import WrittenSkill, case_text, draft_of, shown_cases
 from skill_ttrl.skills.teachers.distill_llm import SkillsAnswer, questions_of
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
-from skill_ttrl.skills.teachers.types import Case, Draft
+from skill_ttrl.skills.types import Case, Draft
 from skill_ttrl.types import Step
 
 GOOD: dict[str, Any] = {

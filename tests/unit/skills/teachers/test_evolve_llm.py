@@ -14,9 +14,9 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.bank.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case, TeacherResult
+from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

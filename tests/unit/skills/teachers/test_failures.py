@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.teachers.failures import FAULTS, evolved_by_counting, verb
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.teachers.types import Case
+from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Skill, Step, Verdict
 
 CONFIG = EvolveConfig(max_new_skills=9)

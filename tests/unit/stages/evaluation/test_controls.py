@@ -22,10 +22,10 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.rollout.turns import RolloutSettings
-from skill_ttrl.skills.bank.settings import BankSettings
-from skill_ttrl.skills.bank.snapshot import Snapshot
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.changes import quote
-from skill_ttrl.skills.bank.folder import BANK_FILE, read_settings
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.folder import BANK_FILE, read_settings
 
 if TYPE_CHECKING:
     from skill_ttrl.config.skills import SkillsConfig

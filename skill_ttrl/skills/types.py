@@ -1,4 +1,4 @@
-"""Plain data and the protocol of teachers, which write skills from episodes. `make` chooses one by name."""
+"""Plain data and the protocol of teachers, which write skills from episodes. `teachers.make` chooses one by name."""
 
 from __future__ import annotations
 

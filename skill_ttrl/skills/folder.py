@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError, SkillBankError
-from skill_ttrl.skills.bank.changes import quote
+from skill_ttrl.skills.changes import quote
 from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, write_atomic
 from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powers, sign
 

@@ -13,8 +13,8 @@ from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.snapshot import Snapshot
-from skill_ttrl.skills.formats.extra_fields import checked_extra
+from skill_ttrl.skills.extra_fields import checked_extra
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
