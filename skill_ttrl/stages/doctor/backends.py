@@ -22,7 +22,6 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
-from skill_ttrl.stages.setup.checks import context_parts
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.openai.address import Address
@@ -123,6 +122,8 @@ def _has_gpu() -> bool:
 
 def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
     """Check that the longest prompt and answer fit the model, and the engine where its length is set."""
+    from skill_ttrl.stages.setup.checks import context_parts
+
     parts = context_parts(config)
     needed = sum(parts.values())
     sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens) + f" = {needed} tokens"

@@ -10,15 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, SourceConfig
-from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.skills.retrieval.make import check_packages, make_embedder
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
-from skill_ttrl.stages.setup.checks import check_env, lookups
-from skill_ttrl.stages.setup.open_bank import starting_file
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.memory import MemoryEstimate
@@ -73,12 +69,16 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
 
 def _names(config: SkillTTRLConfig) -> list[Check]:
     """Look up everything a config calls by name, as a run would."""
+    from skill_ttrl.stages.setup.checks import lookups
+
     env = _env(config)
     found = lookups(config, env=env[0].status == "ok")
     return env + [check for name, look in found.items() for check in tried(name, look)]
 
 
 def _env(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.stages.setup.checks import check_env
+
     return tried("environment", lambda: check_env(config))
 
 
@@ -90,6 +90,8 @@ def _waits(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.data.tasks import load_demonstrations, load_tasks
+
     def tasks(source: SourceConfig, split: str) -> str:
         loaded = load_tasks(source, split=split)
         labelled = sum(task.reference is not None for task in loaded)
@@ -114,6 +116,9 @@ def _tracker(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
+    from skill_ttrl.skills.retrieval.make import check_packages, make_embedder
+    from skill_ttrl.stages.setup.open_bank import starting_file
+
     skills = config.skills
     if skills is None:
         return []
