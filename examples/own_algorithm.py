@@ -1,6 +1,6 @@
 """An algorithm of one's own: only the first tokens of each response are rewarded, and GRPO's loss is followed.
 
-Run it: python examples/own_algorithm.py. `LocalLearner(..., algorithm=algorithm)` trains with it.
+Run it: python examples/own_algorithm.py. A config names it: rl.algorithm: {type: own_algorithm:FirstTokens, first: 2}.
 """
 
 from __future__ import annotations

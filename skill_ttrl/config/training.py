@@ -58,6 +58,9 @@ class RLConfig(Section):
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
     passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/resume.md)."""
     prompts_per_step: int = Field(default=8, ge=1)
+    algorithm: dict[str, Any] | None = None
+    """An algorithm with options of its own: `type` (a registered name, or `module:Class`) and that algorithm's options. None: GRPO with
+    `advantage`, `loss`, the clips and so on of this section."""
     advantage: str = "grpo"
     group_statistics: Literal["episodes", "steps"] = "episodes"
     """What mean and deviation of a group of episodes are taken over. `episodes`: each episode weighs the same, however long it

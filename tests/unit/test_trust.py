@@ -54,6 +54,7 @@ def run_of(folder: Path, *overrides: str) -> Path:
         ("vote.paraphrase=hf:write", "vote.paraphrase", "import the Python code hf:write"),
         ("rl.reward=evilmod:reward", "rl.reward", "import"),
         ("rl.advantage=evilmod:f", "rl.advantage", "import"),
+        ("rl.algorithm.type=evilmod:A", "rl.algorithm.type", "import"),
         ("rl.loss=evilmod:f", "rl.loss", "import"),
         ("rl.stop_rule=evilmod:f", "rl.stop_rule", "import"),
         ("skills.embedder=evilmod:E", "skills.embedder", "import"),

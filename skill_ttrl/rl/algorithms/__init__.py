@@ -42,14 +42,16 @@ def build_algorithm(settings: RLConfig | Mapping[str, Any]) -> Algorithm:
     """Build the algorithm that the settings name.
 
     Args:
-        settings: The `rl` section, whose flat keys are those of GRPO; or `type` (a registered name or `module:Class`) with
-            that algorithm's own options.
+        settings: The `rl` section: its `algorithm`, or where that is None GRPO of its flat keys. Or such an `algorithm`: `type`
+            (a registered name or `module:Class`) with that algorithm's own options.
 
     Raises:
         ConfigError: there is no such algorithm, estimator or loss, or an option is wrong.
     """
     if isinstance(settings, RLConfig):
-        return GRPO(GRPOOptions.from_settings(settings))
+        if settings.algorithm is None:
+            return GRPO(GRPOOptions.from_settings(settings))
+        settings = settings.algorithm
     options = dict(settings)
     kind = ALGORITHMS.get(str(options.pop("type", "grpo")))
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import InvalidConfigError, Phase, SkillTTRLConfig, load_config
+from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
@@ -250,6 +250,8 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         "loss": partial(_loss, rl.loss),
         "advantage": partial(_advantage, config),
     }
+    if rl.algorithm is not None:
+        found["algorithm"] = partial(_algorithm, rl)
     if rl.stop_rule is not None:
         found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
     if skills is not None and skills.update == "merge":
@@ -305,6 +307,12 @@ def _loss(name: str) -> str:
     from skill_ttrl.rl.losses import LOSSES
 
     return _known(name, LOSSES.get)
+
+
+def _algorithm(rl: RLConfig) -> str:
+    from skill_ttrl.rl.algorithms import build_algorithm
+
+    return type(build_algorithm(rl)).__name__
 
 
 def _advantage(config: SkillTTRLConfig) -> str:

@@ -163,6 +163,14 @@ def test_an_algorithm_with_wrong_options_is_refused(options: dict[str, Any], wor
         build_algorithm(options)
 
 
+def test_the_section_names_an_algorithm_with_options_of_its_own() -> None:
+    settings = RLConfig(algorithm={"type": f"{__name__}:FirstTokens", "tokens": 2})
+    algorithm = build_algorithm(settings)
+    assert isinstance(algorithm, FirstTokens) and algorithm.options.tokens == 2
+    with pytest.raises(ConfigError, match="toknes"):
+        build_algorithm(RLConfig(algorithm={"type": f"{__name__}:FirstTokens", "toknes": 2}))
+
+
 def test_the_flat_keys_are_the_options_of_grpo() -> None:
     settings = RLConfig(clip_ratio_high=0.28, dual_clip=None, loss_aggregation="seq-mean-token-sum")
     from_keys, from_options = (
