@@ -21,7 +21,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.training.summarize import read_evaluations
+from skill_ttrl.stages.reports.summarize import read_evaluations
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}
 CONTROL = "without evolution"

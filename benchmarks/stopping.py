@@ -20,8 +20,8 @@ from statistics import fmean
 
 from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.stages.inspecting.stopping import Stopping, look_back
 from skill_ttrl.stages.reports.baseline import find_baseline
-from skill_ttrl.stages.reports.stopping import Stopping, look_back
 from skill_ttrl.storage.jsonl import read_jsonl
 
 RECIPES = ("quickstart", "collapse")

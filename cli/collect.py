@@ -125,7 +125,7 @@ def collect(
         if is_player:
             found = run(selection, agent=agent, explore=explore or 0.0, seed=seed or 0, jobs=jobs, output=output, progress=view)  # fmt: skip
         else:
-            from skill_ttrl.stages.collecting.policy import run_policy
+            from skill_ttrl.stages.targets.collect import run_policy
 
             found = run_policy(
                 agent,

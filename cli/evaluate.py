@@ -215,7 +215,7 @@ def _measure(
             use_bank=use_bank,
             progress=view,
         )
-    from skill_ttrl.stages.evaluation.evaluate_env import measure_policy
+    from skill_ttrl.stages.evaluate import measure_policy
 
     env, split, limit = place
     return measure_policy(

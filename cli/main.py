@@ -151,9 +151,9 @@ def inspect(
     """Show what a path holds, whatever it is."""
     from skill_ttrl.cli.display.tables import inspection_view
     from skill_ttrl.cli.skills import show_diff
-    from skill_ttrl.stages.reports import inspect_bank as skills
-    from skill_ttrl.stages.reports.inspect import inspect as look
-    from skill_ttrl.stages.reports.stopping import inspect_stopping
+    from skill_ttrl.stages.inspecting import inspect_bank as skills
+    from skill_ttrl.stages.inspecting.inspect import inspect as look
+    from skill_ttrl.stages.inspecting.stopping import inspect_stopping
 
     if (search is not None) + history + (diff is not None) + stopping > 1:
         raise ConfigError("--search, --history, --diff and --stopping each show something else: give one of them.")

@@ -68,8 +68,8 @@ def compare(
 ) -> None:
     """Compare what policies reached, task by task where they were measured on the same tasks; else as two means, which is said."""
     from skill_ttrl.cli.display.views import number, rows_table, signed
-    from skill_ttrl.stages.evaluation.compare import FIGURES, measured
-    from skill_ttrl.stages.evaluation.compare import compare as differ
+    from skill_ttrl.stages.reports.compare import FIGURES, measured
+    from skill_ttrl.stages.reports.compare import compare as differ
 
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence lies between 0 and 1, found {confidence}.")
@@ -131,7 +131,7 @@ def train_seeds(
         print_json(found)
         return
     from skill_ttrl.cli.display.tables import inspection_view
-    from skill_ttrl.stages.reports.inspect_results import seeds_inspection
+    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
 
     screen.print(inspection_view(seeds_inspection(found)))
     screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)

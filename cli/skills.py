@@ -14,7 +14,7 @@ from skill_ttrl.sanitize import escape_terminal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from skill_ttrl.stages.reports.bank_diff import BankComparison, BankDiff, BankSide
+    from skill_ttrl.stages.inspecting.bank_diff import BankComparison, BankDiff, BankSide
     from skill_ttrl.types import BankUpdate
 
 skills_app = typer.Typer(
@@ -59,7 +59,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a skill. The bank is made where there is none; a full bank gives up its least useful skill."""
-    from skill_ttrl.stages.reports.inspect_bank import open_or_make
+    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
     record = {"title": title, "text": _text(text), "when_to_apply": when, "tier": tier, "id": skill_id}
     with open_or_make(bank) as opened:
@@ -121,8 +121,8 @@ def import_(
 ) -> None:
     """Bring the skills of a file into a bank, all of them or, after a mistake, none. The bank is made where there is none."""
     from skill_ttrl.skills.formats.files import known_format
-    from skill_ttrl.stages.reports.bank_diff import skills_at
-    from skill_ttrl.stages.reports.inspect_bank import open_or_make
+    from skill_ttrl.stages.inspecting.bank_diff import skills_at
+    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
     found, _ = skills_at(file, known_format(form))  # before a bank is made
     notices = list(found.notices)
@@ -163,7 +163,7 @@ def export(
     from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
     from skill_ttrl.skills.formats.files import known_format
-    from skill_ttrl.stages.reports import bank_export
+    from skill_ttrl.stages.inspecting import bank_export
 
     chosen = known_format(form)
     if output is None:
@@ -203,7 +203,7 @@ def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
 
     from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
-    from skill_ttrl.stages.reports.bank_diff import compare_banks, diff_bank
+    from skill_ttrl.stages.inspecting.bank_diff import compare_banks, diff_bank
 
     found: BankComparison | BankDiff
     if path is None:

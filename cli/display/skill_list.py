@@ -11,7 +11,7 @@ from rich.text import Text
 from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.reports.inspection import Inspection
+    from skill_ttrl.stages.inspecting.inspection import Inspection
     from skill_ttrl.types import Skill
 
 MAX_TEXT = 1000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.plan import PhasePlan, Plan
     from skill_ttrl.stages.evaluation.results import Evaluation
-    from skill_ttrl.stages.reports.inspection import Inspection
+    from skill_ttrl.stages.inspecting.inspection import Inspection
     from skill_ttrl.stages.targets.trained import Reply
 
 STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}

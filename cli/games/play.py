@@ -117,7 +117,7 @@ def play(
         player = keyboard or stage.find_player(name or "", env_id)
         policy = None
         if player is None:
-            from skill_ttrl.stages.collecting.watch_policy import find_policy, play_policy
+            from skill_ttrl.stages.targets.play import find_policy, play_policy
 
             settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)

@@ -138,7 +138,7 @@ class Screen:
         self.seen: Scene | None = None
 
     def __call__(self, scene: Scene) -> None:
-        """See `stages.play.Watch`."""
+        """See `collecting.watch.Watch`."""
         self.seen = scene
         if scene.action is None:
             self._begin(scene)

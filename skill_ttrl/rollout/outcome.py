@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.intervals import Interval, mean_interval
-from skill_ttrl.types import Trajectory
+from skill_ttrl.types import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +199,17 @@ class RunningSuccess:
         if len(self._by_type) > 1:
             found |= {kind or "other": won / count for kind, (won, count) in sorted(self._by_type.items())}
         return found
+
+
+def winning(group: Group) -> list[bool]:
+    """For each try whether it won: the best reward of its group, and more than nothing.
+
+    A try that was rewarded with the environment's own return has not won where the environment says so (`won` in `info`): of
+    purchases that are all wrong in part, the best is nothing to learn a skill from. Other rewards never see what it says.
+    """
+    best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
+    return [best > 0 and each.reward == best and not _only_in_part(each) for each in group.trajectories]
+
+
+def _only_in_part(trajectory: Trajectory) -> bool:
+    return trajectory.reward == trajectory.env_return and trajectory.won is False

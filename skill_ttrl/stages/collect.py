@@ -173,7 +173,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         Interrupted: a signal came; what was played is kept.
     """
     if find_player(config.collect.agent, resolve_env(config.env.id)) is None:
-        from skill_ttrl.stages.collecting.policy import collect_for_run
+        from skill_ttrl.stages.targets.collect import collect_for_run
 
         return collect_for_run(path, config, progress)
     asked = config.collect

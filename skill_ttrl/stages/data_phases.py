@@ -18,9 +18,9 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
+from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
+from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks, training_tasks
 from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_episodes, check_models
-from skill_ttrl.stages.setup.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
-from skill_ttrl.stages.setup.tasks import evaluation_split, source_tasks, training_tasks
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"

@@ -31,7 +31,7 @@ from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import TeacherResult
-from skill_ttrl.stages.setup.leak import ForeignSplits, settle, training_splits
+from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory

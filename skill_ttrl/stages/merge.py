@@ -23,8 +23,8 @@ from skill_ttrl.skills.merge.merged import merged_samples
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.merge_source import Samples, joined, read_samples
-from skill_ttrl.stages.setup.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.inputs.merge_source import Samples, joined, read_samples
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import BankUpdate
 

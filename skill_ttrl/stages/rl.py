@@ -13,8 +13,7 @@ from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.rl.algorithms import build_algorithm, make_batch
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages.training.batch import VOTED, select_training_samples, step_tasks
-from skill_ttrl.stages.training.clock import StepTimer
+from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
@@ -25,24 +24,22 @@ from skill_ttrl.stages.training.metrics import (
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
-from skill_ttrl.stages.training.saving import checkpoint_on_error, record_step, save_if_due
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
-from skill_ttrl.stages.training.state import RLState
+from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
+from skill_ttrl.stages.training.step import VOTED, StepTimer, select_training_samples, step_tasks
 from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, derive_seed
 from skill_ttrl.voting.rewards import Reward
 
-PHASE, SHOWN = "rl", "GRPO"
-"""The phase in files, and as progress shows it."""
-BANK_OFF = "after, bank off"
-"""Label of the evaluation of the trained policy without its skills: the difference is what they are worth."""
+SHOWN = "GRPO"
+"""The phase as progress shows it."""
 
 
 def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> None:
     """Rollout → vote | env → advantages → update → skills → sync, `rl.steps` times; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
-    backend.sync(run.resumed.steps_done(PHASE))  # a cold start or a checkpoint may have changed the weights
+    backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     algorithm = build_algorithm(config.rl)
     state = RLState.restore(run, algorithm, evolution)
@@ -76,14 +73,14 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, visits)
             metrics |= episode_metrics(groups, config, by_type=several_types(parts.train_tasks))
             metrics |= run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
-            record_step(run, PHASE, step, groups, votes, metrics, trajectories=config.run.save_trajectories)
+            record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories)
             run.progress.advance(SHOWN, step + 1, metrics)
             warn_of_votes(run, state, step, groups)
             state.step = step + 1
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
-        run.log.time(PHASE, step, times | sampling_rates(groups, times["sample_seconds"]))
+        run.log.time(RL, step, times | sampling_rates(groups, times["sample_seconds"]))
         evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)
@@ -111,11 +108,11 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
         BudgetError, EndpointError, Interrupted: the run is saved.
     """
     config = run.config.rl
-    stopped = stopped_by(run.log.rows(PHASE), config, state.step)
+    stopped = stopped_by(run.log.rows(RL), config, state.step)
     if stopped is not None:
         run.progress.notice(stopped)
     last = state.step == config.steps or stopped is not None
-    failed = watch_updates(run, PHASE, state.step - 1, metrics)
+    failed = watch_updates(run, RL, state.step - 1, metrics)
     if config.validate_every and state.step % config.validate_every == 0 and not last and failed is None:
         with checkpoint_on_error(run, state):
             run.evaluate(f"step {state.step}")
@@ -131,9 +128,9 @@ def conclude(run: Run) -> None:
     Raises:
         TrainingError: see `stopping.skipped_too_often`.
     """
-    if (failed := skipped_too_often(run, PHASE, ended=True)) is not None:
+    if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
-    _warn_of(run, late_signs(run.log.rows(PHASE)))
+    _warn_of(run, late_signs(run.log.rows(RL)))
     run.progress.finish(SHOWN)
 
 
@@ -156,7 +153,7 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group]) 
         for warning in state.votes.history.warnings():
             run.warn(warning)
     if step + 1 == EARLY:
-        _warn_of(run, early_signs(run.log.rows(PHASE)))
+        _warn_of(run, early_signs(run.log.rows(RL)))
 
 
 def _warn_of(run: Run, signs: Mapping[str, str]) -> None:

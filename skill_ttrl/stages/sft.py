@@ -12,7 +12,7 @@ from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.stages.setup.encode import Encoded
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.saving import PhaseState, save_if_due
+from skill_ttrl.stages.training.state import PhaseState, save_if_due
 from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import derive_seed
 

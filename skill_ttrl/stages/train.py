@@ -23,17 +23,18 @@ from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
+from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.encode import encode_demonstrations
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.rationale import KEPT
 from skill_ttrl.stages.setup.rewards import make_reward
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -41,7 +42,6 @@ from skill_ttrl.stages.training.evolve import make_evolver
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run import ResumePoint, Run, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
-from skill_ttrl.stages.training.summarize import read_evaluations, summarise
 from skill_ttrl.stages.vote_sft import imitate_majority
 
 DEMONSTRATIONS = "demonstrations"

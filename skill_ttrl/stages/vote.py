@@ -82,7 +82,7 @@ def run(
     """Put samples to the vote under one strategy or several.
 
     Args:
-        source: stored samples (see `stages.stored`), or a run, checkpoint or model that is sampled as its training would be.
+        source: stored samples (see `targets.stored`), or a run, checkpoint or model that is sampled as its training would be.
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
             there to be compared with.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.

@@ -22,13 +22,12 @@ from typing import Any
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.stages.rl import BANK_OFF
+from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.sft import fine_tune, select_batch
-from skill_ttrl.stages.training.batch import step_tasks
-from skill_ttrl.stages.training.clock import StepTimer
 from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
-from skill_ttrl.stages.training.saving import PhaseState, record_step, save_if_due
+from skill_ttrl.stages.training.state import PhaseState, record_step, save_if_due
+from skill_ttrl.stages.training.step import StepTimer, step_tasks
 from skill_ttrl.types import derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 

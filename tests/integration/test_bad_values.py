@@ -17,7 +17,7 @@ from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages import train
-from skill_ttrl.stages.training.summarize import read_evaluations
+from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.types import Trajectory, from_json
 
 OWN = """

@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.stages.reports.bank_diff import match
+from skill_ttrl.stages.inspecting.bank_diff import match
 from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
 from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
 from tests.integration.test_skill_commands import refused, skillttrl

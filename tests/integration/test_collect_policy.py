@@ -21,7 +21,7 @@ from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into, run
 from skill_ttrl.stages.collecting.collection import TaskSelection
-from skill_ttrl.stages.collecting.policy import plan_episodes, run_policy
+from skill_ttrl.stages.targets.collect import plan_episodes, run_policy
 from skill_ttrl.types import Task, Trajectory, from_json
 from tests.doors import DOORS, Doors
 from tests.faulty_server import FaultyServer
@@ -261,7 +261,7 @@ def test_without_the_bank_no_embedder_is_looked_for(
     def no_hub(*_: object) -> str:
         raise AssertionError("an embedder was looked for")
 
-    monkeypatch.setattr("skill_ttrl.stages.setup.pin.hub_commit", no_hub)
+    monkeypatch.setattr("skill_ttrl.stages.inputs.pin.hub_commit", no_hub)
     monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
     overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
     found = run_policy("embedded", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))

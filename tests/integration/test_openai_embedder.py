@@ -19,8 +19,8 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
 from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
-from skill_ttrl.stages.reports.inspect import inspect
-from skill_ttrl.stages.reports.inspect_bank import search_bank
+from skill_ttrl.stages.inspecting.inspect import inspect
+from skill_ttrl.stages.inspecting.inspect_bank import search_bank
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.faulty_server import FaultyServer, vector_of
 from tests.integration.test_cli_commands import refused, skillttrl

@@ -18,7 +18,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
-from skill_ttrl.stages.reports.inspect import inspect
+from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.targets.trained import Reply, ask, find_trained
 from skill_ttrl.stages.training.metrics import group_metrics
 from skill_ttrl.stages.training.run_bank import skill_metrics

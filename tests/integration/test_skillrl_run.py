@@ -20,7 +20,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.demonstrate import ADVICE, demonstrate
+from skill_ttrl.stages.inputs.demonstrate import ADVICE, demonstrate
 from skill_ttrl.stages.setup.open_bank import read_run_bank
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl

@@ -17,8 +17,8 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
+from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.reports.baseline import baseline_command, baseline_lines, find_baseline
-from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory

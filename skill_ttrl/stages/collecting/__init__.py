@@ -1,1 +1,1 @@
-"""Collecting episodes: by scripted agents, by a policy, or to watch."""
+"""Playing episodes: collections in chunks that survive a kill, and games to watch."""

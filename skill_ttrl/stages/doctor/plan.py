@@ -22,8 +22,8 @@ from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, rec
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.preflight import Preflight, look_before
+from skill_ttrl.stages.doctor.preflight import Preflight, look_before
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.intervals import Interval
 
+BANK_OFF = "after, bank off"
+"""Label of the evaluation of the trained policy without its skills: the difference is what they are worth."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:

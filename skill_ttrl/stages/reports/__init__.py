@@ -1,1 +1,1 @@
-"""Reports: HTML pages, baselines, and views of runs, banks and files."""
+"""Reports: summaries of runs, comparisons, baselines, and HTML pages."""

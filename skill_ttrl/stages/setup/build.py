@@ -12,16 +12,16 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
-from skill_ttrl.stages.setup.checks import check_cut_series
-from skill_ttrl.stages.setup.env_defaults import warn_unlisted
-from skill_ttrl.stages.setup.policy import build_policy, check_context
-from skill_ttrl.stages.setup.tasks import (
+from skill_ttrl.stages.inputs.env_defaults import warn_unlisted
+from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
     leaks,
     source_tasks,
     training_tasks,
 )
+from skill_ttrl.stages.setup.checks import check_cut_series
+from skill_ttrl.stages.setup.policy import build_policy, check_context
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank

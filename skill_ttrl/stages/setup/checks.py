@@ -34,7 +34,7 @@ from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote

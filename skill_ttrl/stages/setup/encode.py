@@ -21,9 +21,9 @@ from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.stages.setup.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
-from skill_ttrl.stages.setup.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
-from skill_ttrl.stages.setup.rationale import with_thoughts
+from skill_ttrl.stages.inputs.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
+from skill_ttrl.stages.inputs.rationale import with_thoughts
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import models_of

@@ -6,7 +6,7 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rollout.info import failure
 from skill_ttrl.signals import FAILURES
-from skill_ttrl.stages.setup.pin import FOLDER_DIGEST
+from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward

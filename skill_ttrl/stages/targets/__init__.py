@@ -1,1 +1,1 @@
-"""Policies by name: a run, a checkpoint, a model, stored samples; and their export."""
+"""Policies by name: a run, a checkpoint, a model, stored samples; sampling, playing and exporting them."""

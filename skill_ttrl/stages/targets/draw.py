@@ -28,9 +28,9 @@ from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.controls import Controls, applies, join, play_controls
+from skill_ttrl.stages.inputs.leak import FirstWords
+from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.setup.leak import FirstWords
-from skill_ttrl.stages.setup.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated

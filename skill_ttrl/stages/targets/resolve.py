@@ -15,12 +15,12 @@ from skill_ttrl.llm.backends import REMOTE, backend_facts, is_remote
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
+from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_policy
+from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.checks import load_checked
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.leak import Seen, seen_by_run
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
-from skill_ttrl.stages.setup.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_policy
-from skill_ttrl.stages.setup.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank

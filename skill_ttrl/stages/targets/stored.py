@@ -22,8 +22,8 @@ from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.setup.pin import data_revision
-from skill_ttrl.stages.setup.tasks import training_tasks
+from skill_ttrl.stages.inputs.pin import data_revision
+from skill_ttrl.stages.inputs.tasks import training_tasks
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import Task, Trajectory, first_problem, from_json
 

@@ -1,1 +1,1 @@
-"""Parts of a training run: its context, bank, votes, evolution, signs and summary."""
+"""Parts of a training run: its context, state, steps, bank, votes, evolution and signs."""

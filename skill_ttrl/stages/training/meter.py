@@ -13,7 +13,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results, measure
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.setup.leak import Seen, demonstration_leaks
+from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import label_metrics, trained_metrics

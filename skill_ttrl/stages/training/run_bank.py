@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, EndpointError
+from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -21,7 +22,7 @@ from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of
-from skill_ttrl.types import Group, Skill, Task, Trajectory
+from skill_ttrl.types import Group, Skill, Task
 
 REPORTED = ("generated", "extracted", "added", "credited", "evolved")
 """Counts of a merge that are figures of its step."""
@@ -251,20 +252,6 @@ def models_of(config: SkillTTRLConfig) -> LLMEndpoints:
     """The language models that may change a bank, as the config names them."""
     skills = config.skills or SkillsConfig()
     return LLMEndpoints(config.endpoints, skills.on_failure, config.agent.prompts)
-
-
-def winning(group: Group) -> list[bool]:
-    """For each try whether it won: the best reward of its group, and more than nothing.
-
-    A try that was rewarded with the environment's own return has not won where the environment says so (`won` in `info`): of
-    purchases that are all wrong in part, the best is nothing to learn a skill from. Other rewards never see what it says.
-    """
-    best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
-    return [best > 0 and each.reward == best and not _only_in_part(each) for each in group.trajectories]
-
-
-def _only_in_part(trajectory: Trajectory) -> bool:
-    return trajectory.reward == trajectory.env_return and trajectory.won is False
 
 
 def skill_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -1,20 +1,53 @@
-"""The state of RL training: one object, which a checkpoint holds and a resumed run restores."""
+"""The state of a phase, which a checkpoint holds and a resumed run restores; and what a step leaves in the run's folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from skill_ttrl.agents.prompt import sample_messages
+from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.algorithms import Algorithm
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learner import Learner, LocalLearner
+from skill_ttrl.runs.checkpoint import save_checkpoint
+from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.records import trajectory_lines, vote_line
+from skill_ttrl.runs.summary import summary_versions
+from skill_ttrl.signals import Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.saving import PhaseState
 from skill_ttrl.stages.training.votes import VoteManager
+from skill_ttrl.types import Group, VoteResult
 
-PHASE = "rl"
+if TYPE_CHECKING:
+    from skill_ttrl.rl.sft_learner import SFTLearner
+
+
+RL = "rl"
+
+
+@dataclass
+class PhaseState:
+    """What a checkpoint of a phase holds besides the weights, the bank and the warnings."""
+
+    phase: str
+    step: int
+    """Steps of the phase that are done."""
+    learner: Learner | SFTLearner | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The part that JSON can hold."""
+        return {}
+
+    def tensors(self) -> dict[str, Any]:
+        """The learner's state."""
+        return {} if self.learner is None else {"learner": self.learner.state_dict()}
 
 
 @dataclass(kw_only=True)
@@ -29,7 +62,7 @@ class RLState(PhaseState):
     def restore(cls, run: Run, algorithm: Algorithm, evolution: Evolver | None) -> RLState:
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
-        step = resumed.steps_done(PHASE)
+        step = resumed.steps_done(RL)
         if config.rl.kl_coef > 0 and "sft" in config.phases:
             parts.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
         learner = LocalLearner(
@@ -44,9 +77,107 @@ class RLState(PhaseState):
         if step:
             resumed.load_learner(learner)
         votes = VoteManager(parts, resumed.state if step else {})
-        return cls(PHASE, step, learner=learner, votes=votes, evolution=evolution)
+        return cls(RL, step, learner=learner, votes=votes, evolution=evolution)
 
     def state_dict(self) -> dict[str, Any]:
         """Votes and evolution."""
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
         return {**self.votes.state_dict(), **evolution}
+
+
+def record_step(
+    run: Run,
+    phase: str,
+    step: int,
+    groups: Sequence[Group],
+    votes: Sequence[VoteResult],
+    metrics: Mapping[str, float],
+    *,
+    trajectories: bool,
+) -> None:
+    """Record a step's votes and metrics, and where asked for its trajectories."""
+    if trajectories:
+        lines = [line for group in groups for line in trajectory_lines(phase, step, group)]
+        run.folder.append_jsonl("trajectories.jsonl", lines)
+    right = run.meter.correctness(groups, votes)
+    run.folder.append_jsonl(
+        "votes.jsonl",
+        [vote_line(phase, step, g.task.id, v, correct=c) for g, v, c in zip(groups, votes, right, strict=True)],
+    )
+    run.log.log(phase, step, metrics)
+
+
+def save(run: Run, state: PhaseState) -> None:
+    """Save a checkpoint from which `state.phase` continues after `state.step` steps."""
+    from skill_ttrl.llm.models.load import save_model
+
+    policy, config = run.components.policy, run.config
+    # The newest measurement may be of earlier weights than these: its label goes along.
+    measured = list(run.meter.evaluations.values())
+    has_template = bool(getattr(policy.tokenizer, "chat_template", None))
+    save_checkpoint(
+        run.folder,
+        state.phase,
+        state.step,
+        save_model=partial(save_model, policy.model, policy.tokenizer),
+        state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
+        tensors=state.tensors(),
+        keep=config.run.keep_checkpoints,
+        card=model_card(
+            config,
+            phase=state.phase,
+            step=state.step,
+            evaluations=[asdict(found) for found in (*measured[:1], *measured[1:][-1:])],
+            messages=[asdict(message) for message in sample_messages(config.agent)] if has_template else (),
+            versions=summary_versions(read_run_json(run.folder.path)),
+        ),
+    )
+    run.ledger.settle()
+
+
+def save_if_due(run: Run, state: PhaseState, *, due: bool, failed: TrainingError | None = None) -> None:
+    """Close a step: save where that is `due`, a signal came or the phase has `failed`; then leave where it is to.
+
+    Raises:
+        Interrupted: a signal came.
+        TrainingError: `failed`.
+    """
+    if due or failed is not None or run.stop.signum is not None:
+        save(run, state)
+        stop_if_requested(run, state)
+    if failed is not None:
+        raise failed
+
+
+def stop_if_requested(run: Run, state: PhaseState) -> None:
+    """Leave here if a signal asked for it; the caller has just saved a checkpoint.
+
+    Raises:
+        Interrupted: with the exit code of the signal.
+    """
+    if run.stop.signum is not None:
+        raise Interrupted(
+            f"Stopped by signal {run.stop.signum} after {state.phase} step {state.step}; everything is saved in "
+            f"{run.folder.path}. Go on with the same command and --resume auto.",
+            run.stop.signum,
+        )
+
+
+@contextmanager
+def checkpoint_on_error(run: Run, state: PhaseState, *others: type[SkillTTRLError]) -> Iterator[None]:
+    """Save the finished steps where the budget ends, a server no longer answers, or a signal ends an evaluation; then raise.
+
+    `others`: further errors to save on.
+
+    Raises:
+        BudgetError, EndpointError, Interrupted: as they came.
+    """
+    caught: tuple[type[BaseException], ...] = (BudgetError, EndpointError, Interrupted, *others)
+    try:
+        yield
+    except caught:
+        if state.step and not (run.folder.checkpoints / f"{state.phase}-{state.step:06d}").is_dir():
+            save(run, state)
+        if state.step:
+            stop_if_requested(run, state)  # then this is why nothing was waited for
+        raise

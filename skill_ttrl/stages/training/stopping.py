@@ -9,7 +9,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import TrainingError
 from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.saving import PhaseState
+from skill_ttrl.stages.training.state import PhaseState
 
 LEFT_OUT = "Updates are left out"
 """Begins the warning of them, which a run gives once."""

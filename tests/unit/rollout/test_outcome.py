@@ -17,12 +17,12 @@ from skill_ttrl.rollout.outcome import (
     env_success,
     episode_result,
     exploit_count,
+    winning,
 )
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.reports.summary_text import summary_rows
-from skill_ttrl.stages.training.run_bank import winning
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")

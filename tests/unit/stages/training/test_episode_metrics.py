@@ -9,8 +9,8 @@ import pytest
 
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages.training.batch import select_training_samples
 from skill_ttrl.stages.training.metrics import episode_metrics, several_types
+from skill_ttrl.stages.training.step import select_training_samples
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)

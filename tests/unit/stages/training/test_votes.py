@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages.training.batch import select_training_samples
 from skill_ttrl.stages.training.paraphrase import reworded
+from skill_ttrl.stages.training.step import select_training_samples
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import Ballot, vote
 

@@ -24,7 +24,7 @@ from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.formats.files import Format, read_file
 from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.reports.inspect_bank import bank_folder, look
+from skill_ttrl.stages.inspecting.inspect_bank import bank_folder, look
 from skill_ttrl.types import Change, Skill, SkillStats
 
 MAX_COMPARED = 50_000

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from skill_ttrl.errors import EndpointError, annotate_error
 from skill_ttrl.progress import Progress
 from skill_ttrl.skills.querying import LLMQuerier, shortened
-from skill_ttrl.stages.setup.demonstrate import StepShown
+from skill_ttrl.stages.inputs.demonstrate import StepShown
 from skill_ttrl.types import Message
 
 PHASE = "thoughts"

@@ -33,8 +33,8 @@ from skill_ttrl.stages.collecting.collection import (
     written,
 )
 from skill_ttrl.stages.collecting.watch import env_kwargs
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker

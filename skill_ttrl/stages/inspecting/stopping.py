@@ -11,7 +11,7 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.reports.inspection import Inspection
+from skill_ttrl.stages.inspecting.inspection import Inspection
 from skill_ttrl.storage.jsonl import read_jsonl
 
 STEP = "step "

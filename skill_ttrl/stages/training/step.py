@@ -1,13 +1,21 @@
-"""The tasks of a training step, and the samples of it that are trained on."""
+"""A training step: its tasks, the samples of it that are trained on, and the wall time of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.progress import Progress
+from skill_ttrl.rl.device import GpuMemoryMonitor
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 VOTED = "majority"
 """The reward that the votes decide, as `vote.strategy` says."""
@@ -47,3 +55,27 @@ def select_training_samples(
         if not (vote.skipped and config.rl.reward == VOTED):
             chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
+
+
+class StepTimer:
+    """Wall time of the parts of one step, and on a GPU the memory that it took."""
+
+    def __init__(self, progress: Progress, phase: str, accelerator: Accelerator) -> None:
+        self._progress, self._phase = progress, phase
+        self._memory = GpuMemoryMonitor(accelerator.device)
+        self._began = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        """Time a part, and show it as what the phase is at."""
+        self._memory.sample()
+        self._progress.enter(self._phase, part)
+        began = time.perf_counter()
+        yield
+        self._seconds[f"{part}_seconds"] = time.perf_counter() - began
+
+    def stop(self) -> dict[str, float]:
+        """Seconds of each part, `seconds` of the whole step, and GPU memory."""
+        self._memory.sample()
+        return {**self._seconds, "seconds": time.perf_counter() - self._began, **self._memory.metrics()}

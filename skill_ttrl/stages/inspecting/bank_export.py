@@ -13,8 +13,8 @@ from skill_ttrl.skills.formats.files import Format, dump_skills, format_of_targe
 from skill_ttrl.skills.formats.skillrl_memory import NAME as MEMORIES
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.reports.bank_diff import skills_at
-from skill_ttrl.stages.reports.inspect_bank import look
+from skill_ttrl.stages.inspecting.bank_diff import skills_at
+from skill_ttrl.stages.inspecting.inspect_bank import look
 from skill_ttrl.storage.files import wrap_os_errors, write_new
 from skill_ttrl.storage.jsonl import whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json

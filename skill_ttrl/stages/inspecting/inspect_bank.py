@@ -18,7 +18,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
-from skill_ttrl.stages.reports.inspection import Inspection
+from skill_ttrl.stages.inspecting.inspection import Inspection
 from skill_ttrl.stages.setup.open_bank import BANK
 from skill_ttrl.types import BankUpdate, Skill
 

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
+from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.run_list import list_runs
-from skill_ttrl.stages.seeds import OverSeeds, Seeds
+from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
 
 
 def evaluation_inspection(path: Path) -> Inspection:

@@ -16,7 +16,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.setup.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
+from skill_ttrl.stages.inputs.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")

@@ -13,7 +13,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.resolve import EvalTarget, resolve_target
 from skill_ttrl.stages.targets.trained import PolicySource, load_policy
 from skill_ttrl.types import Task, Trajectory

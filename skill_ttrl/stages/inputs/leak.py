@@ -28,7 +28,7 @@ from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES, pass_signals
-from skill_ttrl.stages.setup.pin import data_revision
+from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.types import Task, Trajectory, derive_seed
 
 WAYS = (

@@ -14,8 +14,8 @@ from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
 from skill_ttrl.errors import DataError, EnvError, SplitError, TrustError, annotate_error
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
-from skill_ttrl.stages.setup.leak import leaked, run_of, seen_by_run, seen_tasks, settle
-from skill_ttrl.stages.setup.pin import data_revision
+from skill_ttrl.stages.inputs.leak import leaked, run_of, seen_by_run, seen_tasks, settle
+from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.types import Task
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, control_warning
-from skill_ttrl.stages.rl import BANK_OFF
+from skill_ttrl.stages.evaluation.results import BANK_OFF, Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning

@@ -14,10 +14,8 @@ from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import episode_leaks
-from skill_ttrl.stages.setup.checks import RULES, check_cut_series, check_enough, check_ready, wrong_names
-from skill_ttrl.stages.setup.encode import imitated_file
-from skill_ttrl.stages.setup.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.leak import (
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
     foreign_splits,
     seen_prompts,
@@ -25,7 +23,9 @@ from skill_ttrl.stages.setup.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.setup.tasks import evaluation_split, leaks, source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, source_tasks, training_tasks
+from skill_ttrl.stages.setup.checks import RULES, check_cut_series, check_enough, check_ready, wrong_names
+from skill_ttrl.stages.setup.encode import imitated_file
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Views of runs, checkpoints, banks and files."""
