@@ -60,10 +60,8 @@ def play_episode(
     observation, error = "", None
     reset_info: Mapping[str, Any] = {}
     try:
-        options = {**reset_options(task), **getattr(player, "needs", {})}
-        own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
-        observation, info = env.reset(seed=own, options=options)
-        observation, reset_info = observed(observation), serializable_info(info)
+        observation, info = _reset(env, task, player, seed)
+        reset_info = serializable_info(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
         while len(steps) < max_steps and stop == "max_turns":
@@ -90,3 +88,11 @@ def play_episode(
         source=source_of(reset_info),
         goal=goal_of(reset_info),
     )
+
+
+def _reset(env: gymnasium.Env[str, str], task: Task, player: Player, seed: int) -> tuple[str, dict[str, Any]]:
+    """First observation and `info` of a task, with what the player needs to know of it."""
+    options = {**reset_options(task), **getattr(player, "needs", {})}
+    own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
+    observation, info = env.reset(seed=own, options=options)
+    return observed(observation), info

@@ -23,13 +23,11 @@ from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.folder import VERDICTS
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
-from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target
 from skill_ttrl.types import Task, to_json
-
-EVALUATIONS = "evaluation.json"
 
 
 def run(
@@ -120,7 +118,7 @@ def measure_subject(
         )
         found = tuple(each for asked in problems for each in _evaluations(subject, asked.name, samples))
         if folder is not None:
-            folder.write_text(EVALUATIONS, f"[{', '.join(to_json(each) for each in found)}]\n")
+            folder.write_text(EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n")
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     if samples.known is None:

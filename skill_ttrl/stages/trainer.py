@@ -22,7 +22,7 @@ from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.types import Group, Step, Task, Trajectory
+from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
 from skill_ttrl.voting import ballot_of, batch_vote
 
 Records = Sequence[Mapping[str, Any]]
@@ -130,17 +130,21 @@ class SkillTTRLTrainer:
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
             "mean_agreement": fmean(vote.agreement for vote in votes) if votes else 0.0,
         }
-        if self.config.skills is not None and self.skill_bank is not None and self.config.skills.update == "merge":
-            now = self.skill_bank.snapshot()
-            skills, models = self.config.skills, models_of(self.config)
-            rules = MergeRules(
-                make_merger(skills.merger, models=models),
-                make_extractor(skills.extractor, models=models) if skills.extract else None,
-            )
-            changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], now, rules)
-            found["bank_update"] = self.skill_bank.apply(changes, reason="merge") if changes else None
-            found["bank_report"] = report
-        return found
+        return found | self._learn(groups, votes)
+
+    def _learn(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, Any]:
+        """Let the winners change `skill_bank`; gives the update and its report, nothing where the bank does not learn."""
+        skills, bank = self.config.skills, self.skill_bank
+        if skills is None or bank is None or skills.update != "merge":
+            return {}
+        models = models_of(self.config)
+        rules = MergeRules(
+            make_merger(skills.merger, models=models),
+            make_extractor(skills.extractor, models=models) if skills.extract else None,
+        )
+        changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
+        update = bank.apply(changes, reason="merge") if changes else None
+        return {"bank_update": update, "bank_report": report}
 
 
 def offline_group(problem: str, responses: Sequence[str]) -> Group:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.intervals import Interval
 
+EVALUATION = "evaluation.json"
+"""The file of an evaluation, in the folder of its samples."""
 BANK_OFF = "after, bank off"
 """Label of the evaluation of the trained policy without its skills: the difference is what they are worth."""
 

@@ -17,6 +17,7 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
+from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.inspecting.inspect_bank import inspect_bank, inspect_skill_file, run_bank
 from skill_ttrl.stages.inspecting.inspect_records import records_inspection
 from skill_ttrl.stages.inspecting.inspect_results import (
@@ -26,7 +27,6 @@ from skill_ttrl.stages.inspecting.inspect_results import (
 )
 from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
-from skill_ttrl.stages.reports.compare import EVALUATION
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
 from skill_ttrl.stages.reports.summary_text import (

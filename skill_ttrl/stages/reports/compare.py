@@ -17,10 +17,10 @@ from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.intervals import Interval, paired_difference, unpaired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
+from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.storage.jsonl import read_jsonl
 
-EVALUATION = "evaluation.json"
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
 """The figures that are compared, and their names in a table; {} is the number of samples."""
 
