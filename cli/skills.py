@@ -38,7 +38,7 @@ FileFormat = Annotated[
     typer.Option(
         "--format",
         help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, or `agentskills` (a folder with a SKILL.md for each "
-        "skill). Default: by the name and by what is there.",
+        "skill), or one of your own as `module:attribute`. Default: by the name and by what is there.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the update as JSON on stdout, nothing else.")]
@@ -120,11 +120,10 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Bring the skills of a file into a bank, all of them or, after a mistake, none. The bank is made where there is none."""
-    from skill_ttrl.skills.formats.files import known_format
     from skill_ttrl.stages.inspecting.bank_diff import skills_at
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
-    found, _ = skills_at(file, known_format(form))  # before a bank is made
+    found, _ = skills_at(file, form)  # before a bank is made
     notices = list(found.notices)
     with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
         if found.origin and len(opened):
@@ -162,18 +161,16 @@ def export(
     """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
     from skill_ttrl.cli.display.output import print_json
     from skill_ttrl.errors import ConfigError
-    from skill_ttrl.skills.formats.files import known_format
     from skill_ttrl.stages.inspecting import bank_export
 
-    chosen = known_format(form)
     if output is None:
         if as_json:
             raise ConfigError("--json says what was written to a file: give --output with it.")
-        text, notices = bank_export.export_text(bank, chosen, version)
+        text, notices = bank_export.export_text(bank, form, version)
         sys.stdout.write(text)
         _note(notices)
         return
-    found = bank_export.export(bank, output, chosen, version)
+    found = bank_export.export(bank, output, form, version)
     if as_json:
         print_json(found)
         return

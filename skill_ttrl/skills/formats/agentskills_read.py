@@ -32,9 +32,11 @@ from skill_ttrl.skills.formats.agentskills import (
     STATS,
     TEXTS,
     as_texts,
+    dump_folders,
     is_texts,
     slug,
 )
+from skill_ttrl.skills.formats.format import FolderFormat
 from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
 from skill_ttrl.types import Skill
 
@@ -242,3 +244,6 @@ def _text(path: Path) -> str:
 def _named(entries: list[Path]) -> str:
     names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
     return ", ".join(map(quote, names[:MAX_NAMED])) + (f" and {len(names) - MAX_NAMED} more" * (len(names) > MAX_NAMED))
+
+
+AGENTSKILLS = FolderFormat(NAME, read_agentskills, dump_folders)

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
-from skill_ttrl.skills.formats.records import skill_from_dict
+from skill_ttrl.skills.formats.format import FileFormat
+from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
@@ -133,3 +134,8 @@ def _body(lines: list[str], place: str) -> str:
         if line.rstrip() == opening[0]:
             return "\n".join(lines[1:end])
     raise SkillBankError(f"{place}: the fence {opening[0]} of its text is not closed. Nothing was imported.")
+
+
+MARKDOWN = FileFormat(
+    "markdown", lambda text, where: SkillFile(parse_markdown(text, where)), dump_markdown, (".md", ".markdown")
+)

@@ -20,6 +20,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "when_to_apply": ("when_to_apply", "when", "why_it_happens"),
 }
 """How published skill files spell our fields; the first that is there counts."""
+SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
+"""SkillRL's three lists of skills."""
 STATISTICS: Mapping[str, str] = {
     "usage_count": "uses",
     "success_count": "successes",

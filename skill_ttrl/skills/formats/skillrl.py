@@ -21,15 +21,19 @@ from typing import Any
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.extra_fields import ExtraFields, parse_extra
+from skill_ttrl.skills.formats.format import FileFormat
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
+from skill_ttrl.skills.formats.ours import read_json
 from skill_ttrl.skills.formats.records import (
     KNOWN,
     OWN,
     PARENT,
+    SECTIONS,
     SPELLINGS,
     STATISTICS,
     SkillFile,
     origin_of,
+    parsed,
     record_at,
     skill_from_dict,
 )
@@ -37,7 +41,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 NAME = "skillrl"
-GENERAL, BY_TYPE, MISTAKES = SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
+GENERAL, BY_TYPE, MISTAKES = SECTIONS
 NO_TYPE = "other"
 """List of the skills for one type that name none."""
 _ORDINARY = {"skill_id": "id", "title": "title", "principle": "text", "when_to_apply": "when_to_apply"}
@@ -73,17 +77,19 @@ def is_skillrl(content: object) -> bool:
     return isinstance(content, dict) and any(section in content for section in SECTIONS)
 
 
-def read_skillrl(text: str, content: Mapping[str, Any], where: str) -> SkillFile:
-    """The skills of a file, in its order.
+def read_skillrl(text: str, where: str) -> SkillFile:
+    """The skills of a file, in its order; of one that is no object, a plain list of skills.
 
     Args:
         text: the file.
-        content: its JSON.
         where: its name, for messages.
 
     Raises:
         SkillBankError: a section or a record is of another form; nothing is taken then.
     """
+    content = parsed(text, where)
+    if not isinstance(content, dict):
+        return read_json(text, where)
     skills: list[Skill] = []
     names: dict[Place, list[str]] = {}
     for place, items in _lists(content, where):
@@ -232,3 +238,6 @@ def _deciding(record: Mapping[str, Any], name: str, place: Place) -> str:
 def _json_value(skill: Skill, name: str) -> Any:
     value = getattr(skill, name)
     return asdict(value) if name == "stats" else list(value) if isinstance(value, tuple) else value
+
+
+SKILLRL = FileFormat(NAME, read_skillrl, dump_skillrl, recognises=is_skillrl)

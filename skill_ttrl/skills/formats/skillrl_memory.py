@@ -25,8 +25,9 @@ from typing import Any
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import MAX_ID, TIERS, quote
+from skill_ttrl.skills.formats.format import FileFormat
 from skill_ttrl.skills.formats.json_layout import laid_out, layout_of
-from skill_ttrl.skills.formats.records import SkillFile, origin_of, skill_from_dict
+from skill_ttrl.skills.formats.records import SkillFile, origin_of, parsed, skill_from_dict
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Trajectory
 
@@ -42,12 +43,13 @@ def is_memories(content: object) -> bool:
     return isinstance(first, dict) and "memory_id" in first and isinstance(first.get("content"), dict)
 
 
-def read_memories(text: str, content: object, where: str) -> SkillFile:
+def read_memories(text: str, where: str) -> SkillFile:
     """The skills in a file of memories, in its order.
 
     Raises:
         SkillBankError: a memory is of another form; nothing is taken then.
     """
+    content = parsed(text, where)
     if not isinstance(content, list):
         raise SkillBankError(f"{where} is a list of memories, found {quote(content)}. Nothing was imported.")
     skills: list[Skill] = []
@@ -263,3 +265,6 @@ def _memory_of_skill(skill: Skill) -> dict[str, Any]:
         "tags": tags,
         "content": _content(skill.title, [], None if is_mistake else skill.text, mistakes),
     }
+
+
+MEMORIES = FileFormat(NAME, read_memories, dump_memories, recognises=is_memories)

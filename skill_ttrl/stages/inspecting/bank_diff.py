@@ -21,7 +21,7 @@ from skill_ttrl.sanitize import escape_terminal, one_line
 from skill_ttrl.skills.changes import imported
 from skill_ttrl.skills.extra_fields import parse_extra
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.formats.files import Format, read_file
+from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inspecting.inspect_bank import bank_folder, look
@@ -106,7 +106,7 @@ class BankComparison:
     notes: Sequence[str] = ()
 
 
-def skills_at(path: str | Path, format: Format | None = None) -> tuple[SkillFile, int | None]:
+def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, int | None]:
     """The skills at a path and the bank's version: a bank's folder, a run that has one, or a file (None: no version).
 
     Raises:

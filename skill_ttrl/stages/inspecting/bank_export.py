@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.formats.files import Format, dump_skills, format_of_target, write_skills
+from skill_ttrl.skills.formats.files import dump_skills, format_of_target, write_skills
 from skill_ttrl.skills.formats.skillrl_memory import NAME as MEMORIES
 from skill_ttrl.skills.formats.skillrl_memory import dump_trajectories
 from skill_ttrl.skills.snapshot import Snapshot
@@ -66,9 +66,7 @@ def episodes_as_memories(path: str | Path) -> tuple[str, list[str]]:
     return text, [*notes, *left_out]
 
 
-def export_text(
-    source: str | Path, format: Format | None = None, version: int | None = None
-) -> tuple[str, Sequence[str]]:
+def export_text(source: str | Path, format: str | None = None, version: int | None = None) -> tuple[str, Sequence[str]]:
     """The skills of a bank, a run or a file as text, JSON where no format is named, and what was not taken.
 
     Raises:
@@ -77,12 +75,10 @@ def export_text(
     if format == MEMORIES and holds_episodes(source):
         return episodes_as_memories(source)
     snapshot, _, notes = _read(Path(source), version)
-    return dump_skills(snapshot, format or "json"), notes
+    return dump_skills(snapshot, "json" if format is None else format), notes
 
 
-def export(
-    source: str | Path, output: str | Path, format: Format | None = None, version: int | None = None
-) -> Exported:
+def export(source: str | Path, output: str | Path, format: str | None = None, version: int | None = None) -> Exported:
     """Write the skills of a bank, a run or a file (for `skillrl-memory` also episodes) to a new file or folder.
 
     Args:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import SkillBankError
+from skill_ttrl.errors import ExtensionError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, write_skills
+from skill_ttrl.skills.formats.files import dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.markdown import parse_markdown
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
@@ -73,9 +73,7 @@ SKILLS = st.builds(
 @pytest.mark.parametrize("form", ["json", "jsonl", "markdown"])
 @settings(max_examples=150, deadline=None)
 @given(skills=st.lists(SKILLS, max_size=4))
-def test_what_is_written_is_read_back(
-    form: Format, skills: list[Skill], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_is_written_is_read_back(form: str, skills: list[Skill], tmp_path_factory: pytest.TempPathFactory) -> None:
     snapshot = Snapshot.of(3, map(normalize_skill, [*skills, FULL]))
     file = tmp_path_factory.getbasetemp() / f"skills-{form}"
     write_skills(file, snapshot, form)
@@ -182,7 +180,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(SkillBankError, match=r"Cannot write .*none/x\.json"):
         write_skills(tmp_path / "none" / "x.json", Snapshot())
     with pytest.raises(SkillBankError, match=r"Unknown format 'yaml'"):
-        write_skills(tmp_path / "x.json", Snapshot(), "yaml")  # type: ignore[arg-type]
+        write_skills(tmp_path / "x.json", Snapshot(), "yaml")
     assert [entry.name for entry in tmp_path.iterdir()] == ["latin.json"]
 
 
@@ -240,3 +238,28 @@ def test_tiers_are_the_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text("".join(json.dumps({"id": tier, "text": "t", "tier": tier}) + "\n" for tier in tiers))
     assert [skill.tier for skill in read_file(file).skills] == list(tiers)
+
+
+def test_a_format_of_ones_own_is_read_and_written_and_named_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_of_skills.py").write_text(
+        "from skill_ttrl.skills.formats.format import FileFormat\n"
+        "from skill_ttrl.skills.formats.records import SkillFile, record_at\n"
+        "def read(text, where):\n"
+        "    return SkillFile([record_at({'text': line}, where, n) for n, line in enumerate(text.split())])\n"
+        "lines = FileFormat('lines', read, lambda snapshot: ' '.join(skill.text for skill in snapshot))\n"
+        "broken = FileFormat('broken', lambda text, where: 1 / 0, lambda snapshot: 1 / 0)\n"
+        "other = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, snapshot = tmp_path / "x", Snapshot.of(1, [Skill("a", "", "Look."), Skill("b", "", "Wait.")])
+    write_skills(file, snapshot, "mine_of_skills:lines")
+    assert file.read_text() == dump_skills(snapshot, "mine_of_skills:lines") == "Look. Wait."
+    assert [skill.text for skill in read_file(file, "mine_of_skills:lines").skills] == ["Look.", "Wait."]
+    with pytest.raises(ExtensionError, match="The format 'broken' failed: ZeroDivisionError"):
+        read_file(file, "mine_of_skills:broken")
+    with pytest.raises(ExtensionError, match="The format 'broken' failed: ZeroDivisionError"):
+        dump_skills(snapshot, "mine_of_skills:broken")
+    with pytest.raises(SkillBankError, match="mine_of_skills:other is no format: expected a FileFormat"):
+        read_file(file, "mine_of_skills:other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.formats.files import Format, dump_skills, read_file, write_skills
+from skill_ttrl.skills.formats.files import FORMATS, dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.types import Change, Skill, from_json, to_json
 
@@ -255,7 +255,7 @@ def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["skillrl", "skillrl-memory"])
 @pytest.mark.parametrize("content", [[None], ["ab"], [{"a": 1, "b": 2}], {"a": 1}])
 def test_an_origin_of_another_kind_is_named_and_the_other_formats_are_written(
-    form: Format, content: object, tmp_path: Path
+    form: str, content: object, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.json"
     skills = [{"id": "a", "text": "Look."}]
@@ -263,7 +263,7 @@ def test_an_origin_of_another_kind_is_named_and_the_other_formats_are_written(
     path.write_text(json.dumps({"schema": 1, "skills": skills, "origin": origin}))
     bank = SkillBank()
     bank.load(path)
-    for other in get_args(Format):
+    for other in FORMATS:
         if other == form and not (form == "skillrl" and isinstance(content, dict)):
             with pytest.raises(SkillBankError, match="origin is damaged: "):
                 dump_skills(bank.snapshot(), other)
