@@ -190,17 +190,13 @@ def _student_quantile(confidence: float, freedom: int) -> float:
 
     def inside(t: float) -> float:
         angle = math.atan(t / math.sqrt(freedom))
-        cosine = math.cos(angle)
-        term = cosine if freedom % 2 else 1.0
+        cosine, odd = math.cos(angle), freedom % 2
+        term = cosine if odd else 1.0
         total = 0.0
         for step in range(freedom // 2):
             total += term
-            term *= (
-                cosine**2
-                * (2 * step + 2 if freedom % 2 else 2 * step + 1)
-                / (2 * step + 3 if freedom % 2 else 2 * step + 2)
-            )
-        return 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
+            term *= cosine**2 * (2 * step + 1 + odd) / (2 * step + 2 + odd)
+        return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
     low, high = 0.0, 1.0
     while inside(high) < confidence:

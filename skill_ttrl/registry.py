@@ -110,8 +110,9 @@ def import_attribute(path: str, kind: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
+        known = [name for name in vars(module) if not name.startswith("_")]
         raise ConfigError(
-            f"Module {module_name!r} has no {kind} {attribute!r}.{did_you_mean(attribute, public_names(module))}"
+            f"Module {module_name!r} has no {kind} {attribute!r}.{did_you_mean(attribute, known)}"
         ) from None
 
 
@@ -135,8 +136,3 @@ def import_user_module(module_name: str, kind: str) -> Any:
         raise ConfigError(
             f"Cannot import {module_name!r} for the {kind}: no such module in {here} or on the Python path."
         ) from None
-
-
-def public_names(module: Any) -> list[str]:
-    """Names of a module that do not start with an underscore."""
-    return [name for name in vars(module) if not name.startswith("_")]

@@ -15,20 +15,8 @@ import unicodedata
 from functools import cache
 
 OUR_TAGS = (
-    "think",
-    "answer",
-    "action",
-    "skill",
-    "skills",
-    "skill_ops",
-    "generate",
-    "retrieve",
-    "evolve",
-    "solution",
-    "problem",
-    "episode",
-    "shown",
-    "done",
+    *("think", "answer", "action", "skill", "skills", "skill_ops", "generate", "retrieve", "evolve", "solution"),
+    *("problem", "episode", "shown", "done"),
 )
 """Tags that mean something to this framework."""
 CONTROL_TAGS = (

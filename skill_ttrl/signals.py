@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
@@ -54,11 +54,7 @@ class StopSignal:
             self._leave_at_once = None
 
     def __enter__(self) -> StopSignal:
-        try:
-            for signum in SIGNALS:
-                self._before[signum] = signal.signal(signum, self._remember)
-        except ValueError:  # not the main thread
-            self._before.clear()
+        self._before = _handle(self._remember)
         return self
 
     def __exit__(
@@ -76,6 +72,14 @@ class StopSignal:
         self.signum = signum
         if self._leave_at_once is not None:
             raise Interrupted(self._leave_at_once, signum)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle `SIGNALS` with this function; the handlers before it, none outside the main thread, where nothing changes."""
+    try:
+        return {signum: signal.signal(signum, handler) for signum in SIGNALS}
+    except ValueError:
+        return {}
 
 
 def pass_signals(raised: BaseException) -> None:
@@ -111,12 +115,7 @@ def signals_held() -> Iterator[None]:
     Outside the main thread no handler runs, and nothing changes.
     """
     came: list[int] = []
-    before: dict[int, Any] = {}
-    try:
-        for signum in SIGNALS:
-            before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
-    except ValueError:  # not the main thread
-        before.clear()
+    before = _handle(lambda number, frame: came.append(number))
     try:
         yield
     finally:

@@ -76,7 +76,8 @@ class EquivalenceCache:
         if hard:
             judged = dict(zip(hard, map(judged_result, hard, self._pool.judge(list(hard.values()))), strict=True))
             if self._path is not None:
-                _append_cache(self._path, judged)
+                rows = ({"answer": answer, **asdict(result)} for answer, result in judged.items())
+                append_whole(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode(), durable=False)
                 self._persisted |= judged
             decided |= judged
         for result in decided.values():
@@ -151,11 +152,6 @@ def _read_cache(path: Path) -> dict[str, EquivalenceResult]:
         raise RunFolderError(
             f"Cannot read the verdicts in {path}: {error}. Delete the file to have every answer decided anew."
         ) from error
-
-
-def _append_cache(path: Path, results: dict[str, EquivalenceResult]) -> None:
-    lines = "".join(json.dumps({"answer": answer, **asdict(result)}) + "\n" for answer, result in results.items())
-    append_whole(path, lines.encode(), durable=False)
 
 
 _POOL = Pool()

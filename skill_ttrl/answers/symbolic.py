@@ -237,7 +237,8 @@ def _refuse_extremes(expression: Any) -> None:
 def _build(tree: Tree) -> Any:
     kind = tree[0]
     if kind == "num":
-        return _rational(str(tree[1]))
+        value = Fraction(str(tree[1]))
+        return sympy.Rational(value.numerator, value.denominator)
     if kind == "sym":
         return sympy.Symbol(str(tree[1]))
     if kind == "const":
@@ -258,11 +259,6 @@ def _build(tree: Tree) -> Any:
     if kind == "deg":
         return parts[0]
     return _divide(*parts) if kind == "div" else _power(*parts)
-
-
-def _rational(text: str) -> Any:
-    value = Fraction(text)
-    return sympy.Rational(value.numerator, value.denominator)
 
 
 def _divide(above: Any, below: Any) -> Any:
@@ -288,7 +284,11 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
         return sympy.Symbol(
             f"{name}[{arguments[0][1]}; {'; '.join(_value_key(_build(part)) for part in arguments[1:])}]"
         )
-    values = [_angle(part) if name in _OF_ANGLES else _build(part) for part in arguments]
+    values = [_build(part) for part in arguments]
+    if name in _OF_ANGLES:
+        values = [
+            value * sympy.pi / 180 if part[0] == "deg" else value for part, value in zip(arguments, values, strict=True)
+        ]
     if name in _FUNCTIONS and len(values) == 1:
         if name in ("sinh", "cosh", "tanh", "exp") and values[0].is_Rational and abs(values[0]) > _LARGEST_FACTORIAL:
             raise Undecided("too large a power")
@@ -326,7 +326,3 @@ def _counted(name: str, values: Sequence[Any]) -> Any:
             return sympy.ff(above, below) / sympy.factorial(below)
         return sympy.binomial(above, below)
     raise Undecided(f"{name} of {len(values)} arguments")
-
-
-def _angle(tree: Tree) -> Any:
-    return _build(tree[1]) * sympy.pi / 180 if tree[0] == "deg" else _build(tree)

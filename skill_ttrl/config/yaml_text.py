@@ -121,10 +121,7 @@ def _read_json(text: str) -> Any:
     """The value of a JSON text, None where it is none: YAML knows neither its tabs nor its pairs of surrogates."""
     try:
         return json.loads(text) if text.lstrip().startswith("{") else None
-    except (
-        ValueError,
-        RecursionError,
-    ):  # ValueError: no JSON, or a number of thousands of digits; YAML's reader names the place
+    except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits; YAML's reader names the place
         return None
 
 

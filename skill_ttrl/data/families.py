@@ -171,22 +171,18 @@ class ProblemFamily(Protocol):
     @property
     def name(self) -> str:
         """As it is written after `family:`."""
-        ...
 
     @property
     def description(self) -> str:
         """One line for lists."""
-        ...
 
     def problems(self, split: str, env_id: str) -> list[Task]:
         """The tasks of one split, in a fixed order, with references."""
-        ...
 
     def demonstrations(
         self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
     ) -> list[Demonstration]:
         """Worked examples to learn from, in a fixed order; with `limit` the first so many."""
-        ...
 
 
 FAMILIES: Registry[ProblemFamily] = Registry("family")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -111,29 +112,16 @@ class Operators:
         """Every name of the split with every digit; the answer of a series is that of its second problem."""
         if split not in SPLITS:
             raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, SPLITS)}")
-        make = self._series if split.startswith("series-") else self._single
-        return [make(name, x, split, env_id) for name in self.names[split] for x in range(MODULUS)]
+        return [self._problem(name, x, split, env_id) for name in self.names[split] for x in range(MODULUS)]
 
-    def _single(self, name: str, x: int, split: str, env_id: str) -> Task:
-        return Task(
-            id=f"{name}-{x}",
-            env_id=env_id,
-            options={"question": question(name, x)},
-            split=split,
-            task_type=TASK_TYPE,
-            reference=str(self.rule(name).apply(x)),
-        )
-
-    def _series(self, name: str, x: int, split: str, env_id: str) -> Task:
-        first = (x + 1 + derive_seed(0, "series", name, x) % (MODULUS - 1)) % MODULUS
-        return Task(
-            id=f"series-{name}-{x}",
-            env_id=env_id,
-            options={"question": f"{self.rule(name).of(name)}. {question(name, first)}", "then": [question(name, x)]},
-            split=split,
-            task_type=TASK_TYPE,
-            reference=str(self.rule(name).apply(x)),
-        )
+    def _problem(self, name: str, x: int, split: str, env_id: str) -> Task:
+        rule, identifier = self.rule(name), f"{name}-{x}"
+        options: dict[str, Any] = {"question": question(name, x)}
+        if split.startswith("series-"):
+            first = (x + 1 + derive_seed(0, "series", name, x) % (MODULUS - 1)) % MODULUS
+            options = {"question": f"{rule.of(name)}. {question(name, first)}", "then": [question(name, x)]}
+            identifier = f"series-{identifier}"
+        return Task(identifier, env_id, options, split=split, task_type=TASK_TYPE, reference=str(rule.apply(x)))
 
     def skills(self, *, shuffled: bool = False) -> list[Skill]:
         """One skill for each name of `train` and `test`; `shuffled` gives each the rule of another, as a control.
@@ -180,7 +168,7 @@ class Operators:
     def _demonstrate(self, mixture: Mixture, rng: np.random.Generator) -> Demonstration:
         pool = self.names["demos"]
         names = [pool[place] for place in rng.choice(len(pool), 3, replace=False)]
-        rules = [_draw_rule(rng) for _ in names]
+        rules = [RULES[int(rng.integers(len(RULES)))] for _ in names]
         kinds = (mixture.echo, mixture.recite, mixture.rule, mixture.stated, mixture.told)
         kind = int(np.searchsorted(np.cumsum(kinds), rng.random(), side="right"))
         if kind == 0:
@@ -225,10 +213,6 @@ def bank_family(name: str) -> list[Skill]:
     if name not in families:
         raise ConfigError(f"No family of skills is called {name!r}.{did_you_mean(name, families)}")
     return Operators().skills(shuffled=families[name])
-
-
-def _draw_rule(rng: np.random.Generator) -> Rule:
-    return RULES[int(rng.integers(len(RULES)))]
 
 
 def _echo(rng: np.random.Generator) -> Demonstration:

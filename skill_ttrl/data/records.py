@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -106,12 +107,12 @@ def record_ids(records: Records, name: str = "id") -> list[str]:
     """
     ids: list[str] = []
     seen: dict[str, str] = {}
-    repeats: dict[str, int] = {}
+    repeats: Counter[str] = Counter()
     for row, place in zip(records.rows, records.places, strict=True):
         stated = row.get(name)
         if stated is None:
             identifier = content_id(row)
-            repeats[identifier] = repeats.get(identifier, 0) + 1
+            repeats[identifier] += 1
             if repeats[identifier] > 1:
                 identifier = f"{identifier}-{repeats[identifier]}"
         else:
@@ -140,17 +141,9 @@ def _checked(row: Record, name: str, kinds: tuple[type, ...], place: str) -> Any
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(f"{place}: {name!r} must be {wanted}, found {type(value).__name__}: {_shown(value)}.")
-    if isinstance(value, str) and not _is_unicode(value):
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
         raise DataError(f"{place}: {name!r} holds an unpaired surrogate, which is not valid Unicode: {_shown(value)}.")
     return value
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _shown(value: Any, length: int = 60) -> str:

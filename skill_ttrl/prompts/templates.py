@@ -52,26 +52,19 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "retrieved": frozenset({"skills"}),
     "agent_task": frozenset({"task"}),
     "history": frozenset({"turns"}),
-    "thought": frozenset(),
     "thought_request": frozenset({"shown", "done"}),
     "numbered": frozenset({"number", "action"}),
     "turn": frozenset({"action"}),
-    "refused": frozenset(),
     "experience": frozenset({"general", "task", "mistakes"}),
     "experience_skill": frozenset({"text"}),
     "experience_mistake": frozenset({"text"}),
-    "skill_ops": frozenset(),
-    "merge": frozenset(),
     "merge_request": frozenset({"skills", "proposals"}),
-    "extract": frozenset(),
     "extract_request": frozenset({"problem", "winners"}),
-    "distill_general": frozenset(),
     "distill_task": frozenset({"task_type"}),
-    "distill_mistake": frozenset(),
     "distill_request": frozenset({"episodes"}),
-    "evolve": frozenset(),
     "evolve_request": frozenset({"skills", "episodes"}),
 }
+"""Places that a template must have; one of `PLACES` that is not here needs none."""
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")
 """Shipped templates of a prompt that is made anew at each turn of an episode (`agent.memory: window`)."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import patch_environment
 
 from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.errors import ModelError
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
-_DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 
 def resolve_device(name: str) -> torch.device:
@@ -78,15 +77,8 @@ def make_accelerator(runtime: RuntimeConfig) -> Accelerator:
     shared = AcceleratorState._shared_state
     if shared and (shared["device"] != device or shared["_mixed_precision"] != mixed_precision):
         AcceleratorState._reset_state(reset_partial_state=True)
-    before = os.environ.get(_DEVICE_VARIABLE)
-    os.environ[_DEVICE_VARIABLE] = str(device)
-    try:
+    with patch_environment(ACCELERATE_TORCH_DEVICE=device):
         return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed_precision)
-    finally:
-        if before is None:
-            del os.environ[_DEVICE_VARIABLE]
-        else:
-            os.environ[_DEVICE_VARIABLE] = before
 
 
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:

@@ -16,23 +16,6 @@ from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggreg
 KLEstimator = Literal["k1", "k2", "k3"]
 
 
-def token_kl(
-    log_probs: Float[Tensor, "N T"], ref_log_probs: Float[Tensor, "N T"], estimator: KLEstimator = "k3"
-) -> Float[Tensor, "N T"]:
-    """The estimate at each token, in nats. k3 is clamped as in verl: difference to +-20, value to at most 10."""
-    difference = log_probs - ref_log_probs
-    match estimator:
-        case "k1":
-            return difference
-        case "k2":
-            return 0.5 * difference.square()
-        case "k3":
-            back = (-difference).clamp(-20.0, 20.0)
-            return (back.exp() - back - 1.0).clamp(-10.0, 10.0)
-        case _:
-            assert_never(estimator)
-
-
 def compute_kl_penalty(
     log_probs: Float[Tensor, "N T"],
     ref_log_probs: Float[Tensor, "N T"],
@@ -45,7 +28,7 @@ def compute_kl_penalty(
     """The KL term of the loss, and the KL itself.
 
     As a loss, k2 has the gradient of the true KL, k3 one that is biased but always towards the reference, and k1 one
-    that is 0 in expectation.
+    that is 0 in expectation. k3 is clamped as in verl: difference to +-20, value to at most 10.
 
     Args:
         log_probs: Of the policy, with gradient (N, T).
@@ -59,6 +42,16 @@ def compute_kl_penalty(
     Returns:
         (kl_loss, kl_value): `kl_coef` times the aggregate; and the mean over masked tokens, detached, in nats.
     """
-    kl_N_T = token_kl(log_probs, ref_log_probs, estimator)
+    kl_N_T = log_probs - ref_log_probs
+    match estimator:
+        case "k1":
+            pass
+        case "k2":
+            kl_N_T = 0.5 * kl_N_T.square()
+        case "k3":
+            back_N_T = (-kl_N_T).clamp(-20.0, 20.0)
+            kl_N_T = (back_N_T.exp() - back_N_T - 1.0).clamp(-10.0, 10.0)
+        case _:
+            assert_never(estimator)
     kl_loss = kl_coef * aggregate(kl_N_T, response_mask, loss_agg_mode, denominators)
     return kl_loss, masked_mean(kl_N_T.detach(), response_mask)

@@ -90,7 +90,8 @@ def read_shape(model_config: Any, lora: LoraConfig | None) -> DecoderShape:
     text = model_config.get_text_config()
     heads = text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    linear = _linear_layers(model)
+    head, modules = model.get_output_embeddings(), model.named_modules()
+    linear = {name: each for name, each in modules if isinstance(each, nn.Linear) and each is not head}
     return DecoderShape(
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
@@ -103,13 +104,6 @@ def read_shape(model_config: Any, lora: LoraConfig | None) -> DecoderShape:
         matrices=sum(layer.weight.numel() for layer in linear.values()),
         adapters=_adapters(linear, lora),
     )
-
-
-def _linear_layers(model: Any) -> dict[str, nn.Linear]:
-    head = model.get_output_embeddings()
-    return {
-        name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head
-    }
 
 
 def _adapters(linear: Mapping[str, nn.Linear], lora: LoraConfig | None) -> int:

@@ -142,13 +142,9 @@ class PolicyOptimizer:
                 optimizer.step()
         if self._scaler is not None:
             self._scaler.update()
-        self.zero_grad()
-        return norm_value, finite
-
-    def zero_grad(self) -> None:
-        """Forget the gradient."""
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
+        return norm_value, finite
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume."""

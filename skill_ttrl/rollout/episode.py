@@ -14,12 +14,11 @@ from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironmen
 from skill_ttrl.rollout.info import (
     admissible_actions,
     failure,
-    goal_of,
     make_step,
-    observed,
     reset_options,
     serializable_info,
-    source_of,
+    stated,
+    text_of,
 )
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.merge.types import titles
@@ -75,7 +74,7 @@ class ActiveRollout:
         seed = seed if self.task.seed is None else self.task.seed
         try:
             seen, info = await self._called(partial(self.env.reset, seed=seed, options=reset_options(self.task)))
-            self.observation = observed(seen)
+            self.observation = text_of(seen)
             self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
@@ -86,7 +85,7 @@ class ActiveRollout:
     def scene(self) -> Scene:
         """What its agent sees now."""
         asked = self.task.options.get("question")
-        task = goal_of(self.reset_info) or (asked if isinstance(asked, str) else "")
+        task = stated(self.reset_info, "task") or (asked if isinstance(asked, str) else "")
         return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
 
     async def act(
@@ -173,8 +172,8 @@ class ActiveRollout:
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
             last_observation=self.observation if self.steps else "",
-            source=source_of(self.reset_info),
-            goal=goal_of(self.reset_info),
+            source=stated(self.reset_info, "source"),
+            goal=stated(self.reset_info, "task"),
         )
 
     async def _called(self, work: Callable[[], Any]) -> Any:

@@ -26,12 +26,15 @@ def make_step(
 
     Raises:
         EnvError: the observation is no text.
-        ValueError: the reward is no finite number.
+        ValueError: the reward is a text, not finite, or too large to learn from (`rewards.as_reward`).
     """
     seen, reward, terminated, truncated, info = answer
-    seen = observed(seen)
-    kept = serializable_info(info, reset_info)
-    return seen, Step(observation, action, finite(reward), bool(terminated), bool(truncated), info=kept, **more)
+    seen, kept = text_of(seen), serializable_info(info, reset_info)
+    try:
+        reward = as_reward(reward)
+    except ValueError as error:
+        raise ValueError(f"the environment's reward is {error}") from None
+    return seen, Step(observation, action, reward, bool(terminated), bool(truncated), info=kept, **more)
 
 
 def reset_options(task: Task) -> dict[str, Any]:
@@ -49,32 +52,15 @@ def failure(raised: BaseException) -> str:
     return replace_surrogates(f"{type(raised).__name__}: {raised}")
 
 
-def observed(value: Any) -> str:
-    """An environment's observation, fit for prompts and files: halves of characters (lone surrogates) become U+FFFD.
+def text_of(value: Any, what: str = "The environment's observation") -> str:
+    """A text of foreign code, fit for prompts and files: halves of characters (lone surrogates) become U+FFFD.
 
     Raises:
-        EnvError: it is no text.
+        EnvError: it is no text; `what` names it.
     """
-    return text_of(value, "The environment's observation")
-
-
-def text_of(value: Any, what: str) -> str:
-    """`value`, which must be a text, without halves of characters; `what` names it in the error."""
     if not isinstance(value, str):
         raise EnvError(f"{what} must be a str, found {type(value).__name__}: {value!r:.80}.")
     return replace_surrogates(value)
-
-
-def finite(reward: Any) -> float:
-    """An environment's reward as a number (`rewards.as_reward`).
-
-    Raises:
-        ValueError: it is a text, not finite, or too large to learn from.
-    """
-    try:
-        return as_reward(reward)
-    except ValueError as error:
-        raise ValueError(f"the environment's reward is {error}") from None
 
 
 def serializable_info(info: Mapping[str, Any], reset_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -100,16 +86,10 @@ def serializable_info(info: Mapping[str, Any], reset_info: Mapping[str, Any] | N
     }
 
 
-def source_of(info: Mapping[str, Any]) -> str:
-    """Where an environment says that it has its task from (`source`); empty where it does not."""
-    source = info.get("source")
-    return source if isinstance(source, str) else ""
-
-
-def goal_of(info: Mapping[str, Any]) -> str:
-    """What an environment says is to be done (`task`); empty where it does not."""
-    task = info.get("task")
-    return task if isinstance(task, str) else ""
+def stated(info: Mapping[str, Any], key: str) -> str:
+    """A text in an `info`: `source`, where the task is from; `task`, what is to be done. Empty where the environment gives none."""
+    text = info.get(key)
+    return text if isinstance(text, str) else ""
 
 
 def admissible_actions(info: Mapping[str, Any]) -> tuple[str, ...]:

@@ -89,6 +89,7 @@ def exploit_count(trajectory: Trajectory) -> int | None:
 
 def episode_result(trajectory: Trajectory) -> EpisodeResult:
     """Count one episode."""
+    verdicts = [step.verdict for step in trajectory.steps if step.verdict is not None]
     return EpisodeResult(
         trajectory.task.id,
         trajectory.task.task_type,
@@ -98,14 +99,9 @@ def episode_result(trajectory: Trajectory) -> EpisodeResult:
         trajectory.source,
         env_score(trajectory) if trajectory.error is None else None,
         exploit_count(trajectory) or 0,
-        _invalid(trajectory),
+        verdicts.count("invalid") if verdicts else None,
         trajectory.stop_reason == "no_answer",
     )
-
-
-def _invalid(trajectory: Trajectory) -> int | None:
-    judged_steps = [step.verdict for step in trajectory.steps if step.verdict is not None]
-    return judged_steps.count("invalid") if judged_steps else None
 
 
 def success_rate(results: Sequence[EpisodeResult]) -> float | None:

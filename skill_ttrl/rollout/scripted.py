@@ -13,12 +13,10 @@ from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_acti
 from skill_ttrl.rollout.info import (
     admissible_actions,
     failure,
-    goal_of,
     make_step,
-    observed,
     reset_options,
     serializable_info,
-    source_of,
+    stated,
     text_of,
 )
 from skill_ttrl.signals import FAILURES
@@ -85,8 +83,8 @@ def play_episode(
         stop,
         error=error,
         last_observation=observation if steps else "",
-        source=source_of(reset_info),
-        goal=goal_of(reset_info),
+        source=stated(reset_info, "source"),
+        goal=stated(reset_info, "task"),
     )
 
 
@@ -95,4 +93,4 @@ def _reset(env: gymnasium.Env[str, str], task: Task, player: Player, seed: int) 
     options = {**reset_options(task), **getattr(player, "needs", {})}
     own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
     observation, info = env.reset(seed=own, options=options)
-    return observed(observation), info
+    return text_of(observation), info

@@ -87,10 +87,8 @@ class RolloutContext:
         messages, episode.left_out = prompt.messages, {**prompt.left_out, **episode.skills_had_no_room}
         if messages not in known:
             ids = self.backend.encode(messages)
-            known[messages] = (
-                Request(messages, token_ids=ids),
-                self.backend.count(messages) if ids is None else len(ids),
-            )
+            length = self.backend.count(messages) if ids is None else len(ids)
+            known[messages] = Request(messages, token_ids=ids), length
         request, length = known[messages]
         length -= episode.skill_tokens
         limit = self.settings.max_prompt_tokens
@@ -120,10 +118,8 @@ def checked(completion: Completion) -> Completion:
             f"The backend gave token {place} the log-prob {logprobs[place]:g}: a log-prob is finite and at most 0."
         )
         return replace(completion, finish_reason="error", error=problem)
-    text, error = (
-        replace_surrogates(completion.text),
-        None if completion.error is None else replace_surrogates(completion.error),
-    )
+    text = replace_surrogates(completion.text)
+    error = None if completion.error is None else replace_surrogates(completion.error)
     same = text == completion.text and error == completion.error
     return completion if same else replace(completion, text=text, error=error)
 
@@ -198,9 +194,8 @@ async def _generate(
         answers = agent.retrieve(queries)
         for owner, answer in zip(owners, answers, strict=True):
             owner.retrieved += answer.skills if answer is not None else ()
-        unreadable = (
-            "" if pause.stop_marker == RETRIEVE_END else None for pause in pauses
-        )  # other tags may end in "/>"
+        # Other tags may end in "/>".
+        unreadable = ("" if pause.stop_marker == RETRIEVE_END else None for pause in pauses)
         return [nothing if answer is None else answer.text for answer, nothing in zip(answers, unreadable, strict=True)]
 
     return await generate_with_insertions(

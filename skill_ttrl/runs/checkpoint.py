@@ -148,18 +148,6 @@ def verify(path: str | Path) -> None:
             raise CheckpointError(f"Checkpoint {path} is damaged: the content of {name} has changed (SHA-256 differs).")
 
 
-def _verify_run(folder: RunFolder, checkpoint: Checkpoint) -> None:
-    """Compare the run's append files with what they held when the checkpoint was saved.
-
-    Raises:
-        CheckpointError: one is shorter, or its content has changed.
-    """
-    state = load_state(checkpoint.path)
-    damage = folder.damage(state["offsets"], state.get("digests", {}))
-    if damage is not None:
-        raise CheckpointError(f"Checkpoint {checkpoint.path} cannot be gone on from: {damage}.")
-
-
 def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, and what is wrong with the newer ones that were passed over.
 
@@ -181,7 +169,9 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
         try:
             verify(checkpoint.path)
             if folder.locked:
-                _verify_run(folder, checkpoint)
+                state = load_state(checkpoint.path)
+                if damage := folder.damage(state["offsets"], state.get("digests", {})):
+                    raise CheckpointError(f"Checkpoint {checkpoint.path} cannot be gone on from: {damage}.")
         except CheckpointError as error:
             if mode == "auto":
                 raise CheckpointError(

@@ -42,7 +42,8 @@ class SampleFolder(AppendLog):
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"Cannot keep samples in {path}: it is a file. Choose another --output.")
         if not self.exists(path) and path.exists():
-            foreign = sorted(entry.name for entry in path.iterdir() if not _ours(entry.name))
+            names = (entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
+            foreign = sorted(name for name in names if not (name.startswith(".") and ".tmp-" in name))
             if foreign:
                 raise RunFolderError(
                     f"{path} is not empty and no folder of samples (found: {', '.join(foreign[:5])}). Choose another --output."
@@ -140,7 +141,3 @@ def read_facts(path: str | Path) -> Any:
         RunFolderError: its `samples.json` cannot be read.
     """
     return read_identity(Path(path)).get("facts") if SampleFolder.exists(path) else None
-
-
-def _ours(name: str) -> bool:
-    return name == LOCK_FILE or (name.startswith(".") and ".tmp-" in name)

@@ -54,8 +54,8 @@ def exposure_line(rollouts: int, given: Given, never: int = 0) -> str | None:
     """Which skills the rollouts were given most, with the share of these that won; None where none was given."""
     if not given or not rollouts:
         return None
-    ordered = sorted(given, key=lambda name: (-given[name][0], name))
-    found = ", ".join(f"{name} {_said(given[name])}" for name in ordered[:SHOWN])
+    ordered = sorted((-count, name, won) for name, (count, won) in given.items())
+    found = ", ".join(f"{name} {-count:,} (won {won / -count:.2f})" for count, name, won in ordered[:SHOWN])
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     unseen = f"; {never} of the bank never" if never else ""
     return f"Skills given to {rollouts:,} rollouts: {found}{more}{unseen}."
@@ -90,7 +90,3 @@ def exposure_warning(rollouts: int, given: Given) -> str | None:
         f"{given[best][0]:,}, of which {better[best]:.2f} won. The embedder hash matches words, not meaning: try "
         "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by records; see docs/retrieval.md."
     )
-
-
-def _said(count: tuple[int, int]) -> str:
-    return f"{count[0]:,} (won {count[1] / count[0]:.2f})"

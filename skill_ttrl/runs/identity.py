@@ -16,15 +16,8 @@ from skill_ttrl.storage.append_log import flatten
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ENDPOINT_LIMITS = (
-    "api_key_env",
-    "timeout",
-    "max_concurrency",
-    "max_retries",
-    "max_wait",
-    "cache",
-    "price_in",
-    "price_cached",
-    "price_out",
+    *("api_key_env", "timeout", "max_concurrency", "max_retries", "max_wait", "cache"),
+    *("price_in", "price_cached", "price_out"),
 )
 NO_EFFECT_ON_RESULTS = (
     "name",

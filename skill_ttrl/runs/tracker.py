@@ -2,7 +2,7 @@
 
 Nothing leaves the machine unless the user asks for it by the tracker's own variables: W&B stays offline without
 `WANDB_API_KEY` or `WANDB_MODE`, MLflow and trackio write into `tracker/` without `MLFLOW_TRACKING_URI` or
-`TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its class and package to `_TRACKERS`.
+`TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its package and class to `_TRACKERS`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import flatten
 
 _TRACKERS = {
-    "tensorboard": ("TensorBoardTracker", "tensorboard"),
-    "wandb": ("WandBTracker", "wandb"),
-    "trackio": ("TrackioTracker", "trackio"),
-    "mlflow": ("MLflowTracker", "mlflow"),
+    "tensorboard": "TensorBoardTracker",
+    "wandb": "WandBTracker",
+    "trackio": "TrackioTracker",
+    "mlflow": "MLflowTracker",
 }
+"""Packages, by which trackers are named, and accelerate's classes."""
 
 
 class RunTracker:
@@ -64,7 +65,6 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     if kind == "none":
         return None
     check_tracker(kind)
-    class_name, _ = _TRACKERS[kind]
     place = folder.tracker.resolve()
     place.mkdir(exist_ok=True)
     _keep_local(str(place))
@@ -75,9 +75,15 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     if kind == "wandb":
         arguments = {"dir": str(place)}
     name = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
-    inner = getattr(tracking, class_name)(name, **arguments)
+    inner = getattr(tracking, _TRACKERS[kind])(name, **arguments)
     inner.start()
-    inner.store_init_configuration(_flat(config))
+    inner.store_init_configuration(
+        {  # what is no plain value is given as JSON text
+            key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
+            for key, value in flatten(config, lists=False).items()
+            if value != {}
+        }
+    )
     return RunTracker(kind, inner)
 
 
@@ -92,14 +98,10 @@ def check_tracker(kind: str) -> None:
         return
     if kind not in _TRACKERS:
         raise ConfigError(f"Unknown tracker {kind!r}.{did_you_mean(kind, ['none', *_TRACKERS])}")
-    if importlib.util.find_spec(_TRACKERS[kind][1]) is None:
-        raise _missing(kind)
-
-
-def _missing(kind: str) -> MissingDependencyError:
-    if kind == "mlflow":  # too large for the extra
-        return MissingDependencyError("The tracker 'mlflow' needs MLflow. Install it with: pip install mlflow")
-    return MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")
+    if importlib.util.find_spec(kind) is None:
+        if kind == "mlflow":  # too large for the extra
+            raise MissingDependencyError("The tracker 'mlflow' needs MLflow. Install it with: pip install mlflow")
+        raise MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")
 
 
 def _keep_local(place: str) -> None:
@@ -116,12 +118,3 @@ def _keep_local(place: str) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """Values by dotted key; what is no plain value is given as JSON text."""
-    return {
-        key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
-        for key, value in flatten(config, lists=False).items()
-        if value != {}
-    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -36,12 +35,9 @@ def waiting_for(lock: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be made, or the file system has no locks.
     """
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with lock.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -51,16 +47,13 @@ def if_free(lock: Path) -> Iterator[bool]:
     Raises:
         OSError: it cannot be made, or the file system has no locks.
     """
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with lock.open("ab") as stream:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
             yield True
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -47,19 +47,16 @@ class PromptHistory:
         """Flips over returns, in [0, 1]; None before the first return."""
         return self.flips / self.returns if self.returns else None
 
-    def flipped_by(self, winner: str | None) -> bool:
-        """True if this winner differs from the latest; an empty vote flips nothing."""
-        return winner is not None and self.winner is not None and winner != self.winner
-
     def after(self, vote: VoteResult) -> PromptHistory:
-        """The history with one vote more. An empty vote leaves the winner as it was."""
+        """The history with one vote more. An empty vote leaves the winner as it was and flips nothing."""
         winner = bare_key(canonical(vote.answer))
-        flipped = self.flipped_by(winner)
+        returned = winner is not None and self.winner is not None
+        flipped = returned and winner != self.winner
         return PromptHistory(
             votes=self.votes + 1,
             winner=self.winner if winner is None else winner,
             ratios=(*self.ratios, vote.agreement)[-KEPT_RATIOS:],
-            returns=self.returns + (winner is not None and self.winner is not None),
+            returns=self.returns + returned,
             flips=self.flips + flipped,
             quiet=0 if flipped else self.quiet + 1,
             fired=self.fired + (STABLE in vote.flags),

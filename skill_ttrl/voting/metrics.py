@@ -34,11 +34,9 @@ def label_metrics(
     samples = max((len(answers) for answers in groups), default=0)
     return {
         "label_accuracy": mean([float(won) for won in winners]),
-        "reward_accuracy": _reward_accuracy(votes, right),
-        "ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
+        **_sample_metrics(votes, right, samples),
         "ground_truth_split_ratio": mean([_split(answers, row) for answers, row in zip(groups, right, strict=True)]),
-        "majority_voting_reward": mean([mean(vote.earned) for vote in votes]),
-        f"pass@{samples}": mean([float(any(row)) for row in right]),
+        **vote_metrics(votes),
     }
 
 
@@ -58,11 +56,7 @@ def trained_metrics(
     if not groups:
         return {}
     _, right = _graded(votes, references, groups)
-    return {
-        "post_reward_accuracy": _reward_accuracy(votes, right),
-        "post_ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
-        f"post_pass@{samples}": mean([float(any(row)) for row in right]),
-    }
+    return {f"post_{name}": value for name, value in _sample_metrics(votes, right, samples).items()}
 
 
 def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[str, float]:
@@ -138,15 +132,9 @@ def _graded(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
 ) -> tuple[list[bool], list[list[bool]]]:
     """Grade each winner and each sample; all distinct answers are compared in one go."""
-    judged = iter(
-        correct(
-            [
-                (answer, reference)
-                for vote, reference, answers in zip(votes, references, groups, strict=True)
-                for answer in (vote.answer, *answers)
-            ]
-        )
-    )
+    given = zip(votes, references, groups, strict=True)
+    pairs = [(answer, true) for vote, true, answers in given for answer in (vote.answer, *answers)]
+    judged = iter(correct(pairs))
     rows = [(next(judged), [next(judged) for _ in answers]) for answers in groups]
     return [won for won, _ in rows], [row for _, row in rows]
 
@@ -157,10 +145,10 @@ def _split(answers: Sequence[str | None], right: Sequence[bool]) -> float:
     return (classes.total() - max(classes.values(), default=0)) / max(1, len(answers))
 
 
-def _reward_accuracy(votes: Sequence[VoteResult], correctness: Sequence[Sequence[bool]]) -> float:
-    return mean(
-        [
-            mean([float(match == right) for match, right in zip(vote.matches, row, strict=True)])
-            for vote, row in zip(votes, correctness, strict=True)
-        ]
-    )
+def _sample_metrics(votes: Sequence[VoteResult], right: Sequence[Sequence[bool]], samples: int) -> dict[str, float]:
+    pairs = [list(zip(vote.matches, row, strict=True)) for vote, row in zip(votes, right, strict=True)]
+    return {
+        "reward_accuracy": mean([mean([float(match == true) for match, true in row]) for row in pairs]),
+        "ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
+        f"pass@{samples}": mean([float(any(row)) for row in right]),
+    }

@@ -8,6 +8,7 @@ nothing else, and the tasks inside the groups carry none (`Task.without_referenc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,18 +64,12 @@ def env_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     return [trajectory.env_return for trajectory in group.trajectories]
 
 
-def label_reward(references: Mapping[str, str]) -> Reward:
+def label_reward(references: Mapping[str, str], group: Group, vote: VoteResult, seed: int) -> list[float]:
     """Control and ceiling: 1 for the true answer. `references` maps task ids to true answers."""
-
-    def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-        reference = references.get(group.task.id)
-        if reference is None:
-            raise ConfigError(
-                f"rl.reward=label needs a true answer for every training task; {group.task.id!r} has none."
-            )
-        return [grade_answer(answer, reference)["score"] for answer in group.answers]
-
-    return reward
+    reference = references.get(group.task.id)
+    if reference is None:
+        raise ConfigError(f"rl.reward=label needs a true answer for every training task; {group.task.id!r} has none.")
+    return [grade_answer(answer, reference)["score"] for answer in group.answers]
 
 
 def build_reward(
@@ -93,34 +88,31 @@ def build_reward(
     if name == "label":
         if not references:
             raise ConfigError("rl.reward=label needs true answers, and the training tasks have none.")
-        return label_reward(references)
-    if score is not None:
-        return _checked(name, score)
-    if ":" in name:
-        return _checked(name, import_attribute(name, "reward"))
+        return partial(label_reward, references)
+    if score is not None or ":" in name:
+        return partial(_checked, name, score or import_attribute(name, "reward"))
     if name not in REWARDS:
         known = [*REWARDS, "label", "module:function", "model:PATH"]
         raise ConfigError(f"Unknown reward {name!r}.{did_you_mean(name, known)}")
     return REWARDS.get(name)
 
 
-def _checked(name: str, function: Callable[[Group], Sequence[float]]) -> Reward:
-    def reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-        with naming(f"The reward {name!r}", f"at task {group.task.id!r}"):
-            given = function(group)
-        try:
-            values = [as_reward(value) for value in given]
-            problem = "" if len(values) == len(group.trajectories) else f"{len(values)} of them"
-        except (TypeError, ValueError) as error:
-            problem = str(error)
-        if problem:
-            raise ConfigError(
-                f"Reward {name!r} must give one finite number of at most {LARGEST_REWARD:g} for each of the "
-                f"{len(group.trajectories)} tries at task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
-            )
-        return values
-
-    return reward
+def _checked(
+    name: str, function: Callable[[Group], Sequence[float]], group: Group, vote: VoteResult, seed: int
+) -> list[float]:
+    with naming(f"The reward {name!r}", f"at task {group.task.id!r}"):
+        given = function(group)
+    try:
+        values = [as_reward(value) for value in given]
+        problem = "" if len(values) == len(group.trajectories) else f"{len(values)} of them"
+    except (TypeError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise ConfigError(
+            f"Reward {name!r} must give one finite number of at most {LARGEST_REWARD:g} for each of the "
+            f"{len(group.trajectories)} tries at task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
+        )
+    return values
 
 
 def as_reward(value: Any) -> float:

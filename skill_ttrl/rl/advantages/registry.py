@@ -19,7 +19,6 @@ class AdvantageEstimator(Protocol):
         self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, epsilon: float
     ) -> Float[Tensor, " N"]:
         """Advantages (N,) of `rewards` (N,) within `groups` (N,)."""
-        ...
 
 
 class StepwiseEstimator(Protocol):
@@ -33,7 +32,6 @@ class StepwiseEstimator(Protocol):
         episodes: Sequence[Hashable] | None = None,
     ) -> Float[Tensor, " N"]:
         """As an `AdvantageEstimator`; with `episodes`, the episode of each, a reward is that of one step."""
-        ...
 
 
 def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:

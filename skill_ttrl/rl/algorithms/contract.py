@@ -63,15 +63,12 @@ class Algorithm(Protocol):
     @property
     def zero_without_advantage(self) -> bool:
         """Set where loss and gradient are exactly 0 wherever the advantage is 0: such items are then not computed."""
-        ...
 
     def advantages(self, samples: TrainingSamples) -> Advantages:
         """An entry for each trajectory, group after group: one number, one a step, or one for each token of each step."""
-        ...
 
     def loss(self, inputs: LossInputs) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """(loss, info): `info` holds detached means over the trained tokens; `ratio_max` is a maximum."""
-        ...
 
 
 class AlgorithmType(Protocol):
@@ -80,11 +77,9 @@ class AlgorithmType(Protocol):
     @property
     def options_type(self) -> type[BaseModel]:
         """The options, with their defaults and checks."""
-        ...
 
     def __call__(self, options: Any, /) -> Algorithm:
         """Build it from an `options_type`."""
-        ...
 
 
 ALGORITHMS: Registry[AlgorithmType] = Registry("algorithm")

@@ -6,7 +6,6 @@ vote may shape the advantages of its prompt (`advantages.shaping`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from jaxtyping import Float
@@ -19,7 +18,6 @@ from skill_ttrl.rl.advantages import ADVANTAGES, is_stepwise, shape_advantages, 
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, LossInputs, TrainingSamples
 from skill_ttrl.rl.batch import Advantages
 from skill_ttrl.rl.losses import LOSSES, ZERO_WITHOUT_ADVANTAGE, AggregationMode
-from skill_ttrl.types import Trajectory
 
 
 class GRPOOptions(Section):
@@ -71,7 +69,9 @@ class GRPO:
         options, rewards, owners = self.options, samples.rewards, samples.owners
         epsilon = options.advantage_epsilon
         if options.by_steps:
-            penalties = [self._penalties(each) for each in samples.trajectories]
+            penalty = options.invalid_penalty
+            steps = [each.steps for each in samples.trajectories]
+            penalties = [[penalty * (step.verdict == "invalid") for step in row] for row in steps]
             return step_advantages(rewards, penalties, owners, self._estimate, epsilon, options.group_statistics)
         values = self._estimate(rewards, owners, epsilon).tolist() if rewards else []
         if samples.votes is None:
@@ -82,10 +82,6 @@ class GRPO:
             shape_advantages(vote, row, self._estimate, epsilon) for vote, row in zip(samples.votes, rows, strict=True)
         ]
         return [value for row in shaped for value in row]
-
-    def _penalties(self, trajectory: Trajectory) -> Sequence[float]:
-        """Penalty subtracted from the score of each step."""
-        return [self.options.invalid_penalty * (step.verdict == "invalid") for step in trajectory.steps]
 
     def loss(self, inputs: LossInputs) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """The loss of the options' name."""

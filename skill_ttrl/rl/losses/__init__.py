@@ -8,8 +8,13 @@ exactly 0 wherever the advantage is 0 may also be listed in `ZERO_WITHOUT_ADVANT
 not computed.
 """
 
-from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
-from skill_ttrl.rl.losses.entropy import compute_entropy_bonus
+from skill_ttrl.rl.losses.aggregate import (
+    AggregationMode,
+    Denominators,
+    aggregate,
+    compute_entropy_bonus,
+    masked_mean,
+)
 from skill_ttrl.rl.losses.ppo_clip import compute_policy_loss
 from skill_ttrl.rl.losses.registry import LOSSES, ZERO_WITHOUT_ADVANTAGE, PolicyLoss
 

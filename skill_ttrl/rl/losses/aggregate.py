@@ -1,4 +1,4 @@
-"""From a loss at each token to one number, so that parts of a batch add up to the whole.
+"""From a loss at each token to one number, so that parts of a batch add up to the whole; the entropy bonus is such a sum.
 
 The divisors belong to the whole mini-batch (`Denominators`), not to the part at hand: then the losses and gradients of
 micro-batches, simply added, are those of the whole, whatever the micro-batch size.
@@ -66,3 +66,22 @@ def aggregate(
             return sums_N.sum() / (max(whole.sequences, 1.0) * max(whole.horizon, 1.0))
         case _:
             assert_never(mode)
+
+
+def compute_entropy_bonus(
+    entropy: Float[Tensor, "N T"],
+    mask: Float[Tensor, "N T"],
+    coef: float,
+    loss_agg_mode: AggregationMode = "token-mean",
+    denominators: Denominators | None = None,
+) -> Float[Tensor, ""]:
+    """The loss term -coef * H: adding it to a loss raises the entropy.
+
+    Args:
+        entropy: Of the policy's distribution at each token, in nats (N, T).
+        mask: 1 at trained tokens (N, T).
+        coef: Weight, at least 0.
+        loss_agg_mode: See `aggregate`.
+        denominators: See `aggregate`.
+    """
+    return -coef * aggregate(entropy, mask, loss_agg_mode, denominators)

@@ -27,7 +27,6 @@ class PolicyLoss(Protocol):
         denominators: Denominators | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(loss, means over masked tokens)."""
-        ...
 
 
 LOSSES: Registry[PolicyLoss] = Registry("loss", functions=True)

@@ -21,7 +21,7 @@ from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
-from skill_ttrl.rollout.info import admissible_actions, make_step, observed, serializable_info, source_of
+from skill_ttrl.rollout.info import admissible_actions, make_step, serializable_info, stated, text_of
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Step, Task, Trajectory
 
@@ -71,7 +71,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         """See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._steps, self._reset_info = [], serializable_info(info)
-        self._tell(None, observed(observation), info, over=False)
+        self._tell(None, text_of(observation), info, over=False)
         return observation, info
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
@@ -92,7 +92,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
             None,
             "max_turns",
             last_observation=seen,
-            source=source_of(self._reset_info),
+            source=stated(self._reset_info, "source"),
         )
 
     def _tell(self, action: str | None, observation: str, info: Any, *, over: bool) -> None:
