@@ -48,6 +48,10 @@ class Request:
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 
+    def limit(self, sampling: Sampling) -> int:
+        """Most tokens of a completion."""
+        return min(self.max_new_tokens or sampling.max_new_tokens, sampling.max_new_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

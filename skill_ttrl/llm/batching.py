@@ -1,4 +1,4 @@
-"""Requests of many num_pending as one batch, for a sampler that computes where it is called.
+"""Requests of many callers as one batch, for a sampler that computes where it is called.
 
 Such a sampler, `hf`, takes about as long for one request as for many, and while it computes nobody else can ask. Whoever asks waits
 here until all have asked that may, or until waiting longer would cost more than it can bring.

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.backend import Request
 from skill_ttrl.types import Message
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
@@ -31,21 +32,18 @@ def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
         return [tuple(ids) for ids in tokenizer(texts, split_special_tokens=True)["input_ids"]] if texts else []
     control = _control_tokens(tokenizer)
     split = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
-    pieces = [split.split(text) for text in _rendered(tokenizer, conversations, control)]
+    turns = [
+        [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
+        for messages in conversations
+    ]
+    texts = render(tokenizer, turns, add_generation_prompt=True) if turns else []
+    pieces = [split.split(text) for text in texts]
     ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
     theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
     return [
         tuple(chain.from_iterable((theirs if place % 2 else ours)[piece] for place, piece in enumerate(row) if piece))
         for row in pieces
     ]
-
-
-def _rendered(tokenizer: Any, conversations: Sequence[Sequence[Message]], control: re.Pattern[str] | None) -> list[str]:
-    turns = [
-        [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
-        for messages in conversations
-    ]
-    return list(render(tokenizer, turns, add_generation_prompt=True)) if turns else []
 
 
 def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
@@ -92,19 +90,17 @@ def encode_plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
-def _marked(text: str, control: re.Pattern[str] | None) -> str:
-    text = text.replace(_OPEN, "").replace(_CLOSE, "")
-    return text if control is None else control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text)
+def _marked(text: str, control: re.Pattern[str]) -> str:
+    return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text.replace(_OPEN, "").replace(_CLOSE, ""))
 
 
-def _control_tokens(tokenizer: Any) -> re.Pattern[str] | None:
-    """What must not be spelled: special tokens, and added ones that the template itself writes."""
+def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
+    """Matches what must not be spelled: special tokens, and added ones that the template itself writes."""
     template = str(tokenizer.chat_template)
     added = tokenizer.added_tokens_decoder.values()
     texts = [token.content for token in added if token.special or (token.content in template and token.content.strip())]
-    if not texts:
-        return None
-    return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which never matches
 
 
 def end_ids(model: Any, tokenizer: Any) -> set[int]:
@@ -113,8 +109,7 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     Raises:
         ModelError: there are none, so no completion could ever end.
     """
-    config = getattr(model, "generation_config", None)
-    listed = getattr(config, "eos_token_id", None)
+    listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
     ids = {int(token) for token in named if token is not None}
     if not ids:
@@ -128,6 +123,10 @@ class TokenizerMixin:
     """What every backend does alike whose tokenizer is here (see `Backend`)."""
 
     tokenizer: Any
+
+    def prompts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Prompt tokens of each request."""
+        return [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""

@@ -18,7 +18,6 @@ from transformers import DynamicCache
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, end_ids
-from skill_ttrl.llm.stop import StopTexts
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
@@ -71,20 +70,16 @@ class HFBackend(TokenizerMixin):
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`."""
-        prompts = [
-            self.encode(request.messages) if request.token_ids is None else request.token_ids for request in requests
-        ]
-        limits = [
-            min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens) for request in requests
-        ]
+        prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
+        owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
-            for number, rows in enumerate(_row_batches([request.n for request in requests], self.max_batch_size)):
+            for number, start in enumerate(range(0, len(owners), self.max_batch_size)):
+                rows = owners[start : start + self.max_batch_size]
                 generator = torch.Generator(device=self.model.device)
                 generator.manual_seed(derive_seed(seed, "batch", number))
-                for owner, completion in zip(
-                    rows, self._sample(prompts, limits, rows, sampling, generator), strict=True
-                ):
+                sampled = self._sample(prompts, limits, rows, sampling, generator)
+                for owner, completion in zip(rows, sampled, strict=True):
                     found[owner].append(completion)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 
@@ -244,8 +239,34 @@ def truncate(logprobs_N_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return logprobs_N_V
 
 
-def _row_batches(counts: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Row owners in order, `size` rows at a time: [2, 3] and size 4 give [0, 0, 1, 1] and [1]."""
-    rows = [owner for owner, count in enumerate(counts) for _ in range(count)]
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+class StopTexts:
+    """Looks whether rows have reached one of some texts, decoding as little as it can.
+
+    Only a token that holds a text's last character can complete it, and what it completes lies in the last few tokens.
+    """
+
+    def __init__(self, texts: tuple[str, ...], tokenizer: Any) -> None:
+        self._texts = texts
+        self._tokenizer = tokenizer
+        self._window = max(len(text.encode()) for text in texts)  # a token is a byte at least
+        self._closing: torch.Tensor | None = None
+        if all(
+            text[-1].isascii() for text in texts
+        ):  # another's bytes may lie in several tokens: then all rows are read
+            last = {text[-1] for text in texts}
+            pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+            self._closing = torch.tensor([token for token, piece in enumerate(pieces) if last & set(piece)])
+
+    def reached(self, tokens_N_T: torch.Tensor, alive: torch.Tensor, step: int, running: torch.Tensor) -> torch.Tensor:
+        """For each living row whether it is running and has just completed one of the texts."""
+        candidates = running
+        if self._closing is not None:
+            candidates = running & torch.isin(tokens_N_T[alive, step], self._closing.to(alive.device))
+        places = candidates.nonzero().squeeze(1)
+        found = torch.zeros_like(running)
+        if len(places):
+            tail = tokens_N_T[alive[places], max(0, step + 1 - self._window) : step + 1]
+            texts = self._tokenizer.batch_decode(tail, skip_special_tokens=True)
+            hits = [any(mark in text for mark in self._texts) for text in texts]
+            found[places] = torch.tensor(hits, device=running.device)
+        return found

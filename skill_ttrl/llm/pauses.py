@@ -125,16 +125,8 @@ async def generate_with_insertions(
 
     All samples that pause are answered together and continue together; those that stand at the same tokens are one request.
     After the limit, or after `MAX_IDLE` pauses that asked nothing, markers are ordinary text. `max_new_tokens` bounds the
-    sampled tokens; inserted ones do not count.
-
-    Args:
-        backend: samples.
-        requests: as for `Backend.generate`.
-        sampling: as for `Backend.generate`.
-        seed: of the first round; each later round draws from it.
-        stop_markers: texts at which a completion pauses.
-        answer: says what to insert.
-        limit: most questions in one completion; 0 is plain generation.
+    sampled tokens; inserted ones do not count. `seed` is that of the first round, from which each later one draws. A
+    `limit` of 0 is plain generation.
     """
     if limit == 0:
         return await backend.generate(requests, sampling, seed=seed)
@@ -142,10 +134,9 @@ async def generate_with_insertions(
     first = await backend.generate(requests, pausing, seed=seed)
     rows: list[list[_Draft]] = []
     for index, (request, generation) in enumerate(zip(requests, first, strict=True)):
-        longest = min(request.max_new_tokens or sampling.max_new_tokens, sampling.max_new_tokens)
         rows.append([])
         for sample, piece in enumerate(generation.completions):
-            rows[-1].append(_Draft(index, sample, request, generation.prompt_ids, longest))
+            rows[-1].append(_Draft(index, sample, request, generation.prompt_ids, request.limit(sampling)))
             rows[-1][-1].add(piece)
     living = [draft for row in rows for draft in row]
     for number in count(1):
@@ -171,9 +162,8 @@ async def _continue(backend: Backend, drafts: Sequence[_Draft], sampling: Sampli
         waiting[draft.continuation()].append(draft)
     if not waiting:
         return
-    found = await backend.generate(
-        [replace(request, n=len(same)) for request, same in waiting.items()], sampling, seed=seed
-    )
+    requests = [replace(request, n=len(same)) for request, same in waiting.items()]
+    found = await backend.generate(requests, sampling, seed=seed)
     for same, generation in zip(waiting.values(), found, strict=True):
         for draft, piece in zip(same, generation.completions, strict=True):
             draft.add(piece)

@@ -108,21 +108,8 @@ def hub_revision(config: ModelConfig) -> str | None:
     Raises:
         ModelError: there is no such model, or it can be found neither on the hub nor in the cache.
     """
-    from transformers import AutoConfig
-
-    try:
-        found = AutoConfig.from_pretrained(
-            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded(config, error) from None
-    commit: str | None = getattr(found, "_commit_hash", None)
+    commit: str | None = getattr(_read(transformers.AutoConfig, config), "_commit_hash", None)
     return commit or config.revision
-
-
-def merge_adapters(model: Any) -> Any:
-    """The base model with its adapters folded into its weights."""
-    return model.merge_and_unload()
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -151,21 +138,10 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 
 
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM
-
     tokenizer = load_tokenizer(config)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            config.path,
-            revision=config.revision or "main",
-            trust_remote_code=config.trust_remote_code,
-            dtype=dtype,
-            attn_implementation=config.attn_implementation,
-            use_safetensors=True,  # a pickle can run code
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded(config, error) from None
-    return model, tokenizer
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}
+    options["use_safetensors"] = True  # a pickle can run code
+    return _read(transformers.AutoModelForCausalLM, config, **options), tokenizer
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
@@ -174,21 +150,20 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: it is not there or cannot be read.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded(config, error) from None
+    tokenizer = _read(transformers.AutoTokenizer, config)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def _not_loaded(config: ModelConfig, error: Exception) -> ModelError:
-    reason = " ".join(str(error).split())[:400]
+def _read(auto: Any, config: ModelConfig, **options: Any) -> Any:
+    """What one of transformers' Auto classes finds at the config's path."""
+    try:
+        return auto.from_pretrained(
+            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
+        )
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())[:400]
     path = Path(config.path)
     if path.is_dir():
         hint = "The folder is there but is not a whole model in Hugging Face format, with weights as safetensors."
@@ -196,7 +171,7 @@ def _not_loaded(config: ModelConfig, error: Exception) -> ModelError:
         hint = f"There is no folder {path}."
     else:
         hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
-    return ModelError(f"Cannot load the model {config.path!r}. {hint} ({reason})")
+    raise ModelError(f"Cannot load the model {config.path!r}. {hint} ({reason})")
 
 
 def _to_device(model: Any, device: str) -> Any:

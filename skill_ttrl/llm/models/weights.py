@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     Args:
         model: a causal language model of transformers, plain or wrapped by peft.
     """
-    adapted = hasattr(model, "get_base_model")
+    adapted = has_adapters(model)
     base = model.get_base_model() if adapted else model
     layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}
     for name, parameter in base.named_parameters():
@@ -33,11 +32,6 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield f"{owner}.{kind}", value
         elif not any(name.startswith(f"{layer}.") for layer in layers):
             yield name, parameter.detach()
-
-
-def save_adapters(model: Any, folder: Path) -> None:
-    """Write the adapters alone, in peft's format."""
-    model.save_pretrained(folder)
 
 
 def has_adapters(model: Any) -> bool:

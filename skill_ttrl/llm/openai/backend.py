@@ -59,8 +59,7 @@ class OpenAIBackend:
         self.config = self.client.config
         self.policy_version = 0
         self.context: int | None = None
-        self.constrains = self.config.dialect == "vllm"
-        self._vllm = self.config.dialect == "vllm"
+        self.constrains = self._vllm = self.config.dialect == "vllm"
 
     def encode(self, messages: Sequence[Message]) -> None:
         """None: this backend knows texts alone."""
@@ -115,19 +114,19 @@ class OpenAIBackend:
         return [each for each in found if isinstance(each, Generation)]
 
     async def _generation(self, request: Request, sampling: Sampling, seed: int) -> Generation | BudgetError:
-        limit = min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens)
         how: dict[str, Any] = {
             "n": request.n,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p if sampling.top_p < 1 else None,
-            "max_tokens": limit,
+            "max_tokens": request.limit(sampling),
             "stop": sampling.stop,
             "seed": seed,
             "extra": self._extra(request, sampling),
         }
         try:
             if self.config.api == "completions":
-                reply = await self.client.complete(_as_text(request), **how)
+                contents = "\n\n".join(message.content for message in request.messages)
+                reply = await self.client.complete(contents + request.begun, **how)
             else:
                 reply = await self.client.chat(self._messages(request), **how)
         except BudgetError as error:  # the others' answers are paid for: they are waited for
@@ -169,15 +168,12 @@ class OpenAIBackend:
             error = f"The server did not keep to the actions it was given: it does not know structured_outputs ({choice.text[:60]!r})."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:
-            return Completion("", (), (), "error", self.policy_version, error=f"{self._who}: {error}")
+            who = f"endpoints.policy: {self.config.model!r} at {self.client.host}"
+            return Completion("", (), (), "error", self.policy_version, error=f"{who}: {error}")
         reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
         if reason == "stop" and not self._vllm:
             text = with_stop_text(text, sampling.stop, choice.stopped_at)
         return Completion(text, (), choice.logprobs or (), reason, self.policy_version)
-
-    @property
-    def _who(self) -> str:
-        return f"endpoints.policy: {self.config.model!r} at {self.client.host}"
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -200,17 +196,9 @@ def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> st
         return text + EMPTY_END
     for mark in stop:
         tag = _CLOSING.fullmatch(mark)
-        if tag is None:
-            continue
-        opened = len(re.findall(rf"<{re.escape(tag[1])}(?=[\s>])", text))
-        if opened > text.count(mark):
+        if tag and len(re.findall(rf"<{re.escape(tag[1])}(?=[\s>])", text)) > text.count(mark):
             return text + mark
     return text
-
-
-def _as_text(request: Request) -> str:
-    """A prompt for the completions interface: the contents joined by blank lines, then what was begun."""
-    return "\n\n".join(message.content for message in request.messages) + request.begun
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

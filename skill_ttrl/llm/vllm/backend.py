@@ -22,7 +22,7 @@ from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.models.weights import full_weights, save_adapters
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.checks import (
     check_fits,
     engine_arguments,
@@ -68,7 +68,7 @@ class VLLMBackend(TokenizerMixin):
         check_fits(context.settings, context.model, context.device, model_config)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
-        length = engine_length(context.settings, positions)
+        self._length = length = engine_length(context.settings, positions)
         self.context: int | None = length
         self.constrains = True
         self.policy_version = 0
@@ -77,7 +77,6 @@ class VLLMBackend(TokenizerMixin):
         """Between engine and learner, after the last update."""
         self.prompt_tokens = self.cached_tokens = 0
         """Tokens of all prompts so far, each prompt once, and those of them that the prefix cache had."""
-        self._length = length
         self._probe = Probe(min(len(self.tokenizer), getattr(text, "vocab_size", len(self.tokenizer))), length - 1)
         self._engine: Engine | None = None
         self._starting = threading.Lock()
@@ -134,7 +133,7 @@ class VLLMBackend(TokenizerMixin):
         Raises:
             ModelError: a prompt is empty or too long.
         """
-        prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
+        prompts = self.prompts(requests)
         for prompt in prompts:
             check_prompt(prompt, self._length, "the engine's {} (vllm.max_model_len)")
         return [
@@ -169,17 +168,15 @@ class VLLMBackend(TokenizerMixin):
             self._folder.cleanup()
 
     def _start(self) -> Engine:
-        model = self._context.model.config
+        model, weights = self._context.model.config, self._context.model.weights
         files, revision = model.path, model.revision
-        if self._context.model.weights is None and files == EMBEDDED:  # it is in no folder yet
+        if weights is None and files == EMBEDDED:  # it is in no folder yet
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
-        elif self._context.model.weights is not None and not is_adapter(self._context.model.weights):
-            files, revision = str(self._context.model.weights), None
+        elif weights is not None and not is_adapter(weights):
+            files, revision = str(weights), None
         layers = adapted_layers(self._context.loaded.model) if hands_adapters(self._context) else []
-        arguments = engine_arguments(
-            self._config, model, files, revision, dtype=self.dtype, length=self._length, adapted=layers
-        )
+        arguments = engine_arguments(self._config, model, files, revision, self.dtype, self._length, layers)
         self._context.notice("Starting vLLM ...")
         return Engine(arguments)
 
@@ -236,7 +233,7 @@ class VLLMBackend(TokenizerMixin):
 
         self._adapters += 1
         folder = Path(self._folder.name, f"adapters-{self._adapters}")
-        save_adapters(model, folder)
+        model.save_pretrained(folder)
         old, new = self._lora, LoRARequest(folder.name, self._adapters, str(folder))
 
         def swap(llm: Any) -> None:

@@ -25,13 +25,7 @@ BATCHED_TOKENS = 4096
 
 
 def check_fits(settings: BackendSettings, model: ModelSource, device: str, model_config: Any) -> None:
-    """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says.
-
-    Args:
-        settings: of the backend.
-        model: the policy; not loaded.
-        device: where the learner computes.
-        model_config: transformers' config of the policy.
+    """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says. No model is loaded.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
@@ -90,11 +84,9 @@ def runs_on_cpu() -> bool:
 
 
 def engine_length(settings: BackendSettings, positions: int | None) -> int:
-    """Longest prompt and completion together, in tokens.
+    """Longest prompt and completion together, in tokens: `vllm.max_model_len`, or else what the config's limits add up to.
 
-    Args:
-        settings: the length is `vllm.max_model_len`, or else what the config's limits add up to.
-        positions: of the model; None: it names no number.
+    `positions` are the model's; None: it names no number.
 
     Raises:
         ConfigError: the config asks for more than the model has.
@@ -112,7 +104,6 @@ def engine_arguments(
     model: ModelConfig,
     files: str,
     revision: str | None,
-    *,
     dtype: str,
     length: int,
     adapted: Sequence[str],
@@ -122,14 +113,9 @@ def engine_arguments(
     On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
     generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
 
-    Args:
-        vllm: the config's section.
-        model: the config's section.
-        files: folder or hub name of the weights to start with.
-        revision: commit of a hub model.
-        dtype: of the weights.
-        length: longest prompt and completion together, in tokens.
-        adapted: names of the layers that will have adapters; empty: none are handed over.
+    `files` is the folder or hub name of the weights to start with, `revision` the commit of a hub model, `length` that of the
+    longest prompt and completion together, in tokens. `adapted` names the layers that will have adapters; empty: none are
+    handed over.
     """
     on_cpu = runs_on_cpu()
     arguments: dict[str, Any] = {
@@ -198,9 +184,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
 def wrong_heads(model: str, described: Any) -> str:
     """Says that vLLM's attention cannot compute a model on a CPU; empty where it can, or where its shape is not known.
 
-    Args:
-        model: its name, for the message.
-        described: transformers' config, or its `config.json` as an object.
+    `described` is transformers' config, or its `config.json` as an object.
     """
     text = getattr(described, "text_config", described)
     heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)

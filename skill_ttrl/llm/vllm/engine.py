@@ -76,9 +76,8 @@ class Engine:
         _claim()
         ready: Future[None] = Future()
         threads = torch.get_num_threads()
-        self._thread = threading.Thread(
-            target=self._live, args=(dict(arguments), threads, ready), name="vllm", daemon=True
-        )
+        live = partial(self._live, dict(arguments), threads, ready)
+        self._thread = threading.Thread(target=live, name="vllm", daemon=True)
         self._thread.start()
         try:
             ready.result()

@@ -97,16 +97,10 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
 
 
 def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str) -> Gap:
-    """The gap between learner and sampler after an update.
-
-    Args:
-        ours: the learner's log-probs.
-        theirs: the sampler's.
-        most: largest mean difference that is allowed (`vllm.max_gap`).
-        update: which kind of update it was, for the message.
+    """The gap between the log-probs of learner and sampler after an update of the kind `update`.
 
     Raises:
-        WeightSyncError: it is more than rounding.
+        WeightSyncError: it is more than rounding: its mean is larger than `most` (`vllm.max_gap`).
     """
     gap = compare(ours, theirs)
     if gap.mean <= most:

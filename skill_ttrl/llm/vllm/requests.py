@@ -29,12 +29,9 @@ def request_seed(seed: int, number: int) -> int:
 
 
 def check_prompt(prompt: Sequence[int], length: int, whose: str) -> None:
-    """Raise `ModelError` for a prompt that is empty or leaves no room for a token.
+    """Raise `ModelError` for a prompt that is empty or leaves no room for a token in `length`, prompt and completion together.
 
-    Args:
-        prompt: token ids.
-        length: longest prompt and completion together, in tokens.
-        whose: what has this length, and where it is set, for the message.
+    `whose` says what has this length, and where it is set, for the message.
     """
     if not prompt:
         raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
@@ -47,23 +44,16 @@ def sampling_fields(
 ) -> dict[str, Any]:
     """How vLLM is to sample, by the names that its `SamplingParams` and its HTTP interface have in common.
 
-    Greedy samples are all the same: vLLM draws one and `completions` repeats it.
-
-    Args:
-        request: what to sample.
-        sampling: how.
-        seed: of this request.
-        eos_ids: tokens that end a completion.
-        room: tokens that the prompt leaves.
+    Greedy samples are all the same: vLLM draws one and `completions` repeats it. `eos_ids` end a completion; `room` is the
+    number of tokens that the prompt leaves.
     """
-    limit = min(sampling.max_new_tokens, request.max_new_tokens or sampling.max_new_tokens)
     return {
         "n": request.n if sampling.temperature > 0 else 1,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "seed": seed,
-        "max_tokens": min(limit, room),
+        "max_tokens": min(request.limit(sampling), room),
         "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
         "stop_token_ids": sorted(eos_ids),
@@ -93,17 +83,15 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
     Raises:
         ModelError: the model is not there, or nothing could end its completions.
     """
-    base = context.model.config
-    if context.model.trains or (
-        context.model.weights is None and base.path == EMBEDDED
-    ):  # the learner has loaded it, or soon will
+    base, weights = context.model.config, context.model.weights
+    if context.model.trains or (weights is None and base.path == EMBEDDED):  # the learner has loaded it, or soon will
         loaded: Any = context.loaded
         return loaded.tokenizer, loaded.model.config, end_ids(loaded.model, loaded.tokenizer)
     from transformers import GenerationConfig
 
-    own = base.model_copy(update={"path": str(context.model.weights), "revision": None})
-    tokenizer = load_tokenizer(base if context.model.weights is None else own)
-    files = base if context.model.weights is None or is_adapter(context.model.weights) else own
+    own = base.model_copy(update={"path": str(weights), "revision": None})
+    tokenizer = load_tokenizer(base if weights is None else own)
+    files = base if weights is None or is_adapter(weights) else own
     model_config = load_model_config(files)
     try:
         generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")

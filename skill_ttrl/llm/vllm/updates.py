@@ -14,12 +14,7 @@ from skill_ttrl.llm.vllm.engine import Engine, Work
 
 
 def reload_weights(llm: Any, weights: Any) -> None:
-    """Put all weights of a running engine in the place of its own.
-
-    Args:
-        llm: a `vllm.LLM` that computes in this process.
-        weights: (name, tensor) pairs as the model's checkpoint names them; tied ones once.
-    """
+    """Put `weights`, (name, tensor) pairs as the model's checkpoint names them, tied ones once, in the place of an engine's own."""
     llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
     llm.apply_model(pack_output_layer)
 
@@ -61,10 +56,7 @@ def adapted_layers(model: Any) -> list[str]:
 def score(engine: Engine, sequences: Sequence[Sequence[int]], lora: Any = None) -> list[list[float]]:
     """The engine's log-prob of each token but the first (nats, temperature 1), sequence by sequence.
 
-    Args:
-        engine: a running one.
-        sequences: token ids, each at least one shorter than the engine's length.
-        lora: vLLM's `LoRARequest`, where adapters are to be used.
+    Each sequence of token ids is at least one shorter than the engine's length. `lora` is vLLM's `LoRARequest`.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

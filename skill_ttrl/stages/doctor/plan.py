@@ -15,8 +15,7 @@ from skill_ttrl.agents.players.scripted_agent import player_names
 from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backends import REMOTE
-from skill_ttrl.llm.models.known_models import published_config
-from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.llm.models.model_config import load_model_config, published_config
 from skill_ttrl.rl.device import device_memory, gpus
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
 from skill_ttrl.skills.querying import OPENAI

@@ -10,7 +10,7 @@ from typing import Any
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.models.load import load_checkpoint, merge_adapters, save_model
+from skill_ttrl.llm.models.load import load_checkpoint, save_model
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
@@ -49,7 +49,8 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
         try:
             if merged:
                 loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
-                save_model(merge_adapters(loaded.model), loaded.tokenizer, building)
+                model: Any = loaded.model
+                save_model(model.merge_and_unload(), loaded.tokenizer, building)
             else:
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES), dirs_exist_ok=True

@@ -48,7 +48,12 @@ class VLLMServerBackend(TokenizerMixin):
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
-        _check(context)
+        if not self._config.servers:
+            raise ConfigError(
+                "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
+                "vllm.servers=[http://127.0.0.1:8000]."
+            )
+        check_learnable(context.settings, context.model)
         self.constrains = True
         self.policy_version = 0
         self._client = open_client()
@@ -64,7 +69,12 @@ class VLLMServerBackend(TokenizerMixin):
         """Find out what the servers serve."""
         found = [self._wait_for(server) for server in servers]
         self.context: int | None = min(length for _, _, length in found)
-        self._check_length(self.context)
+        asked = self._config.max_model_len
+        if asked is not None and asked > self.context:
+            raise ConfigError(
+                f"vllm.max_model_len is {asked}, but a server takes {self.context} tokens. Start it with --max-model-len "
+                f"{asked}, or lower the setting."
+            )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.context - 1)
         self._pool = ServerPool(self._context, servers, self._probe)
@@ -90,7 +100,7 @@ class VLLMServerBackend(TokenizerMixin):
         """
         if self._pool.present is None or self._first.locked():
             await asyncio.to_thread(self.ready)
-        prompts = [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
+        prompts = self.prompts(requests)
         bodies = [
             self._body(prompt, request, sampling, request_seed(seed, number))
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
@@ -161,14 +171,6 @@ class VLLMServerBackend(TokenizerMixin):
                     noticed = True
                 time.sleep(POLL)
 
-    def _check_length(self, length: int) -> None:
-        asked = self._config.max_model_len
-        if asked is not None and asked > length:
-            raise ConfigError(
-                f"vllm.max_model_len is {asked}, but a server takes {length} tokens. Start it with --max-model-len {asked}, or "
-                "lower the setting."
-            )
-
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.context is not None
         check_prompt(prompt, self.context, "the server's {} (--max-model-len)")
@@ -202,16 +204,6 @@ def _malformed(what: str) -> EndpointError:
     return EndpointError(
         f"A vLLM server's answer cannot be used: {what}. Start servers with `skillttrl serve`.", kind="malformed"
     )
-
-
-def _check(context: BackendContext) -> None:
-    """Raise `ConfigError` for what servers cannot do."""
-    if not context.settings.vllm.servers:
-        raise ConfigError(
-            "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
-            "vllm.servers=[http://127.0.0.1:8000]."
-        )
-    check_learnable(context.settings, context.model)
 
 
 def _same(root: str, policy: Path | str) -> bool:

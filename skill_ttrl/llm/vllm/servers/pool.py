@@ -7,6 +7,7 @@ are known to be there only for a process that was given them and compared with t
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -20,13 +21,11 @@ from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_l
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
-    adapter_folder,
     awake,
-    remove_adapters,
+    remove,
     remove_leftovers,
     send_adapters,
     send_weights,
-    sleep,
     transfer_folder,
     weights_file,
 )
@@ -59,13 +58,13 @@ class ServerPool:
         self._nonce = secrets.token_hex(4)
         self._folder: Path | None = None
         self._adapters: Path | None = None
+        """The learner's adapters; they must stay as long as a server has them."""
 
-    def keep_original(self) -> bool:
-        """Take the weights that the servers started with for the policy's; False where one has others already."""
+    def keep_original(self) -> None:
+        """Take the weights that the servers started with for the policy's, unless one has others already."""
         with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
             if all(server.weight_version()[0] == ORIGINAL for server in self.servers):
                 self.present = ORIGINAL
-        return self.present == ORIGINAL
 
     def broadcast_weights(self, policy_version: int) -> None:
         """Give every server that answers the learner's weights, at least one of them within `vllm.start_timeout`.
@@ -84,9 +83,11 @@ class ServerPool:
             server.holds = False
         if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
-            self._adapters = adapter_folder(self._folder, self._name(), model)
+            self._adapters = self._folder / self._name()
+            model.save_pretrained(self._adapters)
             self._update_all(self._adapters)
-            remove_adapters(older)
+            if older is not None:
+                remove(older)
         else:
             with weights_file(self._folder, self._name(), model) as path:
                 self._update_all(path)
@@ -141,15 +142,17 @@ class ServerPool:
         if self._config.sleep and self._folder is not None:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
-                    sleep(server, 1 if hands_adapters(self._context) else 2)
+                    # 1 keeps the weights in main memory, 2 drops them.
+                    server.post(f"/sleep?level={1 if hands_adapters(self._context) else 2}&mode=wait")
 
     def close(self) -> None:
         """Remove what was put into the folder; the servers go on."""
-        remove_adapters(self._adapters)
-        self._adapters = None
+        if self._adapters is not None:
+            remove(self._adapters)
+            self._adapters = None
 
     def _name(self) -> str:
-        return f"{self._nonce}-{secrets.token_hex(4)}"
+        return f"{os.getpid()}-{self._nonce}-{secrets.token_hex(4)}"
 
     def _update_all(self, path: Path) -> None:
         """Bring what is at `path` to all servers at once."""

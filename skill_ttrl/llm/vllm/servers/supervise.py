@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -123,14 +123,14 @@ class Supervisor:
         Raises:
             ModelError: a job died quickly too often; all others have been ended.
         """
-        with self._catching_signals():
-            try:
-                while not self.stop.is_set():
-                    for each in self.watched:
-                        self._look_after(each)
-                    self.stop.wait(min(0.2, self._patience.look))
-            finally:
-                self._end_all()
+        with contextlib.ExitStack() as stack:
+            for signum in STOPPING:
+                stack.callback(signal.signal, signum, signal.signal(signum, lambda number, frame: self.stop.set()))
+            stack.callback(self._end_all)
+            while not self.stop.is_set():
+                for each in self.watched:
+                    self._look_after(each)
+                self.stop.wait(min(0.2, self._patience.look))
 
     def _look_after(self, watched: Watched) -> None:
         now = time.monotonic()
@@ -215,15 +215,6 @@ class Supervisor:
         self._client.close()
         for each in self.watched:
             self._enter(each, "stopped")
-
-    @contextlib.contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        before = {signum: signal.signal(signum, lambda number, frame: self.stop.set()) for signum in STOPPING}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
 
 
 def log_end(log: Path) -> str:

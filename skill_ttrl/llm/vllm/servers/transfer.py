@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
-from skill_ttrl.llm.models.weights import full_weights, save_adapters
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -58,7 +58,7 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob("*-*"):
         owner = path.name.partition("-")[0]
         if owner.isdigit() and not Path("/proc", owner).exists() and time.time() - path.stat().st_mtime > STALE:
-            _remove(path)
+            remove(path)
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def weights_file(folder: Path, name: str, model: Any) -> Iterator[Path]:
     """
     from safetensors.torch import save_file
 
-    path = folder / f"{os.getpid()}-{name}.safetensors"
+    path = folder / f"{name}.safetensors"
     weights = {key: tensor.detach().cpu().contiguous() for key, tensor in full_weights(model)}
     needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     free = shutil.disk_usage(folder).free
@@ -84,19 +84,6 @@ def weights_file(folder: Path, name: str, model: Any) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
-
-
-def adapter_folder(folder: Path, name: str, model: Any) -> Path:
-    """The learner's adapters in a folder of their own; it must stay as long as a server has them."""
-    path = folder / f"{os.getpid()}-{name}"
-    save_adapters(model, path)
-    return path
-
-
-def remove_adapters(path: Path | None) -> None:
-    """Remove a folder of `adapter_folder`."""
-    if path is not None:
-        _remove(path)
 
 
 def send_weights(server: Server, path: Path, version: str) -> None:
@@ -133,11 +120,6 @@ def send_adapters(server: Server, path: Path, version: str) -> None:
         _drop_cache(server)
 
 
-def sleep(server: Server, level: int) -> None:
-    """Have a server give its GPU memory back: level 1 keeps the weights in main memory, level 2 drops them."""
-    server.post(f"/sleep?level={level}&mode=wait")
-
-
 @contextlib.contextmanager
 def awake(server: Server, *, sleeps: bool) -> Iterator[None]:
     """A server with room for its weights; at the end of the context also for its cache, and sampling again."""
@@ -172,7 +154,8 @@ def _update_of(server: Server) -> Iterator[None]:
         ) from error
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder, where it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
