@@ -27,6 +27,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
+SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching sleep start_timeout"
+"""Settings of a recipe's section `vllm` that a server has by the same name."""
 ASK_TIMEOUT = 180.0
 """Seconds in which an interpreter must say what it has."""
 QUESTION = """
@@ -92,14 +94,9 @@ class Interpreter:
 def serving_of(
     model: str | None, recipe: str | None = None, overrides: Sequence[str] = (), *, log_dir: Path, **settings: Any
 ) -> Serving:
-    """What to serve and how: as the recipe says, with `settings` in place of its own where they are not None.
+    """What to serve and how: as the recipe says, else by the defaults of `Serving`; `settings` that are not None come before.
 
-    Args:
-        model: see `Serving.model`; None: the recipe's.
-        recipe: name or file of a config; None: the defaults of `Serving`.
-        overrides: KEY=VALUE of the recipe.
-        log_dir: where the servers' logs go.
-        settings: fields of `Serving`.
+    `recipe` is the name or file of a config, `overrides` are KEY=VALUE of it. Without a `model` it is the recipe's.
 
     Raises:
         ConfigError: neither model nor recipe, or overrides without a recipe.
@@ -114,14 +111,9 @@ def serving_of(
 
 
 def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) -> Serving:
-    """What a recipe says of its servers.
+    """What a recipe says of its servers, for `model` in place of its own where one is named.
 
     The built-in model, which is in no folder, is made as training makes it and written below `log_dir`.
-
-    Args:
-        config: the recipe.
-        log_dir: where the servers' logs go.
-        model: in place of the recipe's own.
     """
     from skill_ttrl.config import EMBEDDED
     from skill_ttrl.llm.context import BackendSettings
@@ -134,26 +126,18 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
     path = model or own.path
     if path == EMBEDDED:
         path = str(_written(config, log_dir / "model"))
+    same = set(SHARED.split())
+    if "gpu_memory_utilization" in vllm.model_fields_set:  # the default is for a GPU that the learner is on, too
+        same.add("gpu_memory_utilization")
     return Serving(
         path,
         revision=None if model else own.revision,
         log_dir=log_dir,
-        dtype=vllm.dtype,
         max_model_len=engine_length(BackendSettings.of(config), positions),
-        max_num_seqs=vllm.max_num_seqs,
-        # The default is for a GPU that the learner is on, too.
-        gpu_memory_utilization=vllm.gpu_memory_utilization
-        if "gpu_memory_utilization" in vllm.model_fields_set
-        else 0.9,
-        cpu_kv_cache_gb=vllm.cpu_kv_cache_gb,
-        tensor_parallel_size=vllm.tensor_parallel_size,
-        enforce_eager=vllm.enforce_eager,
-        prefix_caching=vllm.prefix_caching,
         lora=None if lora is None else lora.r,
         lora_modules=() if lora is None or isinstance(lora.target_modules, str) else tuple(lora.target_modules),
-        sleep=vllm.sleep,
         transfer=vllm.transfer_folder,
-        start_timeout=vllm.start_timeout,
+        **vllm.model_dump(include=same),
     )
 
 
@@ -177,14 +161,15 @@ def plan(serving: Serving) -> list[Job]:
     gpus = _shares(serving, found)
     if not gpus[0]:
         _check_heads(model)
-    for port in _ports(serving):
+    ports = _ports(serving)
+    for port in ports:
         _check_free(serving.host, port)
     folder = transfer_folder(serving.transfer)
     with wrap_os_errors("make", serving.log_dir):
         serving.log_dir.mkdir(parents=True, exist_ok=True)
     ready = replace(serving, model=model, dtype="float32" if serving.dtype == "auto" and not gpus[0] else serving.dtype)
     jobs = []
-    for port, share in zip(_ports(serving), gpus, strict=True):
+    for port, share in zip(ports, gpus, strict=True):
         environment = {"CUDA_VISIBLE_DEVICES": share} if share else {}
         if not share and serving.replicas > 1 and "OMP_NUM_THREADS" not in os.environ:
             environment["OMP_NUM_THREADS"] = str(max(1, cores() // serving.replicas))

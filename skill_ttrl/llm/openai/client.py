@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -98,12 +98,9 @@ class Client:
         return await self._loop.run(self._answers(COMPLETIONS, {"prompt": prompt}, read_completion, how))
 
     async def json(self, messages: Sequence[Message], schema: type[M], *, repairs: int = 1) -> M:
-        """One answer that fits `schema`, asked for as `config.structured` says and, where it does not fit, asked for again.
+        """One answer that fits `schema`, asked for as `config.structured` says, and again up to `repairs` times where it does not.
 
-        Args:
-            messages: the conversation; what form the answer is to have is added to it.
-            schema: what the answer must be.
-            repairs: most follow-up requests that name what was wrong with the answer.
+        What form the answer is to have is added to the conversation; a repeated request names what was wrong with the answer.
 
         Raises:
             EndpointError: it came to nothing; of kind `malformed` where no answer fitted, of kind `refusal` or `filtered`
@@ -120,7 +117,9 @@ class Client:
 
             def judge(reply: Reply, held: list[tuple[M | None, str]] = held) -> str:
                 held.append(_judged(reply, schema))
-                return "ok" if held[-1][0] is not None else _blame(reply)
+                if held[-1][0] is not None:
+                    return "ok"
+                return "malformed" if reply.outcome == "ok" else reply.outcome
 
             def useful(outcome: str, left: int = left) -> bool:
                 """A resumed run must not meet again the answer that ended it; one that is followed by a repair did not."""
@@ -159,20 +158,18 @@ class Client:
 
     def shut(self) -> None:
         """`close` for callers without an event loop."""
-        self._loop.close(self._transport.close())
+        self._loop.close(self._transport.sdk.close())
 
     def _sampling(self, path: str, how: AskOptions) -> dict[str, Any]:
         config, temperature = self.config, how.get("temperature")
         limit_field = "max_tokens" if path == COMPLETIONS else config.token_limit_field
-        wanted = how.get("logprobs")
+        wanted = config.logprobs if how.get("logprobs") is None else how["logprobs"]
         return {
             "temperature": config.temperature if temperature is None else temperature,
             "top_p": how.get("top_p"),
             limit_field: how.get("max_tokens") or config.max_tokens,
             "stop": list(how.get("stop", ())) or None,
-            "logprobs": (1 if path == COMPLETIONS else True)
-            if (config.logprobs if wanted is None else wanted)
-            else None,
+            "logprobs": None if not wanted else 1 if path == COMPLETIONS else True,
         }
 
     async def _answers(
@@ -252,10 +249,6 @@ def _judged(reply: Reply, schema: type[M]) -> tuple[M | None, str]:
     return found, problem
 
 
-def _blame(reply: Reply) -> str:
-    return reply.outcome if reply.outcome in ("refusal", "filtered", "tool_call", "empty", "length") else "malformed"
-
-
 def _said(messages: Sequence[Message]) -> dict[str, Any]:
     return {"messages": [{"role": each.role, "content": each.content} for each in messages]}
 
@@ -267,9 +260,7 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """All results. What is on its way is waited for even where one fails: it is paid for."""
     done = await asyncio.gather(*(ask() for ask in asking), return_exceptions=True)
-    found: list[T] = []
     for each in done:
         if isinstance(each, BaseException):
             raise each
-        found.append(each)
-    return found
+    return cast(list[T], done)

@@ -66,14 +66,13 @@ def _connections(address: Address, config: EndpointConfig, role: Role) -> Any:
 
     name = urlsplit(address.base_url).hostname or ""
     near = f"[{name}]" if ":" in name else name
+    mounts = {f"all://{near}": None} if is_localhost(name) else None  # a proxy cannot reach this machine's own servers
     try:
         return Bounded(
             timeout=config.timeout,
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
-            mounts={f"all://{near}": None}
-            if is_localhost(name)
-            else None,  # a proxy cannot reach this machine's own servers
+            mounts=mounts,
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
         raise ConfigError(

@@ -80,13 +80,9 @@ def failure_of(error: Exception, address: Address) -> Failure | None:
 
 
 def of_status(status: int, code: object, said: str, headers: Mapping[str, str]) -> Failure:
-    """The failure that an HTTP status stands for.
+    """The failure that an HTTP status of 300 or more stands for.
 
-    Args:
-        status: 300 or more.
-        code: the server's own name of the error, where it gives one.
-        said: its message.
-        headers: of the answer.
+    `code` is the server's own name of the error, where it gives one, and `said` its message.
     """
     if status == 429 and code in EMPTY_ACCOUNT:
         return Failure("quota", said, retryable=False, status=status)
@@ -116,14 +112,13 @@ def asked_pause(headers: Mapping[str, str]) -> float | None:
     if exact is not None:
         return exact / 1000
     after = headers.get("retry-after")
-    if after is not None:
-        seconds = _number(after)
-        if seconds is not None:
-            return seconds
-        date = email.utils.parsedate_tz(after)
-        if date is not None:
-            with suppress(ValueError, OverflowError):  # a date beyond all calendars says nothing
-                return max(0.0, email.utils.mktime_tz(date) - time.time())
+    seconds = _number(after)
+    if seconds is not None:
+        return seconds
+    date = email.utils.parsedate_tz(after or "")
+    if date is not None:
+        with suppress(ValueError, OverflowError):  # a date beyond all calendars says nothing
+            return max(0.0, email.utils.mktime_tz(date) - time.time())
     return until_reset(headers)
 
 
@@ -140,22 +135,16 @@ def until_reset(headers: Mapping[str, str]) -> float | None:
 
 def duration(text: str | None) -> float | None:
     """`6m0s`, `1.5s`, `20ms` or a plain number as seconds; None for anything else."""
-    if text is None:
-        return None
-    text = text.strip()
-    if _PART.fullmatch(text) or re.fullmatch(rf"(?:{_PART.pattern})+", text):
+    text = (text or "").strip()
+    if re.fullmatch(rf"(?:{_PART.pattern})+", text):
         return sum(float(value) * _SECONDS[unit] for value, unit in _PART.findall(text))
     return _number(text)
 
 
 def pause_before(attempt: int, wait: float | None, max_wait: float, random: Random) -> float | None:
-    """Seconds before an attempt; None where the server asks for more than `max_wait`.
+    """Seconds before an attempt (2 is the first repetition); None where the server asks for more than `max_wait`.
 
-    Args:
-        attempt: number of the coming attempt, 2 for the first repetition.
-        wait: what the server asks for; jitter is added to it, so that those who wait do not all come back at once.
-        max_wait: longest pause.
-        random: draws the jitter.
+    Jitter is added to what the server asks for (`wait`), so that those who wait do not all come back at once.
     """
     if wait is None:
         return float(min(max_wait, FIRST_PAUSE * 2.0 ** min(attempt - 2, 30)) * random.uniform(0.5, 1.0))
@@ -223,7 +212,7 @@ def printable(text: str) -> str:
 
 def _number(text: str | None) -> float | None:
     try:
-        value = float(text) if text is not None else None
+        value = float(text or "")
     except ValueError:
         return None
-    return value if value is not None and 0 <= value < 1e9 else None
+    return value if 0 <= value < 1e9 else None

@@ -144,7 +144,8 @@ class Ledger:
     paid: PaidAnswers | None = field(default=None, repr=False)
     """Answers that no finished piece of work holds yet; None where `path` is."""
     _parts: Parts = field(default_factory=dict, repr=False)
-    _phases: list[str] = field(default_factory=lambda: ["other"], repr=False)
+    present_phase: str = field(default="other", repr=False)
+    """The phase of requests that begin now."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,16 +158,11 @@ class Ledger:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Requests that begin inside the block belong to this phase."""
-        self._phases.append(name)
+        before, self.present_phase = self.present_phase, name
         try:
             yield
         finally:
-            self._phases.pop()
-
-    @property
-    def present_phase(self) -> str:
-        """The phase of requests that begin now."""
-        return self._phases[-1]
+            self.present_phase = before
 
     @property
     def exhausted(self) -> bool:
@@ -192,12 +188,9 @@ class Ledger:
         asked = spent.requests - spent.cached
         found = f"The budget is spent: {spent.tokens:,} tokens in {asked:,} request{'s' * (asked != 1)}, "
         found += f"{cost_text(spent.cost, spent.unpriced, asked)}, with {shown}."
-        count = len(self.paid or ())
-        return found + (
-            f" {count:,} paid answers that are part of nothing finished are saved, and are not paid again."
-            if count
-            else ""
-        )
+        if count := len(self.paid or ()):
+            found += f" {count:,} paid answers that are part of nothing finished are saved, and are not paid again."
+        return found
 
     def settle(self) -> None:
         """Forget the paid answers: what came of them is saved elsewhere now.
@@ -323,11 +316,9 @@ def cost_text(cost: float | None, unpriced: int, requests: int) -> str:
     """`cost 0.5`, or what is known of it: of `requests`, so many have no price."""
     if not unpriced:
         return f"cost {cost or 0.0:.4g}"
-    return (
-        f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
-        if cost
-        else "cost unknown (no price is set)"
-    )
+    if not cost:
+        return "cost unknown (no price is set)"
+    return f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
 
 
 class _Spent(BudgetError):

@@ -72,9 +72,7 @@ class Reply:
 def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]:
     """The object that a body spells.
 
-    Args:
-        text: the body.
-        scrubbed: takes secrets out of a text. It sees texts as they are after reading: JSON can spell a sign in many ways.
+    `scrubbed` takes secrets out of texts as they are after reading: JSON can spell a sign in many ways.
 
     Raises:
         MalformedResponse: it is no JSON object.
@@ -167,14 +165,10 @@ def tokens_in_text(text: str) -> int:
 def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
-        raise MalformedResponse("its answer has no choices" + _error_in(body))
+        error = body.get("error")  # some servers send one with status 200
+        said = f"; it says: {_inner(error, 'message') or error}" if error else ""
+        raise MalformedResponse(f"its answer has no choices{said}")
     return choices
-
-
-def _error_in(body: Mapping[str, Any]) -> str:
-    """Some servers send an error with status 200."""
-    error = body.get("error")
-    return f"; it says: {_inner(error, 'message') or error}" if error else ""
 
 
 def _chat_choice(choice: Mapping[str, Any]) -> Choice:

