@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,7 +57,7 @@ class HFBackend(TokenizerMixin):
         self.constrains = False
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
-        self._stops: dict[tuple[str, ...], StopTexts] = {}
+        self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -152,16 +153,16 @@ class HFBackend(TokenizerMixin):
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         ids, mask = ids.to(self.model.device), mask.to(self.model.device)
         positions = (mask.cumsum(1) - 1).clamp_(min=0)
-        cache = DynamicCache()
+        read = DynamicCache()
         out = self.model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
+            past_key_values=read,
             use_cache=True,
             logits_to_keep=1,
         )
-        return _Decoding(cache, mask, positions[:, -1:] + 1, out.logits[:, -1])
+        return _Decoding(read, mask, positions[:, -1:] + 1, out.logits[:, -1])
 
     def _advance(self, state: _Decoding, token_N: torch.Tensor) -> None:
         state.mask = torch.nn.functional.pad(state.mask, (0, 1), value=1)
@@ -174,11 +175,6 @@ class HFBackend(TokenizerMixin):
         )
         state.positions = state.positions + 1
         state.logits = out.logits[:, -1]
-
-    def _stop_texts(self, stop: tuple[str, ...]) -> StopTexts | None:
-        if stop and stop not in self._stops:
-            self._stops[stop] = StopTexts(stop, self.tokenizer)
-        return self._stops.get(stop)
 
     def _collect(
         self, tokens: torch.Tensor, logprobs: torch.Tensor, lengths: torch.Tensor, reasons: list[FinishReason]

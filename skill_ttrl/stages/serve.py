@@ -150,7 +150,11 @@ def plan(serving: Serving) -> list[Job]:
         ModelError: there is no such model, or it is no whole one.
         RunFolderError: a run has no checkpoint yet, or logs cannot be written.
     """
-    _check_host(serving.host)
+    if not is_localhost(serving.host) and not given_key():
+        raise ConfigError(
+            f"--host {serving.host} lets other machines in, and whoever gets in can change the weights. Set the environment "
+            f"variable {KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."
+        )
     model = find_model(serving.model)
     found = ask_interpreter(serving.python)
     if found.vllm is None:
@@ -283,14 +287,6 @@ def _check_free(host: str, port: int) -> None:
                 f"Port {port} of {host} cannot be taken: {error.strerror}. Nothing was started. Give another first port "
                 "with --port, or end what uses it."
             ) from None
-
-
-def _check_host(host: str) -> None:
-    if not is_localhost(host) and not given_key():
-        raise ConfigError(
-            f"--host {host} lets other machines in, and whoever gets in can change the weights. Set the environment variable "
-            f"{KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."
-        )
 
 
 def _reachable(host: str) -> str:

@@ -38,11 +38,8 @@ CHAT_TEMPLATE = (
 def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = None) -> PreTrainedTokenizerBase:
     """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`.
 
-    The same corpus in the same order gives the same tokenizer.
-
-    Args:
-        corpus: texts to learn words from.
-        shape: how many merges, and how many numbers in brackets are tokens of their own.
+    The same corpus in the same order gives the same tokenizer. `shape` says how many merges there are, and how many numbers in
+    brackets are tokens of their own.
     """
     shape = shape or EmbeddedConfig()
     tokenizer = Tokenizer(models.BPE())

@@ -39,14 +39,10 @@ def load_model(
     seed: int = 0,
     corpus: Iterable[str] = (),
 ) -> LoadedModel:
-    """The policy that a config names, on `device`, ready to train.
+    """The policy that a config names, on `device` ("cpu", "cuda:0", …), ready to train.
 
-    Args:
-        config: the model section.
-        device: resolved device, e.g. "cpu" or "cuda:0".
-        dtype: of the weights; with LoRA the adapters stay in float32.
-        seed: draws the weights of the built-in policy and of new adapters.
-        corpus: texts whose words the built-in tokenizer learns; not used otherwise.
+    `dtype` is that of the weights; with LoRA the adapters stay in float32. `seed` draws the weights of the built-in policy and of
+    new adapters; the built-in tokenizer learns the words of `corpus`.
 
     Raises:
         ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
@@ -73,13 +69,9 @@ def load_model(
 def load_checkpoint(
     folder: Path, *, device: str, dtype: torch.dtype = torch.float32, base: ModelConfig | None = None
 ) -> LoadedModel:
-    """The policy saved in `folder`: full weights, or an adapter on top of its base model.
+    """The policy saved in `folder`, a checkpoint or any folder in Hugging Face format: full weights, or an adapter on its base model.
 
-    Args:
-        folder: a checkpoint, or any folder in Hugging Face format.
-        device: resolved device.
-        dtype: of the weights.
-        base: how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names.
+    `base` says how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names.
 
     Raises:
         ModelError: a part of it is not there or cannot be read.

@@ -11,13 +11,10 @@ from torch import Tensor
 
 @torch.no_grad()
 def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of every parameter, as the model's own checkpoint names them; tied ones once.
+    """(name, tensor) of every parameter of a causal model, plain or wrapped by peft, as its checkpoint names them; tied ones once.
 
     Adapters are folded into copies, one matrix at a time: the model itself is not touched, so nothing drifts however often
     this is done.
-
-    Args:
-        model: a causal language model of transformers, plain or wrapped by peft.
     """
     adapted = has_adapters(model)
     base = model.get_base_model() if adapted else model

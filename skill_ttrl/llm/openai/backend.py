@@ -37,10 +37,7 @@ EMPTY_END = "/>"
 
 
 class OpenAIBackend:
-    """Samples from `endpoints.policy`.
-
-    Args:
-        context: its config names the endpoint. No model of its own is loaded.
+    """Samples from `endpoints.policy`. No model of its own is loaded.
 
     Raises:
         ConfigError: there is no such endpoint, its key is missing, it is to be trained, or `rollout.top_k` cannot be said to it.

@@ -25,11 +25,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 
 
 class AnswerCache:
-    """A folder of answers.
-
-    Args:
-        folder: made with the first answer.
-    """
+    """A folder of answers, made with the first one."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
@@ -67,10 +63,7 @@ class PaidAnswers:
     """Answers to questions of a piece of work that was stopped before its end, in the order in which they came.
 
     Each answer of an earlier process is given once, so that a question that was asked twice has both of its answers again. What this
-    process adds is for the next one.
-
-    Args:
-        path: JSON lines; made with the first answer. A torn last line is cut.
+    process adds is for the next one. The file, of JSON lines, is made with the first answer; a torn last line is cut.
 
     Raises:
         RunFolderError: it cannot be read, or was changed.

@@ -84,14 +84,12 @@ def of_status(status: int, code: object, said: str, headers: Mapping[str, str]) 
 
     `code` is the server's own name of the error, where it gives one, and `said` its message.
     """
-    if status == 429 and code in EMPTY_ACCOUNT:
-        return Failure("quota", said, retryable=False, status=status)
-    if status in RETRYABLE_STATUS or status >= 500:
+    empty = status == 429 and code in EMPTY_ACCOUNT
+    if not empty and (status in RETRYABLE_STATUS or status >= 500):
         kind = RETRYABLE_STATUS.get(status, "server_error")
         return Failure(kind, said, retryable=True, wait=asked_pause(headers), status=status)
-    if status < 400:
-        return Failure("redirected", said, retryable=False, status=status)
-    return Failure(FINAL.get(status, "refused"), said, retryable=False, status=status)
+    final = "redirected" if status < 400 else FINAL.get(status, "refused")
+    return Failure("quota" if empty else final, said, retryable=False, status=status)
 
 
 def explained(failure: Failure, role: Role, config: EndpointConfig, address: Address, attempts: int) -> str:

@@ -105,17 +105,8 @@ class Totals:
     @classmethod
     def of(cls, entry: Entry) -> Totals:
         """Those of one request."""
-        return cls(
-            1,
-            entry.outcome not in DELIVERED,
-            entry.cached,
-            entry.attempts,
-            entry.tokens_in,
-            entry.tokens_cached,
-            entry.tokens_out,
-            entry.cost or 0.0,
-            entry.cost is None,
-        )
+        sent = entry.attempts, entry.tokens_in, entry.tokens_cached, entry.tokens_out
+        return cls(1, entry.outcome not in DELIVERED, entry.cached, *sent, entry.cost or 0.0, entry.cost is None)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

@@ -49,9 +49,6 @@ class VLLMBackend(TokenizerMixin):
     With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
     measure with, refused for a policy that learns.
 
-    Args:
-        context: what it is made from.
-
     Raises:
         MissingDependencyError: vLLM is not installed.
         ConfigError: the config asks for what vLLM cannot do here.

@@ -56,10 +56,7 @@ class Work:
 
 
 class Engine:
-    """Starts when it is made; `close` ends it. A process can have one at a time.
-
-    Args:
-        arguments: of `vllm.LLM`.
+    """Starts when it is made, with arguments of `vllm.LLM`; `close` ends it. A process can have one at a time.
 
     Raises:
         ConfigError: there is one already, or the learner spans several processes.

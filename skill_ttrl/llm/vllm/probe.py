@@ -35,11 +35,9 @@ class Gap:
 
 
 class Probe:
-    """What is scored: sequences of the last samples; before there are any, tokens drawn from the vocabulary.
+    """What is scored: sequences of the last samples; before there are any, tokens drawn from the vocabulary, of so many ids.
 
-    Args:
-        vocabulary: number of token ids.
-        longest: most tokens of a sequence.
+    No sequence has more than `longest` tokens.
     """
 
     def __init__(self, vocabulary: int, longest: int = TOKENS) -> None:

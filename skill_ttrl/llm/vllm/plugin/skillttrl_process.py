@@ -11,11 +11,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signum: int, parent: int) -> None:
-    """Have the kernel send this process `signum` when its parent ends.
+    """Have the kernel send this process the signal `signum` when its parent ends.
 
-    Args:
-        signum: the signal.
-        parent: process id of the parent, as whoever started this one knows it: it may be gone already.
+    `parent` is its process id as whoever started this one knows it: it may be gone already.
     """
     if not sys.platform.startswith("linux"):
         return  # there the process group alone, which the supervisor ends, holds them together

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 
 class VLLMServerBackend(TokenizerMixin):
-    """Samples from running vLLM servers.
-
-    With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
-    measure with, refused for a policy that learns.
-
-    Args:
-        context: what it is made from.
+    """Samples from running vLLM servers. Log-probs with `top_p` below 1 or `top_k` are as those of `VLLMBackend`.
 
     Raises:
         ConfigError: the config names no server, or asks for what they cannot do.
@@ -80,7 +74,8 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool = ServerPool(self._context, servers, self._probe)
         self._ensure_current, self._still = SharedLook(self._pool.ensure_current), SharedLook(self._pool.still)
         policy = self._context.model.weights or self._context.model.config.path
-        if not self._context.model.trains and all(_same(root, policy) for _, root, _ in found):
+        same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
+        if not self._context.model.trains and all(same):
             self._pool.keep_original()
 
     @property
@@ -204,8 +199,3 @@ def _malformed(what: str) -> EndpointError:
     return EndpointError(
         f"A vLLM server's answer cannot be used: {what}. Start servers with `skillttrl serve`.", kind="malformed"
     )
-
-
-def _same(root: str, policy: Path | str) -> bool:
-    """True if a server serves the very files of the policy."""
-    return root == str(policy) or Path(root).resolve() == Path(policy).resolve()

@@ -37,10 +37,7 @@ class SharedLook(Generic[T]):
     """A look at a server, in a thread, for all dispatches of one event loop.
 
     Who asks for one while another is on its way shares the next with all who do. So every look has begun after it was asked for,
-    and a server is looked at once at a time, however many ask.
-
-    Args:
-        look: what is done; blocks.
+    and a server is looked at once at a time, however many ask. The look itself may block.
     """
 
     def __init__(self, look: Callable[[Server], T]) -> None:

@@ -39,13 +39,7 @@ ORIGINAL = "default"
 
 
 class ServerPool:
-    """All servers of a backend.
-
-    Args:
-        context: what the backend is made from.
-        servers: that answer.
-        probe: what they and the learner are compared on.
-    """
+    """All servers of a backend; they and the learner are compared on `probe`."""
 
     def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
         self._context, self._config = context, context.settings.vllm
