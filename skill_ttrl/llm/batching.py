@@ -31,11 +31,8 @@ class _Waiting:
 class BatchingBackend:
     """Another backend whose concurrent `generate` calls are batched; everything else is that backend's. For one event loop.
 
-    What is sampled depends on who is in a batch with whom, and so on time: the seed is that of the first in it.
-
-    Args:
-        backend: samples.
-        num_pending: most samples that may be requested at present: once so many are, nobody is waited for.
+    What is sampled depends on who is in a batch with whom, and so on time: the seed is that of the first in it. `num_pending` gives
+    the most samples that may be requested at present: once so many are, nobody is waited for.
     """
 
     def __init__(self, backend: Backend, num_pending: Callable[[], int]) -> None:
@@ -44,8 +41,6 @@ class BatchingBackend:
         self._arrived = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._took: float | None = None
-        self.batches: list[int] = []
-        """Samples of each batch so far."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
@@ -84,7 +79,6 @@ class BatchingBackend:
 
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
         requests = [request for each in batch for request in each.requests]
-        self.batches.append(sum(request.n for request in requests))
         began = time.monotonic()
         try:
             found = iter(await self.source.generate(requests, batch[0].sampling, seed=batch[0].seed))

@@ -29,13 +29,10 @@ RELEASE_SHARE = 0.2
 
 
 class HFBackend(TokenizerMixin):
-    """Samples from a transformers model.
+    """Samples from a causal transformers model, also one wrapped by peft; it is used in place, never copied.
 
-    Args:
-        model: a causal language model, also one wrapped by peft; used in place, never copied.
-        tokenizer: its tokenizer.
-        max_batch_size: most rows decoded at once; more are taken in turns.
-        autocast: dtype of the forward pass where it differs from the weights' (bf16 on a GPU).
+    At most `max_batch_size` rows are decoded at once; more are taken in turns. `autocast` is the dtype of the forward pass where it
+    differs from the weights' (bf16 on a GPU).
     """
 
     is_learner = trainable = blocking = True
@@ -246,9 +243,8 @@ class StopTexts:
         self._tokenizer = tokenizer
         self._window = max(len(text.encode()) for text in texts)  # a token is a byte at least
         self._closing: torch.Tensor | None = None
-        if all(
-            text[-1].isascii() for text in texts
-        ):  # another's bytes may lie in several tokens: then all rows are read
+        # The bytes of another character may lie in several tokens: then all rows are read.
+        if all(text[-1].isascii() for text in texts):
             last = {text[-1] for text in texts}
             pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
             self._closing = torch.tensor([token for token, piece in enumerate(pieces) if last & set(piece)])

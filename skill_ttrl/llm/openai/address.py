@@ -87,9 +87,7 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
 
 def _address_in(variable: str) -> str:
     found = os.environ.get(variable, "").strip()
-    if not found:
-        return ""
     try:
-        return plain_address(found)
+        return found and plain_address(found)
     except (ValueError, ValidationError) as error:
         raise ConfigError(f"The environment variable {variable} is no usable address: {error}.") from None

@@ -200,7 +200,5 @@ def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> st
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that a user can do something about."""
-    flat: list[BaseException] = []
-    for error in errors.exceptions:
-        flat.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
+    flat = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in errors.exceptions]
     return min(flat, key=lambda error: not isinstance(error, SkillTTRLError))

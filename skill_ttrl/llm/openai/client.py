@@ -131,7 +131,7 @@ class Client:
             if found is not None:
                 return found
             if reply.outcome in ("refusal", "filtered"):
-                said = reply.refusal or "a filter of the server's cut the answer"
+                said = reply.choices[0].refusal or "a filter of the server's cut the answer"
                 raise EndpointError(self._message(f"declined to answer: {short(said)}"), reply.outcome)
             asked += [*([Message("assistant", reply.text)] if reply.text else []), Message("user", repair(problem))]
         begins = f" Its last answer begins: {reply.text[:120]!r}." if reply.text else ""

@@ -63,11 +63,6 @@ class Reply:
         """That of the first that is not "ok"; "ok" where all are."""
         return next((choice.outcome for choice in self.choices if choice.outcome != "ok"), "ok")
 
-    @property
-    def refusal(self) -> str | None:
-        """What the first said when it declined."""
-        return self.choices[0].refusal
-
 
 def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]:
     """The object that a body spells.

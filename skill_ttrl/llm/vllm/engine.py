@@ -244,9 +244,8 @@ def set_environment() -> None:
     os.environ[IN_PROCESS] = "0"
     level = os.environ["VLLM_LOGGING_LEVEL"].upper()
     logging.getLogger("vllm").setLevel(level)  # it speaks before it reads that itself
-    if (
-        level == ENVIRONMENT["VLLM_LOGGING_LEVEL"]
-    ):  # a step that fails would write all that it was given, prompts and all
+    # A step that fails would write all that it was given, prompts and all.
+    if level == ENVIRONMENT["VLLM_LOGGING_LEVEL"]:
         logging.getLogger(DUMP).setLevel(logging.CRITICAL)
 
 

@@ -218,8 +218,9 @@ def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
     asked = asked_roles(config)
     checks = []
     if asked and installed_version("openai") is None:
-        advice = "pip install 'skill-ttrl[openai]'"
-        checks.append(Check("openai", "fail", "the package openai is not installed", advice))
+        checks.append(
+            Check("openai", "fail", "the package openai is not installed", "pip install 'skill-ttrl[openai]'")
+        )
     for role in get_args(Role):
         endpoint = config.endpoints.of(role)
         name = f"endpoint {role}"

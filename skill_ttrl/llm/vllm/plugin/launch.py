@@ -65,14 +65,6 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     return words
 
 
-def positions(model: str, revision: str | None) -> int:
-    """Longest sequence of a model, in tokens."""
-    from vllm.transformers_utils.config import get_config
-
-    config = get_config(model, trust_remote_code=False, revision=revision)
-    return int(config.get_text_config().max_position_embeddings)
-
-
 def set_environment(options: SimpleNamespace) -> None:
     """What vLLM and the modules of this folder read from the environment."""
     paths = [SIDE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -110,7 +102,10 @@ def main() -> None:
 
     on_cpu = current_platform.is_cpu()
     if on_cpu and options.max_model_len is None:
-        options.max_model_len = positions(options.model, options.revision)
+        from vllm.transformers_utils.config import get_config
+
+        config = get_config(options.model, trust_remote_code=False, revision=options.revision)
+        options.max_model_len = int(config.get_text_config().max_position_embeddings)
     sys.argv = ["vllm", *vllm_arguments(options, on_cpu=on_cpu)]
     try:
         from vllm.entrypoints.launchers.api_server.entry import main as serve

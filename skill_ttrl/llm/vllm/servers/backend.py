@@ -160,9 +160,8 @@ class VLLMServerBackend(TokenizerMixin):
                 if time.monotonic() - began > self._config.start_timeout:
                     raise unanswered(server.address, self._config.start_timeout, str(lost)) from None
                 if not noticed:
-                    self._context.notice(
-                        f"Waiting for {server.address}, up to {self._config.start_timeout:.0f} s (vllm.start_timeout)."
-                    )
+                    patience = f"up to {self._config.start_timeout:.0f} s (vllm.start_timeout)"
+                    self._context.notice(f"Waiting for {server.address}, {patience}.")
                     noticed = True
                 time.sleep(POLL)
 

@@ -93,12 +93,8 @@ class Watched:
 class Supervisor:
     """Keeps jobs running until `stop` is set.
 
-    Args:
-        jobs: what to run.
-        folder: of the state file, `servers.json`: addresses, process ids, logs.
-        patience: how long is waited.
-        changed: called with all jobs whenever one has changed.
-        notice: gets messages about failures and restarts.
+    The state file in `folder`, `servers.json`, has addresses, process ids and logs. `changed` is called with all jobs whenever one has
+    changed; `notice` gets messages about failures and restarts.
     """
 
     def __init__(
@@ -141,7 +137,8 @@ class Supervisor:
         assert watched.process is not None
         code = watched.process.poll()
         if code is not None:
-            self._died(watched, _ended_with(code))
+            killed = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else ""
+            self._died(watched, killed or f"ended with exit code {code}")
         elif now - watched.looked >= self._patience.look:
             watched.looked = now
             if self._answers(watched.job.address):
@@ -201,17 +198,15 @@ class Supervisor:
         self._changed(self.watched)
 
     def _end_all(self) -> None:
-        living = [each for each in self.watched if each.process is not None]
-        for each in living:
-            assert each.process is not None
-            _end_group(each.process, signal.SIGTERM)
+        processes = [each.process for each in self.watched if each.process is not None]
+        for process in processes:
+            _end_group(process, signal.SIGTERM)
         deadline = time.monotonic() + self._patience.grace
-        for each in living:
-            assert each.process is not None
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                each.process.wait(max(0.0, deadline - time.monotonic()))
-            _end_group(each.process, signal.SIGKILL)
-            each.process.wait()
+                process.wait(max(0.0, deadline - time.monotonic()))
+            _end_group(process, signal.SIGKILL)
+            process.wait()
         self._client.close()
         for each in self.watched:
             self._enter(each, "stopped")
@@ -226,12 +221,6 @@ def log_end(log: Path) -> str:
     except OSError as error:
         return f"(it cannot be read: {error.strerror})"
     return "\n".join(lines[-SHOWN_LINES:])
-
-
-def _ended_with(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by signal {-code} ({signal.Signals(-code).name})"
 
 
 def _end_group(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
