@@ -18,6 +18,7 @@ PUBLISHED: dict[str, tuple[int, int, int, int, int, int, bool]] = {
     "Qwen/Qwen2.5-0.5B-Instruct": (151936, 896, 4864, 24, 14, 2, True),
 }
 """Shapes of models that shipped recipes name, as in their `config.json`: a plan needs them where no hub is reached."""
+LENGTHS: dict[str, Any] = {"max_position_embeddings": 32768, "rope_theta": 1e6}
 COLUMNS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
     *("num_attention_heads", "num_key_value_heads", "tie_word_embeddings"),
@@ -71,4 +72,4 @@ def published_config(path: str) -> Any | None:
     if path not in PUBLISHED:
         return None
     shape: dict[str, Any] = dict(zip(COLUMNS, PUBLISHED[path], strict=True))
-    return Qwen2Config(**shape, **{"max_position_embeddings": 32768, "rope_theta": 1e6})
+    return Qwen2Config(**shape, **LENGTHS)
