@@ -179,7 +179,7 @@ class Engine:
                     raise self._broken
                 self._llm.llm_engine.add_request(name, prompt, work.params, lora_request=work.lora)
             except Exception as error:
-                _settle(future, error=_caused(f"vLLM refused a request: {reason(error)}.", error))
+                _fail(future, "vLLM refused a request", error)
             else:
                 self._waiting[name] = future
 
@@ -200,14 +200,15 @@ class Engine:
             return
         for output in outputs:
             if output.finished and output.request_id in self._waiting:
-                _settle(self._waiting.pop(output.request_id), output)
+                with suppress(InvalidStateError):  # it was cancelled meanwhile
+                    self._waiting.pop(output.request_id).set_result(output)
 
     def _break(self, error: Exception) -> None:
         """The engine cannot be used any more: tell everybody who waits for it."""
         self._broken = error
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            _settle(future, error=_caused(f"vLLM's engine failed: {reason(error)}.", error))
+            _fail(future, "vLLM's engine failed", error)
 
     def _end(self) -> None:
         from vllm.distributed import cleanup_dist_env_and_memory
@@ -223,18 +224,11 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
 
 
-def _caused(text: str, error: Exception) -> ModelError:
-    found = ModelError(text)
+def _fail(future: Future[Any], what: str, error: Exception) -> None:
+    found = ModelError(f"{what}: {reason(error)}.")
     found.__cause__ = error
-    return found
-
-
-def _settle(future: Future[Any], result: Any = None, *, error: Exception | None = None) -> None:
     with suppress(InvalidStateError):  # it was cancelled meanwhile
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+        future.set_exception(found)
 
 
 def set_environment() -> None:

@@ -183,8 +183,8 @@ class Supervisor:
                 f"The server of {address} {how}. It has died {watched.quick_deaths} times in a row soon after its start and is "
                 f"given up. The end of its log, {log}:\n{log_end(log)}"
             )
-        pause = self._patience.first_pause * 2 ** max(0, watched.quick_deaths - 1)
-        pause = min(pause, self._patience.longest_pause)
+        doublings = max(0, watched.quick_deaths - 1)
+        pause = min(self._patience.first_pause * 2**doublings, self._patience.longest_pause)
         watched.restarts += 1
         self._enter(watched, "waiting")
         watched.since += pause
