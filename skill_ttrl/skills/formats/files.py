@@ -159,7 +159,7 @@ def _naming(form: FileFormat | FolderFormat) -> AbstractContextManager[None]:
 
 def _recognised(content: Any) -> FileFormat | None:
     """The published format that a JSON file's content is of; None: ours."""
-    return next((form for form in FILE_FORMATS if form.recognises(content)), None)
+    return next((form for form in FILE_FORMATS if form.recognises and form.recognises(content)), None)
 
 
 def _is_record(item: object) -> bool:

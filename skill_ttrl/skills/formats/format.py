@@ -11,10 +11,6 @@ from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
 
 
-def _never(content: Any) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """Skills as one file of text."""
@@ -26,7 +22,7 @@ class FileFormat:
     """A version's skills as the text of a file."""
     suffixes: tuple[str, ...] = ()
     """Endings of names that mean this format, in lower case."""
-    recognises: Callable[[Any], bool] = _never
+    recognises: Callable[[Any], bool] | None = None
     """True for the content of a `.json` file of this format, which is then read by it."""
 
 

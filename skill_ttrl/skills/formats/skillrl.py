@@ -112,7 +112,8 @@ def read_skillrl(text: str, where: str) -> SkillFile:
 def dump_skillrl(snapshot: Snapshot) -> str:
     """A version's skills as such a file."""
     origin = origin_of(snapshot, NAME, dict)
-    fresh = {GENERAL: [], BY_TYPE: {}, MISTAKES: [], "metadata": _metadata(snapshot)}
+    metadata = {"source": "skill-ttrl", "bank_version": snapshot.version}
+    fresh = {GENERAL: [], BY_TYPE: {}, MISTAKES: [], "metadata": metadata}
     content: dict[str, Any] = dict(origin["content"]) if origin else fresh
     left = dict(snapshot.skills)
 
@@ -137,10 +138,6 @@ def dump_skillrl(snapshot: Snapshot) -> str:
         else:
             content.setdefault(place.section, []).append(_plain(skill, place))
     return laid_out(content, origin.get("layout", {}))
-
-
-def _metadata(snapshot: Snapshot) -> dict[str, Any]:
-    return {"source": "skill-ttrl", "bank_version": snapshot.version}
 
 
 def _lists(content: Mapping[str, Any], where: str) -> Iterator[tuple[Place, list[Any]]]:
