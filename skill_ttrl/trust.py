@@ -107,13 +107,9 @@ def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:
 
 
 def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iterable[str] = ()) -> None:
-    """Refuse `powers` in a file that this user did not write on this machine.
+    """Refuse `powers` among the `stated` settings of a file that this user did not write on this machine.
 
-    Args:
-        file: the file.
-        text: its content.
-        stated: the settings that are to be obeyed.
-        chosen: dotted keys (or sections) that the user has set just now; they are not the file's.
+    `chosen` are dotted keys (or sections) that the user has set just now; they are not the file's.
 
     Raises:
         TrustError: there are such settings; it lists what they would do.

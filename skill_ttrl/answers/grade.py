@@ -56,13 +56,9 @@ def correct(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
     keys = canonicals([text for pair in pairs for text in pair])
     ours, theirs = keys[::2], keys[1::2]
     right = [one is not None and one == other for one, other in zip(ours, theirs, strict=True)]
-    open_pairs = list(
-        dict.fromkeys(
-            (answer, reference)
-            for (answer, reference), one, other, same in zip(pairs, ours, theirs, right, strict=True)
-            if reference is not None and one is not None and other is not None and not same
-        )
-    )
+    rows = zip(pairs, ours, theirs, strict=True)
+    differing = [(answer, true) for (answer, true), one, other in rows if true and one and other and one != other]
+    open_pairs = list(dict.fromkeys(differing))
     accepted = {pair for pair, taken in zip(open_pairs, accepts(open_pairs), strict=True) if taken}
     return [same or pair in accepted for same, pair in zip(right, pairs, strict=True)]
 

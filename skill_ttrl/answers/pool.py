@@ -110,14 +110,8 @@ class Pool:
         if self._process is not None and self._process.poll() is not None:
             self._stop()  # it died while nothing was asked of it
         if self._process is None:
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "skill_ttrl.answers.worker",
-                str(self.time_limit),
-                str(self.memory_limit),
-            ]
+            limits = str(self.time_limit), str(self.memory_limit)
+            command = [sys.executable, "-P", "-m", "skill_ttrl.answers.worker", *limits]
             try:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), process_group=0

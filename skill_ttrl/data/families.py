@@ -98,9 +98,9 @@ class Family:
         """The tasks of one split, in a fixed order, each with its true answer as reference."""
         return [
             Task(
-                id=f"{self.name}-{a}-{b}",
-                env_id=env_id,
-                options={"question": self.question.format(a=a, b=b)},
+                f"{self.name}-{a}-{b}",
+                env_id,
+                {"question": self.question.format(a=a, b=b)},
                 split=split,
                 task_type=self.task_type,
                 reference=str(self.solve(a, b, _no_slip)[1]),

@@ -50,16 +50,10 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     questions = column(records, _prompt_column(source, records))
     answers = _answers(records, source.answer_field)
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
+    split = source.split or split
     return [
-        Task(
-            id=identifier,
-            env_id=env_id,
-            options={"question": question},
-            split=source.split or split,
-            task_type=task_type,
-            reference=answer,
-        )
-        for identifier, question, answer, task_type in zip(record_ids(records), questions, answers, types, strict=True)
+        Task(name, env_id, {"question": question}, split=split, task_type=kind, reference=answer)
+        for name, question, answer, kind in zip(record_ids(records), questions, answers, types, strict=True)
     ]
 
 

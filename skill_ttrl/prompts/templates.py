@@ -106,7 +106,7 @@ class Templates:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
         if name not in self._taken_apart:  # prompts are made of hundreds of these
             self._taken_apart[name] = _paragraphs(self.get(name))
-        kept = [part for part in self._taken_apart[name] if not part.is_empty(values)]
+        kept = [part for part in self._taken_apart[name] if not _is_empty(part, values)]
         return "\n\n".join(part.filled(values) for part in kept)
 
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
@@ -160,9 +160,6 @@ class _Line:
     texts: tuple[str, ...]
     places: tuple[str, ...]
 
-    def is_empty(self, values: Mapping[str, str]) -> bool:
-        return bool(self.places) and all(values.get(place) == "" for place in self.places)
-
     def filled(self, values: Mapping[str, str]) -> str:
         pairs = zip(self.texts[1:], self.places, strict=True)
         return "".join([self.texts[0], *(part for text, place in pairs for part in (values[place], text))])
@@ -173,11 +170,12 @@ class _Paragraph:
     lines: tuple[_Line, ...]
     places: frozenset[str]
 
-    def is_empty(self, values: Mapping[str, str]) -> bool:
-        return bool(self.places) and all(values.get(place) == "" for place in self.places)
-
     def filled(self, values: Mapping[str, str]) -> str:
-        return "\n".join(line.filled(values) for line in self.lines if not line.is_empty(values))
+        return "\n".join(line.filled(values) for line in self.lines if not _is_empty(line, values))
+
+
+def _is_empty(part: _Line | _Paragraph, values: Mapping[str, str]) -> bool:
+    return bool(part.places) and all(values.get(place) == "" for place in part.places)
 
 
 def _paragraphs(template: Template) -> list[_Paragraph]:

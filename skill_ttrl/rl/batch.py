@@ -117,13 +117,7 @@ class RolloutBatch:
         return counts_F[self.starts_N + self.lengths_N] - counts_F[self.starts_N]
 
     def micro_batches(self, indices: Int[Tensor, " M"], size: int, pad_id: int) -> Iterator[MicroBatch]:
-        """The items at `indices`, shortest first, at most `size` at a time.
-
-        Args:
-            indices: Items to take (M,).
-            size: Most items in each micro-batch, at least 1.
-            pad_id: Token id that fills up the rows.
-        """
+        """The items at `indices` (M,), shortest first, at most `size` (at least 1) at a time; `pad_id` fills up the rows."""
         by_length = indices[torch.argsort(self.lengths_N[indices], stable=True)]
         for rows in torch.split(by_length, size):
             yield self._pad(rows, pad_id)

@@ -64,9 +64,6 @@ def make_accelerator(runtime: RuntimeConfig) -> Accelerator:
 
     accelerate keeps one state a process, so an earlier accelerator with other settings is void after this call.
 
-    Args:
-        runtime: Device, precision, threads.
-
     Raises:
         ModelError: the device or precision is not to be had here.
     """
@@ -92,11 +89,7 @@ def weight_dtype(accelerator: Accelerator, *, frozen: bool) -> torch.dtype:
 
 
 def device_memory(device: str) -> int:
-    """Memory in bytes that a process may take: all of a GPU's, or what is available of this machine's (or container's) now.
-
-    Args:
-        device: `cpu`, `cuda` or `cuda:1`.
-    """
+    """Bytes that a process may take: all of a GPU's (`cuda`, `cuda:1`), or what this machine (or container) has available now (`cpu`)."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
     import psutil
@@ -116,11 +109,7 @@ def gpus() -> list[str]:
 
 
 class GpuMemoryMonitor:
-    """Memory of one GPU from the moment this is made; on other devices it has no metrics.
-
-    Args:
-        device: where the learner computes.
-    """
+    """Memory of the learner's GPU from the moment this is made; on other devices it has no metrics."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

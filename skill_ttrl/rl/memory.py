@@ -169,13 +169,7 @@ def sampling_bytes(
     The cache is rows x tokens x layers x width of keys and values, and one layer more while it is extended; sampling takes the
     logits of each row and one layer of the prompts' first pass.
 
-    Args:
-        shape: The model.
-        how: How it computes.
-        rows: Sequences sampled at once.
-        prompts: Different prompts among them.
-        prompt_tokens: Length of a prompt.
-        tokens: Length of a sequence, prompt and answer.
+    So many `rows` are sampled at once, each of `tokens` of prompt and answer, with so many different `prompts` among them.
     """
     prefill = prompts * prompt_tokens * layer_bytes_per_token(shape, replace(how, adapters=False), prompt_tokens)
     return {
@@ -192,10 +186,7 @@ def layer_bytes_per_token(shape: DecoderShape, how: ComputeSettings, tokens: int
     gated MLP keeps gate, activated gate, up and product: c 4 F. Adapters keep an input of their own for each of q, k, v,
     gate and up instead of a shared one: c 3 D. Eager attention keeps its probabilities: heads x tokens (4 + c).
 
-    Args:
-        shape: Sizes of the decoder.
-        how: How it computes.
-        tokens: Length of a row; kernels other than eager attention keep no probabilities.
+    `tokens` is the length of a row; kernels other than eager attention keep no probabilities.
     """
     c = how.compute
     norms = 2 * shape.hidden * (2 * FP32 + c)

@@ -63,13 +63,7 @@ def device_of(name: str) -> Device | None:
 
 def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int | None = None) -> Speed:
     """From the data sheet: 6 operations a parameter and token in training (4 where almost nothing learns, as under adapters), 2 in
-    reading; decoding reads all weights once a step (2 bytes a parameter).
-
-    Args:
-        parameters: of the model (a count).
-        device: one of the GPUs.
-        gpus: how many share the work.
-        trainable: parameters that learn; None: all.
+    reading; decoding reads all weights once a step (2 bytes a parameter). `trainable` counts the parameters that learn; None: all.
     """
     few = trainable is not None and trainable < parameters // 2
     return Speed(
@@ -83,14 +77,10 @@ def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int |
 
 
 def measured(model_config: Any, *, tokens: int, rows: int, threads: int | None = None, seconds: float = 1.0) -> Speed:
-    """Measured with a model of this shape and random weights, on the CPU.
+    """Measured with a small model of this transformers config and random weights, on the CPU.
 
-    Args:
-        model_config: the transformers config of a small model.
-        tokens: length of each sequence.
-        rows: sequences of a micro-batch.
-        threads: of torch; None: as many as it has now.
-        seconds: how long each of the three figures is measured for, at least.
+    A micro-batch has `rows` sequences of `tokens` each; each of the three figures is measured for at least so many `seconds`.
+    `threads` are torch's; None: as many as it has now.
     """
     with torch.random.fork_rng(devices=[]):
         make: Any = AutoModelForCausalLM.from_config  # it has no types

@@ -17,12 +17,8 @@ def make_step(
 ) -> tuple[str, Step]:
     """The step that an environment's answer to an action makes, and the observation after it.
 
-    Args:
-        observation: what was seen before.
-        action: what the environment was given.
-        answer: what `step` returned: observation, reward, terminated, truncated, info.
-        reset_info: see `serializable_info`.
-        **more: other fields of the step.
+    `observation` was seen before; `answer` is what `step` returned: observation, reward, terminated, truncated, info. For
+    `reset_info` see `serializable_info`; `more` are other fields of the step.
 
     Raises:
         EnvError: the observation is no text.

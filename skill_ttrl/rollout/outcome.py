@@ -120,12 +120,7 @@ def mean_score(results: Sequence[EpisodeResult]) -> float | None:
 
 
 def count_success(results: Sequence[EpisodeResult], *, confidence: float = 0.95) -> SuccessStats:
-    """Success of episodes together, and their score where all have one.
-
-    Args:
-        results: at least one.
-        confidence: level of the interval, in (0, 1).
-    """
+    """Success of at least one episode together, and the score where all have one; `confidence` in (0, 1) is the intervals' level."""
     by_task: dict[str, list[bool]] = {}
     scores: dict[str, list[float]] = {}
     for result in results:
@@ -161,9 +156,7 @@ def count_by_type(results: Iterable[EpisodeResult], *, confidence: float = 0.95)
 def interval_of_rollouts(rollouts: Sequence[Sequence[float]], *, confidence: float) -> Interval:
     """Interval of the mean over tasks, each of which is the mean of its rollouts: those of one task are not independent.
 
-    Args:
-        rollouts: for each task the value of each of its rollouts, in [0, 1]; at least one.
-        confidence: in (0, 1).
+    `rollouts` has for each task the value of each of its rollouts, in [0, 1], at least one; `confidence` is in (0, 1).
     """
     return mean_interval([sum(each) / len(each) for each in rollouts], confidence=confidence)
 

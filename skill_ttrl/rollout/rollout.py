@@ -40,14 +40,7 @@ async def rollout(
 ) -> list[Group]:
     """Play each task `group_size` times; one `Group` for each task, in order.
 
-    Args:
-        tasks: to be played.
-        group_size: rollouts of each.
-        envs: where environments are taken from.
-        agent: makes prompts and parses actions.
-        backend: samples.
-        settings: how, and when an episode ends.
-        on_episode: called with each rollout as it ends, in any order.
+    `on_episode` is called with each rollout as it ends, in any order.
     """
     owners = [task for task in tasks for _ in range(group_size)]
     threads = EnvThreads(THREADS)

@@ -135,7 +135,11 @@ def verify(path: str | Path) -> None:
         CheckpointError: naming the file that is missing or damaged and what is wrong with it.
     """
     path = Path(path)
-    for name, expected in _manifest(path).items():
+    manifest = _read_json(path, MANIFEST)
+    whole = all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values())
+    if not whole or STATE not in manifest:
+        raise CheckpointError(f"Checkpoint {path} is damaged: {MANIFEST} does not list its files.")
+    for name, expected in manifest.items():
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"Checkpoint {path} is damaged: {name} is missing.")
@@ -255,14 +259,6 @@ def _seal(building: Path) -> None:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _manifest(path: Path) -> dict[str, dict[str, Any]]:
-    manifest = _read_json(path, MANIFEST)
-    whole = all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values())
-    if not whole or STATE not in manifest:
-        raise CheckpointError(f"Checkpoint {path} is damaged: {MANIFEST} does not list its files.")
-    return manifest
 
 
 def _read_json(path: Path, name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from skill_ttrl.runs.identity import (
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.files import (
     LOCK_FILE,
+    Locked,
     acquire_lock,
     explain_os_error,
     fsync,
-    release_lock,
     wrap_os_errors,
     write_atomic,
 )
@@ -56,7 +56,7 @@ _CONFIGS = ("config.yaml", "config_source.yaml")
 _STARTED = {LOCK_FILE, *_CONFIGS, *(f"{name}{SUFFIX}" for name in _CONFIGS)}
 
 
-class RunFolder:
+class RunFolder(Locked):
     """An open run folder. Make one with `create` or `open`; a context manager that frees the lock.
 
     Attributes:
@@ -294,18 +294,6 @@ class RunFolder:
                 entry.unlink()
             self.close()
             self.path.rmdir()
-
-    def close(self) -> None:
-        """Free the lock. Safe to call twice."""
-        if self._lock is not None:
-            release_lock(self.path, self._lock)
-            self._lock = None
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _require_lock(self) -> None:
         if self._lock is None:

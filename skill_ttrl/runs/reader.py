@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,19 +16,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@dataclass(eq=False, repr=False)
 class Run:
-    """A run as it lies on the disk, each part read when it is first asked for. Make one with `read_run`.
+    """A run as it lies on the disk, each part read when it is first asked for. Make one with `read_run`."""
 
-    Attributes:
-        path: The folder.
-        info: Content of `run.json`.
-        notes: What was found missing or torn in the parts read so far.
-    """
-
-    def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
-        self.notes: list[str] = []
+    path: Path
+    """The folder."""
+    info: dict[str, Any]
+    """Content of `run.json`."""
+    notes: list[str] = field(default_factory=list)
+    """What was found missing or torn in the parts read so far."""
 
     @cached_property
     def config(self) -> SkillTTRLConfig:

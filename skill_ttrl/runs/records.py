@@ -19,15 +19,7 @@ def trajectory_lines(phase: str, step: int, group: Group) -> list[str]:
 
 
 def vote_line(phase: str, step: int, task_id: str, vote: VoteResult, *, correct: bool | None = None) -> str:
-    """A line of `votes.jsonl`.
-
-    Args:
-        phase: Phase of the run.
-        step: Step the vote belongs to.
-        task_id: The task that was voted on.
-        vote: Its outcome.
-        correct: Whether the winner is the true answer; None where no label is known. It measures and is never fed back.
-    """
+    """A line of `votes.jsonl`. `correct` says if the winner is true, None without a label: it measures and is never fed back."""
     return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct}, to_json(vote))
 
 

@@ -9,16 +9,16 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.files import (
+    Locked,
     acquire_lock,
     fsync,
     length_of_whole_lines,
-    release_lock,
     wrap_os_errors,
     write_all,
     write_atomic,
@@ -68,7 +68,7 @@ def cut_torn_line(file: Path) -> int:
     return torn
 
 
-class AppendLog:
+class AppendLog(Locked):
     """An open log, locked for this process. A context manager that frees the lock.
 
     Subclasses say where its files are and what the messages call them.
@@ -98,7 +98,7 @@ class AppendLog:
         self.cut = 0
         """Bytes of a torn last line that were cut when it was opened."""
         self.identity: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)}
-        self._lock: int | None = acquire_lock(path, lock)
+        self._lock = acquire_lock(path, lock)
         try:
             if identity_file.is_file():
                 self.identity = read_identity(identity_file, f"{path} holds {self.holds}")
@@ -164,29 +164,13 @@ class AppendLog:
             self.identity |= fields
             self._write_identity()
 
-    def close(self) -> None:
-        """Free the lock. Safe to call twice."""
-        if self._lock is not None:
-            release_lock(self.path, self._lock)
-            self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _write_identity(self) -> None:
         with wrap_os_errors("write", self.identity_file):
             write_atomic(self.identity_file, (json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_identity(file: Path, holds: str) -> dict[str, Any]:
-    """Read an identity file: `made_with`, and what was noted.
-
-    Args:
-        file: where it is.
-        holds: what it belongs to, for the messages: "/tmp/s holds samples".
+    """Read an identity file: `made_with`, and what was noted. Messages begin with `holds`: "/tmp/s holds samples".
 
     Raises:
         RunFolderError: it cannot be read, or is of another schema.

@@ -29,8 +29,7 @@ def cache_folder(name: str) -> Path:
 def waiting_for(lock: Path) -> Iterator[None]:
     """Hold a lock, waiting while another process or thread has it. It is given back when its process dies.
 
-    Args:
-        lock: a file, made where it is not there, in a folder that is; it stays.
+    It is a file, made where it is not there, in a folder that is; it stays.
 
     Raises:
         OSError: it cannot be made, or the file system has no locks.

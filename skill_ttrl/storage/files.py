@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from skill_ttrl.errors import RunFolderError
 
@@ -130,11 +131,8 @@ def length_of_whole_lines(path: Path) -> int:
 def acquire_lock(path: Path, lock: Path | None = None) -> int:
     """Lock a folder, or whatever else stands at `path`, for this process; the descriptor that holds the lock.
 
-    A POSIX record lock, not `flock`: worker processes that outlive a killed run would inherit `flock` and keep it.
-
-    Args:
-        path: what is locked.
-        lock: the file that holds the lock; None: one in the folder `path`.
+    A POSIX record lock, not `flock`: worker processes that outlive a killed run would inherit `flock` and keep it. The file
+    `lock` holds it; None: one in the folder `path`.
     """
     real = os.path.realpath(path)
     if real in _held:
@@ -160,6 +158,25 @@ def acquire_lock(path: Path, lock: Path | None = None) -> int:
             raise
     _held.add(real)
     return descriptor
+
+
+class Locked:
+    """Holds the lock of `path`, unless `_lock` is None, until it is closed: a context manager."""
+
+    path: Path
+    _lock: int | None
+
+    def close(self) -> None:
+        """Free the lock. Safe to call twice."""
+        if self._lock is not None:
+            release_lock(self.path, self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def release_lock(path: Path, descriptor: int) -> None:

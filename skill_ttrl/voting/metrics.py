@@ -25,10 +25,7 @@ def label_metrics(
     samples: true answers in other words (`answers.correct`), whose votes are lost. `majority_voting_reward`: mean vote reward.
     `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt.
 
-    Args:
-        votes: One for each prompt.
-        references: Their true answers.
-        groups: The answers that were voted on.
+    `references` are the true answers of the prompts, `groups` the answers that were voted on.
     """
     winners, right = _graded(votes, references, groups)
     samples = max((len(answers) for answers in groups), default=0)
@@ -45,13 +42,8 @@ def trained_metrics(
 ) -> dict[str, float]:
     """Measure the samples that were trained on (TTRL: `post_`), as means over their prompts.
 
-    `post_reward_accuracy`, `post_ground_truth_ratio` and `post_pass@K`; nothing where no prompt was trained on.
-
-    Args:
-        votes: As they bear on those samples (`VoteResult.select`).
-        references: True answers of the prompts.
-        groups: Answers of those samples.
-        samples: K, samples that are trained on of each prompt.
+    `post_reward_accuracy`, `post_ground_truth_ratio` and `post_pass@K`, K the `samples` of each prompt that are trained on;
+    nothing where no prompt was. The votes are as they bear on those samples (`VoteResult.select`), whose answers are `groups`.
     """
     if not groups:
         return {}
@@ -64,11 +56,7 @@ def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[
 
     `majority_voting_reward` (TTRL): mean vote reward. With `shaping` also `vote_weight`, `vote_penalty`, `vote_bonus` (share of
     samples that get one), `vote_skipped` (share of prompts), and as `vote_<flag>` the share of prompts with each flag that any
-    of them has.
-
-    Args:
-        votes: One for each prompt.
-        shaping: Whether the strategy may do more than reward its winner's class.
+    of them has: set it where the strategy may do more than reward its winner's class.
     """
     figures = {"majority_voting_reward": mean([mean(vote.earned) for vote in votes])}
     if not shaping:

@@ -194,15 +194,7 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
 def check_range(
     value: float, option: str, low: float, high: float = float("inf"), *, above: bool = False, whole: bool = False
 ) -> float:
-    """Check the value of an option.
-
-    Args:
-        value: What was given.
-        option: Its name, for the message.
-        low: Smallest value.
-        high: Largest value.
-        above: Whether it must be larger than `low`.
-        whole: Whether it must be an integer.
+    """Check that an option's value lies in [low, high], is not `low` itself (`above`), is an integer (`whole`).
 
     Raises:
         ConfigError: it is no number in the range.

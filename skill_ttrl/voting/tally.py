@@ -38,11 +38,8 @@ class Tally:
     def result(self, scores: Mapping[str, Score] | None = None, **fields: Any) -> VoteResult:
         """The vote that the class with the highest score wins; without scores the one with most votes.
 
-        A score of 0 wins nothing. Ties go to the class that appeared first and are reported.
-
-        Args:
-            scores: one for each class.
-            **fields: further fields of `VoteResult`.
+        There is a score for each class; one of 0 wins nothing. Ties go to the class that appeared first and are reported.
+        `fields` are further ones of `VoteResult`.
         """
         ranking: Mapping[str, Score] = self.votes if scores is None else scores
         best = max(ranking.values(), default=0)

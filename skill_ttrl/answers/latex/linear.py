@@ -116,13 +116,11 @@ def _times(one: Tree, other: Tree) -> Tree | None:
     if _shape(one)[1] != _shape(other)[0] or max(*_shape(one), *_shape(other)) > _LARGEST_MATRIX:
         return None
     columns = list(zip(*other[1:], strict=True))
-    return (
-        "matrix",
-        *(
-            tuple(("add", *(("mul", a, b) for a, b in zip(row, column, strict=True))) for column in columns)
-            for row in one[1:]
-        ),
-    )
+
+    def entry(row: Tree, column: Tree) -> Tree:
+        return ("add", *(("mul", a, b) for a, b in zip(row, column, strict=True)))
+
+    return ("matrix", *(tuple(entry(row, column) for column in columns) for row in one[1:]))
 
 
 def _shape(matrix: Tree) -> tuple[int, int]:

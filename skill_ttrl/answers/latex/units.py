@@ -134,11 +134,7 @@ def _normal(words: list[str]) -> str:
         elif found := _WORD.fullmatch(word.removesuffix("C").removesuffix("F")):
             parts = [_NAMES.get(part, part) for part in found[1].split("/")]
             if len(parts) > 1 or found[1] in _NAMES or word in _SHORT_UNITS:
-                unit += (
-                    over
-                    + "/".join(parts)
-                    + (power or (f"^{found[2]}" if found[2] else ""))
-                    + word[len(word.rstrip("CF")) :]
-                )
+                power = power or (f"^{found[2]}" if found[2] else "")
+                unit += over + "/".join(parts) + power + word[len(word.rstrip("CF")) :]
             power, over = "", ""
     return unit

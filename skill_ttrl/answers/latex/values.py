@@ -137,7 +137,10 @@ class ValueParser(Cursor, ABC):
         if kind == "const":
             return ("const", value)
         if kind == "fn":
-            return self._function(value)
+            self._enter()
+            tree = self._applied(value)
+            self._depth -= 1
+            return tree
         if kind == "based":
             return ("based", *value.split())
         if kind == "frac":
@@ -210,12 +213,6 @@ class ValueParser(Cursor, ABC):
         self.expect("}")
         self.expect("^")
         return ("fn", name, ("sym", index), low, self.exponent(), self.product())
-
-    def _function(self, name: str) -> Tree:
-        self._enter()
-        tree = self._applied(name)
-        self._depth -= 1
-        return tree
 
     def _applied(self, name: str) -> Tree:
         if name in ("sum", "prod"):

@@ -14,13 +14,8 @@ def shape_advantages(
     """Apply a vote to the advantages that its rewards alone would give.
 
     A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j) are the advantages of `estimate` over this prompt's
-    samples for the rewards 1[sample in class j]; where the winner is the only label the sum is `advantages`.
-
-    Args:
-        vote: As it bears on the samples that are trained on (`VoteResult.select`).
-        advantages: One for each of them.
-        estimate: The estimator they come from.
-        epsilon: Its epsilon.
+    samples for the rewards 1[sample in class j]; where the winner is the only label the sum is `advantages`, which come from
+    the same estimator. There is one for each sample that is trained on, and the vote is as it bears on those (`VoteResult.select`).
     """
     values = list(advantages)
     if vote.label_weights:

@@ -88,12 +88,9 @@ ALGORITHMS: Registry[AlgorithmType] = Registry("algorithm")
 def make_batch(
     chosen: Sequence[tuple[Group, VoteResult]], algorithm: Algorithm, *, votes_rewarded: bool
 ) -> RolloutBatch:
-    """Compute advantages and pack everything into tensors.
+    """Compute the advantages of the chosen groups and pack everything into tensors.
 
-    Args:
-        chosen: The groups to train on, each with its vote.
-        algorithm: Computes the advantages.
-        votes_rewarded: The rewards come from the votes, which may then shape the advantages too.
+    With `votes_rewarded` the rewards come from the votes, which may then shape the advantages too.
     """
     groups = [group for group, _ in chosen]
     samples = TrainingSamples(groups, [vote for _, vote in chosen] if votes_rewarded else None)
