@@ -23,10 +23,7 @@ _HALVINGS = 60
 
 
 def avg_at_k(correct_P_K: ArrayLike) -> float:
-    """Mean accuracy of single samples (avg@k, also written mean@k), in [0, 1].
-
-    Args:
-        correct_P_K: Whether each sample is right, one row a problem.
+    """Mean accuracy of single samples (avg@k, also written mean@k), in [0, 1]; of each it is said if it is right, one row a problem.
 
     Raises:
         ValueError: the matrix is empty or has another shape.
@@ -38,12 +35,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased estimate of the chance that at least one of `k` samples is right.
 
     1 - C(n-c, k) / C(n, k), as the product of Chen et al. 2021 (arXiv 2107.03374, eq. 1), which never forms a large
-    binomial.
-
-    Args:
-        n: Samples drawn.
-        c: How many of them are right, 0..n.
-        k: Size of the imagined draw, 1..n.
+    binomial. Of `n` samples that were drawn `c`, 0..n, are right; the imagined draw has the size `k`, 1..n.
 
     Raises:
         ValueError: a number is out of its range.

@@ -47,12 +47,7 @@ class Counting:
     """One phase of a `Progress`, for work that tells no more than (things done, things in all).
 
     The phase begins with the first call, so that work that turns out to be done already shows nothing; where the count falls
-    back, other work of the kind begins.
-
-    Args:
-        progress: who is told.
-        phase: name of the phase.
-        unit: what is counted, in the singular.
+    back, other work of the kind begins. `unit` is what is counted, in the singular.
     """
 
     def __init__(self, progress: Progress, phase: str, unit: str) -> None:

@@ -54,8 +54,7 @@ def trusting() -> Iterator[None]:
 def powers(stated: Mapping[str, Any]) -> dict[str, str]:
     """Settings that import code, send something to an address, or write outside the run: what each would do, by dotted key.
 
-    Args:
-        stated: a config, as a mapping; what it leaves out has its default, and no default is such a setting.
+    What the config, a mapping, leaves out has its default, and no default is such a setting.
     """
     found: dict[str, str] = {}
     for key, value in _leaves(stated):

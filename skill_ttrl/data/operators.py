@@ -153,11 +153,7 @@ class Operators:
     ) -> list[Demonstration]:
         """Worked examples on fresh names and rules, in the order of the curriculum (`sft.order=given` keeps it).
 
-        Args:
-            seed: of every draw.
-            noise: has no meaning here.
-            split: "demos".
-            limit: only the first so many.
+        Every draw is from `seed`; noise has no meaning here, and the only split is "demos".
         """
         if split != "demos":
             raise DataError(f"Family {self.name!r} has demonstrations in its split 'demos' only, not in {split!r}.")

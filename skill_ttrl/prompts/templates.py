@@ -74,10 +74,7 @@ REQUIRED_IN_A_TURN = frozenset({"observation"})
 
 
 class Templates:
-    """Templates by name.
-
-    Args:
-        prompts: name of a shipped set, or a folder of the user's; None: the default files.
+    """Templates by name, of a shipped set or a folder of the user's (`prompts`); None: of the default files.
 
     Raises:
         ConfigError: no such set or folder.
@@ -112,9 +109,7 @@ class Templates:
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
 
-        Args:
-            name: its name or path.
-            of_a_turn: it is one of `agent.memory: window`, with places of its own.
+        With `of_a_turn` it is one of `agent.memory: window`, with places of its own.
 
         Raises:
             ConfigError: there is none, it cannot be read, or its places are not those it must have.

@@ -160,9 +160,7 @@ class _Item(NamedTuple):
 def pack(groups: Sequence[Group], advantages: Advantages) -> RolloutBatch:
     """Pack sampled groups into a batch: one item for each step that holds a completion with tokens.
 
-    Args:
-        groups: The samples. A group's position is its items' prompt index.
-        advantages: One entry for each trajectory, group after group.
+    A group's position is its items' prompt index. There is one entry of `advantages` for each trajectory, group after group.
 
     Raises:
         ValueError: not one advantage a trajectory, a step or a token, a completion without log-probs, or one without a prompt.

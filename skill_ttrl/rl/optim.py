@@ -92,12 +92,7 @@ def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
 
 
 class PolicyOptimizer:
-    """One or two torch optimisers behind one face.
-
-    Args:
-        optimizers: What updates the weights; the rate each has now is its peak.
-        scaler: Loss scaler of fp16, or None.
-    """
+    """One or two torch optimisers, whose present rates are their peaks, behind one face; and the loss scaler of fp16, or None."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None) -> None:
         self._optimizers = list(optimizers)
@@ -121,11 +116,9 @@ class PolicyOptimizer:
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
     def step(self, loss: Tensor, grad_clip: float) -> tuple[float, bool]:
-        """Clip the gathered gradient, update the weights, and forget the gradient.
+        """Clip the gathered gradient to the norm `grad_clip`, update the weights, and forget the gradient.
 
-        Args:
-            loss: The whole loss the gradient belongs to (a number; only looked at).
-            grad_clip: Largest norm of the gradient.
+        The whole loss that the gradient belongs to, a number, is only looked at.
 
         Returns:
             (norm of the gradient before clipping, whether the weights were updated). They are not when the loss or the

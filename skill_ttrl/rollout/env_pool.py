@@ -33,11 +33,7 @@ class EnvTimeoutError(Exception):
 
 
 class EnvPool:
-    """Environments that are made once and used again for every episode.
-
-    Args:
-        make: makes one environment; called as often as episodes run side by side.
-    """
+    """Environments that are made once, as many as episodes run side by side, and used again for every episode."""
 
     def __init__(self, make: Callable[[], TextEnvironment]) -> None:
         self._make = make
@@ -71,10 +67,8 @@ class _Job:
 class EnvThreads:
     """Threads that call environments for one event loop.
 
-    They are no executor's: those are waited for when the process ends, which with one that hangs it would never do.
-
-    Args:
-        most: calls that run at the same time; those that hang do not count.
+    They are no executor's: those are waited for when the process ends, which with one that hangs it would never do. At `most` so
+    many calls run at the same time; those that hang do not count.
     """
 
     def __init__(self, most: int) -> None:
@@ -84,11 +78,7 @@ class EnvThreads:
         self._threads = self._open = 0
 
     async def call(self, work: Callable[[], T], seconds: float | None = None) -> T:
-        """What `work` returns or raises.
-
-        Args:
-            work: called in one of the threads.
-            seconds: how long it is waited for; None: any time.
+        """What `work`, called in one of the threads, returns or raises. It is waited for so many seconds; None: any time.
 
         Raises:
             EnvTimeoutError: it has not returned by then.

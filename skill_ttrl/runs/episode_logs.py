@@ -22,9 +22,7 @@ SUFFIX = ".jsonl"
 class SampleFolder(AppendLog):
     """A folder with `samples.jsonl`, one line a problem and way of sampling, and `samples.json`, what they are samples of.
 
-    Args:
-        path: new, empty, or a folder of samples.
-        made_with: all that the samples depend on, as JSON can hold it.
+    It is new, empty, or a folder of samples. `made_with` is all that these depend on, as JSON can hold it.
 
     Raises:
         RunFolderError: the folder holds something else or samples of something else (the differences are named), another process
@@ -75,9 +73,7 @@ class SampleFolder(AppendLog):
 class TrajectoryFile(AppendLog):
     """A file `FILE.jsonl`, one trajectory a line, and beside it `FILE.jsonl.json`, what they were made with.
 
-    Args:
-        path: new, or a file that was begun here; ends in `.jsonl`.
-        made_with: all that the trajectories depend on, as JSON can hold it.
+    It is new or was begun here, and ends in `.jsonl`. `made_with` is all that the trajectories depend on, as JSON can hold it.
 
     Raises:
         RunFolderError: it is a folder, something else, or made with something else (the differences are named); another process

@@ -20,11 +20,7 @@ SHOWN = 5
 
 
 class Exposure:
-    """Counts over a run, a skill at most once a rollout.
-
-    Args:
-        state: what `state_dict` gave, to go on; None to begin.
-    """
+    """Counts over a run, a skill at most once a rollout; they go on from a `state` that `state_dict` gave."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}

@@ -78,10 +78,8 @@ class RunFolder(Locked):
     def create(cls, path: str | Path, config: SkillTTRLConfig, *, source: str | None = None) -> RunFolder:
         """Start a new run at `path` and lock it. The folder must be new or empty; one missing parent is made.
 
-        Args:
-            path: Where the run is kept.
-            config: Resolved configuration, saved as `config.yaml`.
-            source: Text of the file the user gave, saved as `config_source.yaml`.
+        The resolved configuration is saved as `config.yaml`, the text of the file that the user gave (`source`) as
+        `config_source.yaml`.
 
         Raises:
             RunFolderError: the folder holds something already, cannot be written, or another process is in it.
@@ -181,11 +179,7 @@ class RunFolder(Locked):
                 self.write_text(name, text)
 
     def append_jsonl(self, name: str, lines: Iterable[str]) -> None:
-        """Append JSON texts to an append file, all of them or none, and hand them to the system.
-
-        Args:
-            name: One of `APPEND_FILES`.
-            lines: One JSON text each, without line breaks (`types.to_json`, `json.dumps`).
+        """Append JSON texts without line breaks to one of `APPEND_FILES`, all of them or none, and hand them to the system.
 
         Raises:
             RunFolderError: the disk is full or the folder cannot be written; the file is as it was.

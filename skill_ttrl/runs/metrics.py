@@ -16,12 +16,7 @@ Tracker = Callable[[dict[str, float], int], None]
 
 
 class MetricsLog:
-    """Writes figures into a run folder and hands them on to a tracker.
-
-    Args:
-        folder: The run, locked.
-        tracker: Called with every line's finite figures; `runs.tracker.open_tracker` makes one.
-    """
+    """Writes figures into a run folder, which is locked, and hands every line's finite ones to a tracker (`runs.tracker.open_tracker`)."""
 
     def __init__(self, folder: RunFolder, tracker: Tracker | None = None) -> None:
         self._folder = folder

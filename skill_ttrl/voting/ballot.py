@@ -44,11 +44,8 @@ class Ballot:
 def ballot_of(group: Group, **known: Any) -> Ballot:
     """Build the ballot of a group of rollouts.
 
-    Log-probabilities are set where every rollout with text has them, views where there are two of them.
-
-    Args:
-        group: The rollouts.
-        **known: Further fields of the ballot: `history`, `base_share`, `seed`.
+    Log-probabilities are set where every rollout with text has them, views where there are two of them. `known` are further
+    fields of the ballot: `history`, `base_share`, `seed`.
     """
     tries = group.trajectories
     written = [_written(trajectory) for trajectory in tries]

@@ -9,14 +9,10 @@ from skill_ttrl.types import Labels, Task, VoteResult
 
 
 def apply_pseudo_labels(tasks: Sequence[Task], votes: Sequence[VoteResult]) -> list[Task]:
-    """The tasks with what their votes gave as the label in force (TTRL: `apply_ttrl_gt`).
+    """The tasks with what their votes, in the same order, gave as the label in force (TTRL: `apply_ttrl_gt`).
 
     `Task.labels` keeps both, whichever is in force, so that they can be compared at any time. A task whose vote nobody won has
     no label in force. What goes to training is still `Task.without_reference`, which drops both.
-
-    Args:
-        tasks: Of one step, say.
-        votes: One for each, in the same order.
 
     Raises:
         ValueError: there is not one vote for each task.

@@ -64,9 +64,7 @@ class Tally:
 def tally(answers: Sequence[str | None], keys: Sequence[str | None] | None = None) -> Tally:
     """Count the answers of one group; an answer without a unit belongs to the one unit that others state (`answers.without_units`).
 
-    Args:
-        answers: One for each sample; None or an empty text for none.
-        keys: Their classes where they are known already (`answers.canonicals`).
+    None and an empty text are no answer. `keys` are the classes where they are known already (`answers.canonicals`).
     """
     keys = without_units(canonicals(answers) if keys is None else keys)
     votes: dict[str, int] = {}

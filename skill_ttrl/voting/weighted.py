@@ -54,11 +54,7 @@ def soft(ballot: Ballot, *, temperature: float = 1.0) -> VoteResult:
 
     r_i = f_c^(1/T) / Σ_k f_k^(1/T) for a sample of class c, f the classes' shares of all samples; each sample without an answer
     is a class of its own in the sum. T = 1 is EMPO (arXiv 2504.05812, §3: the probability of the sample's semantic cluster);
-    T → 0 is the majority's reward.
-
-    Args:
-        ballot: Only its answers count.
-        temperature: T, above 0.
+    T → 0 is the majority's reward. Of the ballot only the answers count; `temperature` is T, above 0.
 
     Raises:
         ConfigError: the temperature is not above 0.
@@ -79,11 +75,7 @@ def gated(ballot: Ballot, *, threshold: float = 0.5) -> VoteResult:
 
     Such a prompt is skipped: no sample is rewarded and nothing is learnt from it. Rollouts without a majority are masked out in
     "You Need Reasoning to Learn Reasoning" (Roy et al., NeurIPS 2025 workshop on mathematical reasoning); the default is that
-    of an absolute majority, our choice.
-
-    Args:
-        ballot: Only its answers count.
-        threshold: In [0, 1].
+    of an absolute majority, our choice. Of the ballot only the answers count.
 
     Raises:
         ConfigError: the threshold is not in [0, 1].
@@ -101,10 +93,8 @@ def harmonic(ballot: Ballot) -> VoteResult:
 
     score(a) = 2 p q / (p + q), where p is the share of `a` among the samples of view 0 (the question as given) and q among
     those of view 1 (its paraphrase), samples without an answer included in both. An answer of one view alone scores 0; where
-    all do, nobody wins. The label is rewarded in both views. Shares are exact fractions, so ties are true ties.
-
-    Args:
-        ballot: With `views`.
+    all do, nobody wins. The label is rewarded in both views. Shares are exact fractions, so ties are true ties. The ballot has
+    `views`.
     """
     assert ballot.views is not None  # `vote` has looked
     counted = ballot.tally()

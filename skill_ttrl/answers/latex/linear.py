@@ -17,9 +17,7 @@ Form = tuple[Fraction, Fraction, str | None]
 def solved(signs: list[str], sides: Sequence[Tree]) -> tuple[list[str], list[Tree]]:
     """`-x > -1` as `x < 1`, `1 < 2x + 1 < 3` as `0 < x < 1`: rising signs and sides with the symbol alone; others as they are.
 
-    Args:
-        signs: `<` or `<=`, one between each two sides.
-        sides: two or three.
+    There are two or three sides, and `<` or `<=` between each two.
     """
     forms = [_linear(side) for side in sides]
     names = {form[2] for form in forms if form is not None} - {None}
