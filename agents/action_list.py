@@ -40,14 +40,7 @@ class Listing:
     def __call__(
         self, admissible: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """The actions as they are listed; where all would be left out, all of them.
-
-        Args:
-            admissible: what is possible.
-            task: what is to be done, in words.
-            skills: those of the prompt.
-            done: actions of the episode so far.
-        """
+        """The actions as they are listed, see `by_words`; where all would be left out, all of them."""
         kept = [action for action in admissible if verb_of(action) not in self.unlisted] or list(admissible)
         if self.filled:
             kept = [fill_slot(action, task) for action in kept]

@@ -34,13 +34,7 @@ def by_words(
     First those of which every thing is named by the task, `move mug 1 to desk 1` before `go to desk 1`; then those of which the
     first thing is named, what the skills name beside it first, `clean mug 1 with sinkbasin 1` before `move mug 1 to shelf 2`; then
     those that the skills name, in their order; then the others; last what was done already, since a thing of the task was last
-    dealt with: then all can be of use again.
-
-    Args:
-        actions: what is possible.
-        task: what is to be done, in words.
-        skills: those of the prompt.
-        done: actions of the episode so far.
+    dealt with: then all can be of use again. The skills are those of the prompt, `done` the actions of the episode so far.
     """
     named = _words(task)
     advised = _places(" ".join(skill.text for tier in ADVISING for skill in skills if skill.tier == tier))

@@ -97,10 +97,7 @@ class Agent:
         if self.window is not None:
             seen, steps, asks = scene.observation, scene.steps, self.max_retrievals > 0
             return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
-        if self.skills is None:
-            return Prompt(self._conversation(scene, None))
-        bank_empty = not scene.skills and (self.bank is None or not len(self.bank.snapshot))
-        return Prompt(self._conversation(scene, scene.skills, bank_empty))
+        return Prompt(self._conversation(scene))
 
     def read(self, written: str, scene: Scene) -> Projection:
         """The action that the model's own words mean in this scene."""
@@ -147,11 +144,11 @@ class Agent:
         names = {} if self.skills is None else self.skills.type_names
         return names.get(task.task_type, task.task_type)
 
-    def _conversation(
-        self, scene: Scene, skills: Sequence[Skill] | None, bank_empty: bool | None = None
-    ) -> tuple[Message, ...]:
+    def _conversation(self, scene: Scene) -> tuple[Message, ...]:
         """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
         steps, observation = scene.steps, scene.observation
+        skills = None if self.skills is None else scene.skills
+        bank_empty = not scene.skills and (self.bank is None or not len(self.bank.snapshot))
         if not steps or self.memory == "none":
             return self.formatter.messages(observation, skills, bank_empty=bank_empty)
         turns = list(self.formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))

@@ -139,14 +139,12 @@ class PromptFormatter:
         if skills is None:
             if self._bank is None:
                 return text
-            skills, bank_empty = self.fit(self._look_up(self._bank, question)), not len(self._bank)
+            view = BankView(self._bank.snapshot(), self._bank.retriever)
+            found = view.select_for_prompts([Query(question, self._task_type)], self._max_skills)[0]
+            skills, bank_empty = self.fit(found), not len(self._bank)
         if bank_empty or (bank_empty is None and not skills):
             return self.templates.render("skills_cold", question=text)
         return self.templates.render("skills", skills=self._joined(skills), question=text)
-
-    def _look_up(self, bank: SkillBank, question: str) -> list[Skill]:
-        access = BankView(bank.snapshot(), bank.retriever)
-        return list(access.select_for_prompts([Query(question, self._task_type)], self._max_skills)[0])
 
     def _joined(self, skills: Sequence[Skill]) -> str:
         return "\n".join(self.render_skill(skill) for skill in skills)

@@ -220,9 +220,8 @@ class Window:
     def _bounded(self, seen: str) -> str:
         if self.observation_tokens is None or self._tokens(seen) <= self.observation_tokens:
             return seen
-        return self._remembered(
-            (self.observation_tokens, seen), lambda: self._beginning(seen, self.observation_tokens or 0)
-        )
+        most = self.observation_tokens
+        return self._remembered((most, seen), lambda: self._beginning(seen, most))
 
     def _beginning(self, text: str, tokens: int) -> str:
         """About the longest beginning of a text that has so many tokens with `CUT` behind it, up to the end of a word.

@@ -1,6 +1,6 @@
 """The table of where things are that ALFWorld's exploring expert plays by: how it was counted, and what it is worth.
 
-    python benchmarks/alfworld_expert.py places        # prints the table of agents/players/alfworld_places.py; a test compares the two
+    python benchmarks/alfworld_expert.py places        # prints the table of agents/players/alfworld_places.txt; a test compares the two
     python benchmarks/alfworld_expert.py worth         # the expert with it, and with every receptacle equally likely
 
 Both need the official games ($ALFWORLD_DATA, or --data). How the expert does by type of task, with intervals, is what
@@ -29,7 +29,7 @@ FEWEST = 30
 
 
 def count_places(games: Iterable[Game]) -> str:
-    """The table of `agents/players/alfworld_places.py`.
+    """The table of `agents/players/alfworld_places.txt`.
 
     A line for each kind of thing that can be taken or turned on: of all receptacles of a kind, in the rooms that have such a
     thing, the percentage that hold one at the start. Below half a per cent it is left out, and so are things that fewer than

@@ -22,11 +22,18 @@ from rapidfuzz.distance import Indel
 from rapidfuzz.fuzz import token_set_ratio
 from rapidfuzz.process import cdist
 
-from skill_ttrl.envs.webshop.catalogue.colours import normalise_colour
 from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import combination
-from skill_ttrl.envs.webshop.reward import ALIKE, alike, count_attributes, count_options, option_texts, plain_words
+from skill_ttrl.envs.webshop.reward import (
+    ALIKE,
+    alike,
+    count_attributes,
+    count_options,
+    normalise_colour,
+    option_texts,
+    plain_words,
+)
 
 EXAMPLES = 12
 ROWS = 256

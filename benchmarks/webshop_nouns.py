@@ -40,8 +40,15 @@ from pathlib import Path
 from statistics import fmean
 
 from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
-from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns, is_noun, split_title
-from skill_ttrl.envs.webshop.catalogue.nouns_words import FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN
+from skill_ttrl.envs.webshop.catalogue.nouns import (
+    FUNCTION_WORDS,
+    NUMBER_WORDS,
+    OFTEN_NO_NOUN,
+    SMALL_NO_NOUN,
+    find_nouns,
+    is_noun,
+    split_title,
+)
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.reward import TITLE_SCORE_WITHOUT_NOUNS, type_reward
 

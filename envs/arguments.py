@@ -12,19 +12,13 @@ RENDER_MODES = ("ansi",)
 
 
 def check_choice(what: str, value: object, known: Collection[str]) -> None:
-    """Raise `EnvError` if an argument is not one of the known names.
-
-    Args:
-        what: what it names, as "engine".
-        value: of the argument.
-        known: all names.
-    """
+    """Raise `EnvError` if the name of a thing (`what`, such as "engine") is not one of the known ones."""
     if value not in known:
         raise EnvError(f"There is no {what} {value!r:.60}.{did_you_mean(str(value)[:50], known)}")
 
 
-def check_episode(max_steps: object = 1, reward: object = 1.0, render_mode: object = None) -> None:
-    """Raise `EnvError` if the length of an episode, the reward of success or the render mode is not usable."""
+def check_episode(max_steps: object = 1, reward: object = 1.0, render_mode: object = None, **others: object) -> None:
+    """Raise `EnvError` if the length of an episode, the reward of success or the render mode is not usable; ignore `others`."""
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):

@@ -13,6 +13,7 @@ import json
 import keyword
 import os
 import random
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,13 +74,7 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False, fo
 def _class_name(name: str) -> str:
     """`my_env` → `MyEnv`."""
     class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-    usable = (
-        name.isascii()
-        and not name.startswith("_")
-        and name.isidentifier()
-        and not keyword.iskeyword(name)
-        and class_name.isidentifier()
-    )
+    usable = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not keyword.iskeyword(name) and class_name.isidentifier()
     if not usable or class_name in _TAKEN_CLASS_NAMES:
         raise ConfigError(
             f"{name!r} cannot name a new environment. Use a Python module's name without folder or ending, e.g. my_env."

@@ -108,20 +108,12 @@ class RandomPlayer:
         self._rng = random.Random(seed)
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`.
-
-        Raises:
-            EnvError: there are no admissible actions, or a search is chosen and there is no `info["task"]`.
-        """
+        """See `Player.act`; raises as `any_action`."""
         return any_action(self._rng, info)
 
 
 def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
     """Any of the admissible actions, all equally likely; a search whose words are the agent's own is one for the task's words.
-
-    Args:
-        rng: draws it.
-        info: as the environment gave it.
 
     Raises:
         EnvError: there are no admissible actions, or a search is drawn and there is no `info["task"]`.
@@ -185,13 +177,7 @@ class FirstPlayer(ListedPlayer):
 
 
 class ConstantPlayer(ListedPlayer):
-    """Writes the same text at every step, which is read as a policy's would be.
-
-    Args:
-        text: what is written.
-        read: from the text to an action.
-        listing: of the possible actions.
-    """
+    """Writes the same text at every step, of which `read` makes an action as of a policy's."""
 
     def __init__(self, text: str, read: Project = whole, listing: Listing = AS_LISTED) -> None:
         super().__init__(listing)

@@ -20,7 +20,6 @@ from skill_ttrl.agents.players.webshop_reading import (
     FEATURES,
     NEXT,
     PREVIOUS,
-    Offer,
     Wish,
     click,
     read_clicks,
@@ -124,7 +123,8 @@ class WebShopExpert:
         """On a page of results: opens an offer, or goes to another page."""
         if self._page > self._last:
             offers = read_offers(observation, clicks)
-            self._note(offers)
+            for place, offer in enumerate(offers):
+                self._seen.setdefault(offer.asin, weighing.first_look(self._wish, offer, self._page, place))
             self._last = self._page if offers else PAGES  # after an empty page there is none to look for
         if not self._seen:
             return search(self._wish.kind)
@@ -139,16 +139,12 @@ class WebShopExpert:
         ahead = self._last + 1 - self._page
         reachable = self._last < PAGES and self._left >= 2 + 2 * ahead + self._cost(best)
         if reachable and weighing.promise(self._seen.values(), self._last) - STEP * ahead > likeliest:
-            return self._turn(1)
+            return click(NEXT)
         wanted = best if look is None else look
         if wanted.page != self._page:
-            return self._turn(1 if wanted.page > self._page else -1)
+            return click(NEXT if wanted.page > self._page else PREVIOUS)
         self._decided = look is None
         return click(wanted.offer.asin)
-
-    def _note(self, offers: Sequence[Offer]) -> None:
-        for place, offer in enumerate(offers):
-            self._seen.setdefault(offer.asin, weighing.first_look(self._wish, offer, self._page, place))
 
     def _best(self) -> Candidate:
         return max(self._seen.values(), key=lambda each: weighing.worth(self._wish, each))
@@ -157,9 +153,6 @@ class WebShopExpert:
         """Steps to buy a product from the page of results that is shown, or from which one came."""
         clicks = len(candidate.chosen) if candidate.opened else len(self._wish.options)
         return abs(candidate.page - self._page) + 1 + clicks + 1
-
-    def _turn(self, by: int) -> str:
-        return click(NEXT if by > 0 else PREVIOUS)
 
     def _judge(self, at: Candidate, options: Mapping[str, Sequence[str]]) -> str:
         """On a product's page: buys it, reads on, or goes back."""

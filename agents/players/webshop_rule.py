@@ -38,9 +38,9 @@ class WebShopRule:
         """See `Player.act`; without results it searches again."""
         clicks = read_clicks(info.get("admissible_commands"))
         if BUY in clicks:
-            return f"click[{BUY}]"
+            return click(BUY)
         product = next((name for name in clicks if name not in BUTTONS), None)
-        return self._search if product is None else f"click[{product}]"
+        return self._search if product is None else click(product)
 
 
 class WebShopCareful:
@@ -64,7 +64,8 @@ class WebShopCareful:
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`; without results it searches again, and from a page about the product it goes back."""
-        listed = {click(name) for name in read_clicks(info.get("admissible_commands"))}
+        clicks = read_clicks(info.get("admissible_commands"))
+        listed = set(map(click, clicks))
         if click(BUY) in listed:
             left = [each for each in self._wanted if each in listed and each not in self._chosen]
             self._chosen.update(left[:1])
@@ -73,8 +74,8 @@ class WebShopCareful:
         self._chosen.clear()  # a page that is left forgets what was chosen on it
         if click(PREVIOUS) in listed:
             return click(PREVIOUS)
-        products = [name for name in read_clicks(info.get("admissible_commands")) if name not in BUTTONS]
-        return click(products[0]) if products else self._search
+        product = next((name for name in clicks if name not in BUTTONS), None)
+        return self._search if product is None else click(product)
 
     def overruled(self, action: str) -> None:
         """See `Player`: something else was done, so that the option is still to be chosen."""

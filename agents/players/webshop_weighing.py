@@ -98,14 +98,7 @@ def in_window(low: float, high: float, below: float | None) -> float:
 
 
 def first_look(wish: Wish, offer: Offer, page: int, place: int) -> Candidate:
-    """An offer of a page of results.
-
-    Args:
-        wish: what is wanted.
-        offer: what the page shows.
-        page: of the results, from 1.
-        place: among the offers of the page, from 0.
-    """
+    """An offer as it stands at a place, from 0, of a page of results, from 1."""
     chances, alike = odds(signs(wish, offer, RESULTS_A_PAGE * (page - 1) + place))
     priced = in_window(offer.low, offer.high, wish.below) > 0
     return Candidate(offer, page, chances, alike, priced, set(words(offer.title)))
@@ -152,16 +145,15 @@ def choose(wish: Wish, options: Mapping[str, Sequence[str]]) -> tuple[tuple[str,
             exact += 1
             continue
         others = ((other, given) for other, listed in options.items() if other not in chosen for given in listed)
-        rated = [(_rate(given, name, value), other == name, -len(given), other, given) for other, given in others]
+        # As the reward compares a value with a pair of name and value, but for its colours.
+        pair = _plain(f"{name} {value}")
+        rated = [
+            (token_set_ratio(_plain(given), pair), other == name, -len(given), other, given) for other, given in others
+        ]
         if rated and (best := max(rated))[0] > ALIKE:
             chosen[best[3]] = best[4]
     fits = exact == len(wish.options) == len(options)
     return tuple(chosen.values()), len(chosen) / len(wish.options), fits
-
-
-def _rate(given: str, name: str, value: str) -> float:
-    """As the reward compares a value with a pair of name and value, but for its colours."""
-    return token_set_ratio(_plain(given), _plain(f"{name} {value}"))
 
 
 def _plain(text: str) -> str:

@@ -17,6 +17,8 @@ NOTHING = "Nothing happens."
 _LOOK_AT = "#examineReceptacle.feedback#"
 _STATES = {"clean": ("cleanable", "isclean"), "heat": ("heatable", "ishot"), "cool": ("coolable", "iscool")}
 """Kind of goal → what the object must allow, and what it must be."""
+_TREATMENTS = {"CleanObject": ("isclean",), "HeatObject": ("ishot", "iscool"), "CoolObject": ("iscool", "ishot")}
+"""Action → what the object is after it, and then what it is no more."""
 _NONE: frozenset[str] = frozenset()
 
 
@@ -89,37 +91,32 @@ class FastEngine:
         match action, *objects:
             case "GotoLocation", receptacle, place:
                 self._here = place
-                return self._said(action, r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
+                return self._arrived(action, receptacle)
             case "OpenObject", receptacle:
                 marks["opened"].add(receptacle)
-                return self._said(action, r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
+                return self._arrived(action, receptacle)
             case "CloseObject", receptacle:
                 marks["opened"].discard(receptacle)
-                return self._said(action, r=receptacle)
+                return self._say(f"{action}.feedback", r=receptacle)
             case "PickupObject", thing, receptacle:
                 self._contents[receptacle].remove(thing)
                 self._taken.add((thing, receptacle))
                 self._lying.discard((thing, self._here))
                 self._held.append(thing)
-                return self._said(action, o=thing, r=receptacle)
+                return self._say(f"{action}.feedback", o=thing, r=receptacle)
             case "PutObject", thing, receptacle:
                 if thing not in self._contents[receptacle]:  # some begin in two receptacles, and leave one at a time
                     insort(self._contents[receptacle], thing)
                 self._taken.discard((thing, receptacle))
                 self._lying.add((thing, self._here))
                 self._held.remove(thing)
-                return self._said(action, o=thing, r=receptacle)
-            case "CleanObject", thing, tool:
-                marks["isclean"].add(thing)
-                return self._say("cleanObject.feedback", o=thing, r=tool)
-            case "HeatObject", thing, tool:
-                marks["ishot"].add(thing)
-                marks["iscool"].discard(thing)
-                return self._say("heatObject.feedback", o=thing, r=tool)
-            case "CoolObject", thing, tool:
-                marks["iscool"].add(thing)
-                marks["ishot"].discard(thing)
-                return self._say("coolObject.feedback", o=thing, r=tool)
+                return self._say(f"{action}.feedback", o=thing, r=receptacle)
+            case "CleanObject" | "HeatObject" | "CoolObject", thing, tool:
+                done, *undone = _TREATMENTS[action]
+                marks[done].add(thing)
+                for mark in undone:
+                    marks[mark].discard(thing)
+                return self._say(f"{action[0].lower()}{action[1:]}.feedback", o=thing, r=tool)
             case "ToggleObject", thing:
                 marks["istoggled"].add(thing)  # nothing ever takes it back: a lamp is turned on again and again
                 return self._say("toggleObject.feedback", self._holds_for("toggleObject.feedback", thing), o=thing)
@@ -129,20 +126,20 @@ class FastEngine:
             case "examineReceptacle", receptacle:
                 return self._examine_receptacle(receptacle)
             case "examineObject", thing:
-                return self._examine_object(thing)
+                symbol = "examineObject.feedback"
+                return self._list(symbol, self._holds_for(symbol, thing), self.world.inside.get(thing, ()), o=thing)
             case ("inventory",):
                 return self._list("inventory.feedback", 0 if self._held else 1, self._held)
             case ("look",):
                 return self._look(self._here)
         return self.world.texts.help
 
+    def _arrived(self, action: str, receptacle: str) -> str:
+        return self._say(f"{action}.feedback", r=receptacle).replace(_LOOK_AT, self._examine_receptacle(receptacle))
+
     def _examine_receptacle(self, receptacle: str) -> str:
         symbol = "examineReceptacle.feedback"
         return self._list(symbol, self._holds_for(symbol, receptacle), self._contents[receptacle], r=receptacle)
-
-    def _examine_object(self, thing: str) -> str:
-        symbol = "examineObject.feedback"
-        return self._list(symbol, self._holds_for(symbol, thing), self.world.inside.get(thing, ()), o=thing)
 
     def _look(self, here: str | None) -> str:
         """What is seen from `here`; None for the introduction, which shows the whole room from its middle.
@@ -178,9 +175,6 @@ class FastEngine:
         if predicate == "openable":
             return self.world.openable
         return self._marks.get(predicate) or self.world.able.get(predicate, _NONE)
-
-    def _said(self, action: str, **objects: str) -> str:
-        return self._say(f"{action}.feedback", **objects)
 
     def _say(self, symbol: str, number: int = 0, /, **objects: str) -> str:
         names = self.world.names

@@ -97,17 +97,12 @@ class ALFWorldEnv(TextEnv):
     def prepare(cls, progress: Progress, data: str | Path | None = None, split: str = "train", **others: Any) -> None:
         """Make or read the games of a split, which takes seconds the first time; see `skill_ttrl.envs.prepare_env`.
 
-        Args:
-            progress: told of (games, games in all).
-            data: as for the environment.
-            split: whose games.
-            others: what else the environment is made with; checked first.
+        The other arguments of the environment are checked first; `progress` is told of (games, games in all).
 
         Raises:
             EnvError: see the environment.
         """
-        checked = ("engine", "max_steps", "reward", "strict", "render_mode")
-        _check(**{name: value for name, value in others.items() if name in checked})
+        _check(**others)
         engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
         if engine == "official":
             load_packages()  # where they are missing this is said before thousands of games are read
@@ -117,13 +112,7 @@ class ALFWorldEnv(TextEnv):
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
         games = self.games if split is None else self.games.of(split)
         return [
-            Task(
-                id=game.id,
-                env_id=ALFWORLD_ENV_ID,
-                options={"task": game.id},
-                split=game.split,
-                task_type=game.task_type,
-            )
+            Task(game.id, ALFWORLD_ENV_ID, options={"task": game.id}, split=game.split, task_type=game.task_type)
             for game in games
         ]
 
@@ -214,7 +203,7 @@ class ALFWorldEnv(TextEnv):
                 self._engine.step(command)
 
 
-def _check(engine: object = "fast", strict: object = False, **episode: object) -> None:
+def _check(engine: object = "fast", strict: object = False, **others: object) -> None:
     check_choice("engine", engine, ENGINES)
-    check_episode(**episode)
+    check_episode(**others)
     check_flags(strict=strict)

@@ -109,14 +109,10 @@ def read_game_file(path: Path) -> dict[str, Any]:
 
 
 def read_content(path: Path, content: Mapping[str, Any]) -> Loaded:
-    """A game from the JSON of its file.
-
-    Args:
-        path: of the file, for messages.
-        content: as `read_game_file` gives it.
+    """A game from what `read_game_file` gives; messages name the path of the file.
 
     Raises:
-        EnvError: it is of another domain or grammar, or a part is cut off; the message names the path.
+        EnvError: it is of another domain or grammar, or a part is cut off.
     """
     try:
         found = domain_hash(content["pddl_domain"])

@@ -249,30 +249,21 @@ class _Every(NamedTuple):
 
 def _read(data: Data, split: str, official: bool, progress: Progress | None) -> _Every:
     folder, source = data.open(split, progress)
-    return _Kept(open_index(folder, progress), folder, split, source, official).read()
+    return _sorted_out(open_index(folder, progress), folder, split, source, official)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What a list of games is made from: equal while the index is the same object, so that lists share their games."""
-
-    index: Index
-    folder: Path
-    split: str
-    source: str
-    official: bool
-
-    @lru_cache(maxsize=8)  # noqa: B019 (few, and meant to be kept)
-    def read(self) -> _Every:
-        plays = (PLAYABLE, FAST_CANNOT) if self.official else (PLAYABLE,)
-        games, skipped = [], []
-        for name, entry in self.index.entries.items():
-            game = f"{self.split}/{name}"
-            if entry.status in plays:
-                games.append(Game(game, self.folder / name / GAME_FILE, self.source, entry.task_type))
-            else:
-                skipped.append(Skipped(game, entry.why, entry.status in (DAMAGED, FAST_CANNOT)))
-        return _Every(self.folder, self.source, tuple(games), {game.id: game for game in games}, tuple(skipped))
+@lru_cache(maxsize=8)
+def _sorted_out(index: Index, folder: Path, split: str, source: str, official: bool) -> _Every:
+    """The games of an index; while it is the same object, lists share their games."""
+    plays = (PLAYABLE, FAST_CANNOT) if official else (PLAYABLE,)
+    games, skipped = [], []
+    for name, entry in index.entries.items():
+        game = f"{split}/{name}"
+        if entry.status in plays:
+            games.append(Game(game, folder / name / GAME_FILE, source, entry.task_type))
+        else:
+            skipped.append(Skipped(game, entry.why, entry.status in (DAMAGED, FAST_CANNOT)))
+    return _Every(folder, source, tuple(games), {game.id: game for game in games}, tuple(skipped))
 
 
 def _report(damaged: Sequence[Skipped], others: int, folder: Path, strict: bool) -> None:

@@ -60,6 +60,7 @@ class Index:
     """`task folder/trial folder` → its game, sorted."""
 
 
+_ROW = (int, int, str, str, str)
 _opened: dict[str, tuple[Index, float]] = {}
 _lock = threading.RLock()
 
@@ -114,7 +115,8 @@ def _from_cache(name: str, progress: Progress | None) -> Index:
         index = _make(name, stored or Index(), progress)
         if writable:
             try:
-                write_atomic(path, _dump(name, index))
+                content = {"reader": _reader(), "folder": name, "folders": index.folders, "entries": index.entries}
+                write_atomic(path, json.dumps(content, separators=(",", ":")).encode())
                 _forget_gone(path.parent)
             except OSError as error:
                 _warn_unwritable(path, error)
@@ -182,12 +184,6 @@ def _reader() -> str:
     return digest_of(Path(__file__).with_name(f"{name}.py") for name in _READERS)
 
 
-def _dump(name: str, index: Index) -> bytes:
-    return json.dumps(
-        {"reader": _reader(), "folder": name, "folders": index.folders, "entries": index.entries}, separators=(",", ":")
-    ).encode()
-
-
 def _read(path: Path, name: str) -> Index | None:
     """The index in a file; None where there is none for this folder and this reader, or it is damaged, which is said."""
     try:
@@ -203,9 +199,6 @@ def _read(path: Path, name: str) -> Index | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         warnings.warn(f"The index {path} is damaged and is made again ({error!r:.200}).", stacklevel=2)
         return None
-
-
-_ROW = (int, int, str, str, str)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from skill_ttrl.errors import EnvError
 
-AGENT = "agent1"
 _FACT = re.compile(r"\(\s*([\w-]+)\s*([^()]*)\)")
 _COMMENT = re.compile(r";[^\n]*")
 _SPACE = re.compile(r"\s+")

@@ -6,6 +6,7 @@ Reading takes 2 to 5 ms a game, so thousands are shared out to processes of thei
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -47,12 +48,7 @@ class Found(NamedTuple):
 
 
 def look_at(folder: Path, name: str) -> Found:
-    """Read one game to its end.
-
-    Args:
-        folder: of the split.
-        name: `task folder/trial folder`.
-    """
+    """Read one game of a split's folder to its end; its name is `task folder/trial folder`."""
     place = folder / name
     try:
         task_type = _task_type(place, name)
@@ -83,10 +79,17 @@ def look_at_all(folder: Path, names: Sequence[str], progress: Progress | None = 
     Raises:
         EnvError: a process ended early.
     """
-    count = _Count(len(names), progress)
+    done, lock = itertools.count(1), threading.Lock()
+
+    def count(found: Found) -> Found:
+        with lock:  # of all processes together
+            if progress is not None:
+                progress(next(done), len(names))
+        return found
+
     processes = min(len(names) // GAMES_PER_PROCESS, cores(), MAX_PROCESSES)
     if processes < 2 or not sys.executable:
-        return [count.one(look_at(folder, name)) for name in names]
+        return [count(look_at(folder, name)) for name in names]
     started, over = list[subprocess.Popen[bytes]](), threading.Event()
     with ThreadPoolExecutor(processes) as pool:
         try:
@@ -110,26 +113,10 @@ def main() -> None:
         print(json.dumps(look_at(folder, json.loads(line))), flush=True)
 
 
-class _Count:
-    """Games that were read so far, by all processes together."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total, self._progress = total, progress
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def one(self, found: Found) -> Found:
-        with self._lock:
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-        return found
-
-
 def _elsewhere(
     folder: Path,
     names: Sequence[str],
-    count: _Count,
+    count: Callable[[Found], Found],
     started: list[subprocess.Popen[bytes]],
     over: threading.Event,
 ) -> list[Found]:
@@ -154,7 +141,7 @@ def _elsewhere(
             process.kill()
         with process:
             assert process.stdout is not None and process.stderr is not None
-            found = [count.one(Found(*json.loads(line))) for line in process.stdout]
+            found = [count(Found(*json.loads(line))) for line in process.stdout]
             said = process.stderr.read().decode(errors="replace")
     if process.returncode or len(found) != len(names):
         raise EnvError(

@@ -19,6 +19,8 @@ TOOLS = {
     "CoolObject": ("coolable", frozenset({"fridgetype"})),
 }
 """Action → what the object must be, and the types of receptacle that do it."""
+_ABILITIES = "pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject".split()
+_MARKS = "opened isclean ishot iscool istoggled issliced".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,8 @@ class World:
         """The command of an action, and the rule that it stands for."""
         rule = (action, *objects.values())
         if rule not in self.commands:
-            self.commands[rule] = self.texts.command(
-                action, **{slot: self.names[thing] for slot, thing in objects.items()}
-            )
+            names = {slot: self.names[thing] for slot, thing in objects.items()}
+            self.commands[rule] = self.texts.command(action, **names)
         return self.commands[rule], rule
 
     def takes(self, receptacle: str, thing: str) -> bool:
@@ -103,23 +104,12 @@ def build_world(problem: Problem, texts: Texts, task: str) -> World:
         go_to=go_to,
         openable=_all(problem, "openable"),
         kinds={thing: frozenset(kinds[thing]) for thing in names},  # a thing may have no type at all
-        able={
-            name: _all(problem, name)
-            for name in (
-                "pickupable",
-                "cleanable",
-                "heatable",
-                "coolable",
-                "toggleable",
-                "sliceable",
-                "isreceptacleobject",
-            )
-        },
+        able={name: _all(problem, name) for name in _ABILITIES},
         fits=frozenset((row[0], row[1]) for row in facts.get("cancontain", ())),
         inside=_grouped(facts.get("inreceptacleobject", ())),
         contents=_grouped(facts.get("inreceptacle", ())),
         lying=frozenset((row[0], row[1]) for row in facts.get("objectatlocation", ())),
-        marks={name: _all(problem, name) for name in ("opened", "isclean", "ishot", "iscool", "istoggled", "issliced")},
+        marks={name: _all(problem, name) for name in _MARKS},
     )
 
 

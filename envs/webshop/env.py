@@ -30,7 +30,6 @@ from skill_ttrl.types import Task
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
-_EPISODE = ("max_steps", "reward", "render_mode")
 _FLAGS = ("partial", "query_codes", "show_attributes")
 _OPTIONS = ("task", "goal", "walkthrough", "reference")
 
@@ -100,9 +99,8 @@ class WebShopEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        episode = {"max_steps": max_steps, "reward": reward, "render_mode": render_mode}
         flags = {"partial": partial, "query_codes": query_codes, "show_attributes": show_attributes}
-        _check(observation_mode, nouns, **episode, **flags)
+        _check(observation_mode, nouns, max_steps=max_steps, reward=reward, render_mode=render_mode, **flags)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
@@ -186,15 +184,10 @@ class WebShopEnv(TextEnv):
     def tasks(self, split: str | None = None) -> list[Task]:
         """The goals of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
         numbers = self._numbers if split is None else self.goals.split(split, self.split_by)
+        goals, split = (self.goals[int(number)] for number in numbers), self.split if split is None else split
         return [
-            Task(
-                id=goal.id,
-                env_id=WEBSHOP_ENV_ID,
-                options={"task": goal.id},
-                split=self.split if split is None else split,
-                task_type=goal.category,
-            )
-            for goal in (self.goals[int(number)] for number in numbers)
+            Task(goal.id, WEBSHOP_ENV_ID, options={"task": goal.id}, split=split, task_type=goal.category)
+            for goal in goals
         ]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -238,8 +231,9 @@ class WebShopEnv(TextEnv):
         self._view = self._visit.act(action)
         self._last, self._steps = action, self._steps + 1
         self._coded += is_coded(action)
-        bought = self._view.score is not None
-        earned = 0.0 if self._view.score is None else self._paid(self._view.score)
+        score = self._view.score
+        bought = score is not None
+        earned = 0.0 if score is None else self.reward * (score if self.partial or score == 1.0 else 0.0)
         return self._view.observation, earned, bought, not bought and self._steps >= self.max_steps, self._info()
 
     def render(self) -> str | None:
@@ -253,9 +247,6 @@ class WebShopEnv(TextEnv):
         """Let go of the episode and of connections; `reset` begins another."""
         self._visit.close()
         self._view = None
-
-    def _paid(self, score: float) -> float:
-        return self.reward * (score if self.partial or score == 1.0 else 0.0)
 
     def _asked_number(self, asked: Mapping[str, Any]) -> int:
         if asked.get("task") is not None and asked.get("goal") is not None:
@@ -301,7 +292,7 @@ class WebShopEnv(TextEnv):
 def _check(observation_mode: object = "text", nouns: object = "auto", **others: object) -> None:
     """Check the arguments that take no catalogue to be checked; others than those are not looked at."""
     check_choice("observation mode", observation_mode, MODES)
-    check_episode(**{name: others[name] for name in _EPISODE if name in others})
+    check_episode(**others)
     check_flags(**{name: others[name] for name in _FLAGS if name in others})
     if not isinstance(nouns, str):
         raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")

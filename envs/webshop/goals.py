@@ -134,11 +134,7 @@ class GoalList(Sequence[Goal]):
         kept = self._splits.get((str(name), str(by)))
         if kept is not None:
             return kept
-        if not isinstance(name, str) or name not in SPLITS:
-            meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if str(name) in _OTHER_NAMES else ""
-            raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], SPLITS)}")
-        if by not in BY:
-            raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
+        check_split(name, by)
         numbers = np.arange(len(self))
         if by == "goal":
             cuts = {"test": slice(0, TEST_GOALS), "dev": slice(TEST_GOALS, TEST_GOALS + DEV_GOALS)}
@@ -227,6 +223,15 @@ def shuffled(count: int) -> NDArray[np.int64]:
     order = list(range(count))
     random.Random(UPSTREAM_SEED).shuffle(order)
     return np.asarray(order, dtype=np.int64)
+
+
+def check_split(name: Any, by: object) -> None:
+    """Raise `SplitError` if there is no such split, `EnvError` if there is no such way to split."""
+    if not isinstance(name, str) or name not in SPLITS:
+        meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if str(name) in _OTHER_NAMES else ""
+        raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], SPLITS)}")
+    if by not in BY:
+        raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
 
 
 class SyntheticGoals:

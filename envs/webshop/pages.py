@@ -48,14 +48,7 @@ def search_page(instruction: str) -> Page:
 
 
 def results_page(instruction: str, products: Sequence[Product], number: int, total: int) -> Page:
-    """One page of the results.
-
-    Args:
-        instruction: of the goal.
-        products: the at most ten of this page; none past the last.
-        number: of the page, from 1; it has no bound.
-        total: how many results there are.
-    """
+    """One page of the results with its at most ten products, none past the last; its number is from 1 and has no bound."""
     texts = [*_head(instruction), Text(f"Page {number} (Total results: {total})")]
     if number > 1:
         texts.append(Text(PREVIOUS, "button"))

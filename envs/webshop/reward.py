@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from skill_ttrl.envs.webshop.catalogue.colours import COLOURS, normalise_colour
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import Goal
@@ -26,6 +25,20 @@ ALIKE = 85
 """Per cent; two texts match above it."""
 TITLE_SCORE_WITHOUT_NOUNS = 0.2
 """Of a goal whose title has no nouns. It is not above 0.2, so that it makes no match by itself."""
+
+COLOURS: tuple[str, ...] = tuple(
+    """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
+    champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
+    eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki
+    lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard
+    natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver
+    skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow
+    """.split()
+)
+"""The official engine's list (`COLOR_SET` of `web_agent_site/engine/normalize.py`), in its order, which decides: the first that a
+text contains stands for the text, wherever in it, so that "colored" is red.
+"""
 
 _NO_WORD_CHARACTER = re.compile(r"\W")
 _DROPPED = dict.fromkeys(range(128, 256))
@@ -154,6 +167,12 @@ def option_texts(wanted: Mapping[str, str] | tuple[str, ...]) -> list[str]:
     if isinstance(wanted, Mapping):
         return [_pair_text(name, value) for name, value in wanted.items()]
     return [normalise_colour(option) for option in wanted]
+
+
+@lru_cache(maxsize=16_384)
+def normalise_colour(text: str) -> str:
+    """The colour that `text` counts as, a light grey one as grey: the first of `COLOURS` in it; `text` itself where it contains none. Small letters only."""
+    return next((colour for colour in COLOURS if colour in text), text)
 
 
 @lru_cache(maxsize=16_384)

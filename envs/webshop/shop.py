@@ -117,8 +117,8 @@ class Shop:
         """
         new = follow(state, page, action)
         if new.place == "done" and new.bought is None:
-            bought = purchase_reward(self.product(new.asin), goal, self.price(new.asin), new.options, self.nouns)
-            return replace(new, bought=bought)
+            product = self.product(new.asin)
+            return replace(new, bought=purchase_reward(product, goal, price_of(product), new.options, self.nouns))
         return new
 
     def page(self, goal: Goal, state: State) -> Page:
@@ -161,10 +161,6 @@ class Shop:
         # A query that is a whole book is not kept.
         return (self._kept_search if sum(map(len, keywords)) <= LONGEST_KEPT else self._search)(keywords)
 
-    def price(self, asin: str) -> float:
-        """What a product costs, US dollars; see `goal.price_of`."""
-        return price_of(self.product(asin))
-
     def _search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
         if self.query_codes and keywords[0] in QUERY_CODES:
             return self._coded(keywords)
@@ -176,7 +172,14 @@ class Shop:
         if code == "<r>":
             drawn = random.Random(derive_seed(0, "<r>", *keywords))
             return tuple(drawn.sample(range(len(self.store)), min(RESULTS, len(self.store))))
-        return tuple(number for number, product in enumerate(self.store) if _has(product, code, keywords, rest))
+        if code == "<c>":
+            category = keywords[1].strip() if len(keywords) > 1 else None
+            return tuple(number for number, product in enumerate(self.store) if product.category == category)
+        return tuple(
+            number
+            for number, product in enumerate(self.store)
+            if (rest in product.attributes if code == "<a>" else rest == product.query)
+        )
 
 
 @lru_cache(maxsize=8)
@@ -190,13 +193,7 @@ def shared_shop(store: Store, nouns: str, query_codes: bool, show_attributes: bo
 
 
 def follow(state: State, page: Page, action: str) -> State:
-    """Where an action leads, as `Shop.step`, without the reward of a purchase: it takes no catalogue to say.
-
-    Args:
-        state: where the shopper stands.
-        page: what is shown there.
-        action: any text.
-    """
+    """Where an action leads, as `Shop.step`, without the reward of a purchase: it takes no catalogue to say."""
     parsed = parse_action(action)
     if parsed is None or state.place == "done":
         return state
@@ -246,11 +243,3 @@ def page_url(session: str, state: State) -> str:
 
 def _results(state: State, keywords: tuple[str, ...], page: int) -> State:
     return State(place="results", keywords=keywords, page=page, seen=state.seen)
-
-
-def _has(product: Product, code: str, keywords: tuple[str, ...], rest: str) -> bool:
-    if code == "<a>":
-        return rest in product.attributes
-    if code == "<c>":
-        return len(keywords) > 1 and product.category == keywords[1].strip()
-    return product.query == rest

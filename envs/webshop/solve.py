@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.envs.webshop.catalogue.colours import normalise_colour
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
@@ -28,6 +27,7 @@ from skill_ttrl.envs.webshop.reward import (
     alike,
     count_attributes,
     match_kind,
+    normalise_colour,
     option_texts,
     purchase_reward,
 )
@@ -137,15 +137,10 @@ def _opens(shop: Shop, product: Product, numbers: Sequence[int], page: int) -> b
 
 def _queries(product: Product) -> Iterator[str]:
     title = _NO_QUERY.sub(" ", product.title).strip()
-    first = next(iter(product.bullets), "")
+    first, options, description = next(iter(product.bullets), ""), product.option_text, product.description
     yield title
     yield " ".join(title.split()[: _FIRST_WORDS // 4])
-    for more in (
-        product.option_text,
-        first,
-        product.description,
-        f"{product.description} {first} {product.option_text}",
-    ):
+    for more in (options, first, description, f"{description} {first} {options}"):
         words = _NO_QUERY.sub(" ", f"{title} {more}").strip()
         yield words[:_LONGEST_QUERY]
         yield words

@@ -42,27 +42,18 @@ class ShopVisit:
         self.shop, self.mode = shop, mode
         self._goal: Goal | None = None
         self._session = ""
-        self._state = State()
+        self.state = State()
+        """Where the shopper stands."""
         self._page: Page = ()
 
     def start(self, goal: Goal, session: str) -> tuple[str, View]:
-        """Enter with a goal; the instruction, and what is seen.
-
-        Args:
-            goal: what is wanted.
-            session: stands in addresses; upstream's is the number of the goal.
-        """
+        """Enter with a goal; the instruction, and what is seen. The session stands in addresses; upstream's is the goal's number."""
         self.resume(goal, session, State())
         return goal.instruction, self._view()
 
-    @property
-    def state(self) -> State:
-        """Where the shopper stands."""
-        return self._state
-
     def resume(self, goal: Goal, session: str, state: State) -> None:
         """Stand where a visit with this goal has come to."""
-        self._goal, self._session, self._state = goal, session, state
+        self._goal, self._session, self.state = goal, session, state
         self._page = self.shop.page(goal, state)
 
     def act(self, action: str) -> View:
@@ -73,9 +64,9 @@ class ShopVisit:
         """
         if self._goal is None:
             raise EnvError("step was called before reset.")
-        state = self.shop.step(self._goal, self._state, self._page, action)
-        if state is not self._state:
-            self._state = state
+        state = self.shop.step(self._goal, self.state, self._page, action)
+        if state is not self.state:
+            self.state = state
             self._page = self.shop.page(self._goal, state)
         return self._view()
 
@@ -83,7 +74,7 @@ class ShopVisit:
         """Nothing is to let go of."""
 
     def _view(self) -> View:
-        bought = self._state.bought
+        bought = self.state.bought
         return View(
             self._observation(),
             tuple(clickables(self._page)),
@@ -95,12 +86,12 @@ class ShopVisit:
     def _observation(self) -> str:
         if self.mode == "text":
             return as_text(self._page)
-        url = page_url(self._session, self._state)
+        url = page_url(self._session, self.state)
         if self.mode == "url":
             return url
         if self.mode == "text_rich":
-            return as_rich_text(self._page, url, self._state.seen)
+            return as_rich_text(self._page, url, self.state.seen)
         from skill_ttrl.envs.webshop.site.html import page_html
 
         assert self._goal is not None
-        return page_html(self.shop, self._goal, self._session, self._state)
+        return page_html(self.shop, self._goal, self._session, self.state)

@@ -6,12 +6,11 @@ package's `AlfredTWEnv` asks for.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +216,7 @@ def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progr
     remove_unfinished(root)
     _write_record(root, record)
     written = 0
-    series = islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
+    series = itertools.islice(generated(split, wanted["seed"], wanted["task_types"]), wanted["games"])
     for number, made in enumerate(series, 1):
         folder = target / made.goal.folder / made.trial
         if not folder.is_dir():
@@ -244,17 +243,11 @@ def _write_record(root: Path, record: Mapping[str, Any]) -> None:
 def _make_whole(root: Path, progress: Progress | None) -> None:
     """All splits beside `root`, then in its place in one step."""
     remove_unfinished(root.parent)
-    total, before = sum(COUNTS.values()), Counter[str]()
+    number, total = itertools.count(1), sum(COUNTS.values())
     with made_whole(root) as beside:
         for split, count in COUNTS.items():
-            done = before.total()
             record = _open_record(beside, split, {"games": count, "seed": SEED, "task_types": list(TASK_TYPES)})
-            _write_split(beside, split, record, _shifted(progress, done, total))
-            before[split] = count
-
-
-def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
-    return None if progress is None else lambda number, _: progress(done + number, total)
+            _write_split(beside, split, record, progress and (lambda *_: progress(next(number), total)))
 
 
 def _check_split(split: str) -> None:

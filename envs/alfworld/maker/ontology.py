@@ -14,7 +14,6 @@ import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from skill_ttrl.envs.alfworld.game import DOMAINS, TASK_TYPES, domain_hash
 from skill_ttrl.errors import EnvError
@@ -83,10 +82,12 @@ def read_ontology() -> Ontology:
     """
     folder, version = _folder()
     try:
-        constants, goals = (_run(folder / "gen" / name) for name in ("constants.py", "goal_library.py"))
+        # Code of the package, which importing would run as well.
+        constants, goals = (runpy.run_path(f"{folder}/gen/{name}") for name in ("constants.py", "goal_library.py"))
         domain, grammar = (
             (folder / "data" / name).read_text(encoding="utf-8") for name in ("alfred.pddl", "alfred.twl2")
         )
+        fixed = constants["RECEPTACLES"] - constants["MOVABLE_RECEPTACLES_SET"]
         library = {task: goals["gdict"][task] for task in TASK_TYPES}
         ontology = Ontology(
             version=version,
@@ -95,10 +96,8 @@ def read_ontology() -> Ontology:
             goals={task: entry["pddl"].replace("#", "-") for task, entry in library.items()},
             sentences={task: tuple(entry["templates"]) for task, entry in library.items()},
             rooms={task: frozenset(constants["GOALS_VALID"][task]) for task in TASK_TYPES},
-            objects=sorted(
-                set(constants["OBJECTS"]) - (constants["RECEPTACLES"] - constants["MOVABLE_RECEPTACLES_SET"])
-            ),
-            receptacles=sorted(constants["RECEPTACLES"] - constants["MOVABLE_RECEPTACLES_SET"]),
+            objects=sorted(set(constants["OBJECTS"]) - fixed),
+            receptacles=sorted(fixed),
             movable=frozenset(constants["MOVABLE_RECEPTACLES_SET"]),
             fits={kind: frozenset(own) for kind, own in sorted(constants["VAL_RECEPTACLE_OBJECTS"].items())},
             portable=frozenset().union(*constants["VAL_RECEPTACLE_OBJECTS"].values()) & set(constants["OBJECTS"]),
@@ -150,11 +149,6 @@ def _folder() -> tuple[Path, str]:
     except importlib.metadata.PackageNotFoundError:
         raise EnvError(f"The package {PACKAGE} is not installed. {INSTALL}") from None
     return Path(str(distribution.locate_file(PACKAGE))), distribution.version
-
-
-def _run(path: Path) -> dict[str, Any]:
-    """The names that one file of the package defines. It is code of the package, which importing would run as well."""
-    return runpy.run_path(str(path))
 
 
 def _mangled(name: str) -> str:

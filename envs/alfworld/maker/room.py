@@ -48,13 +48,7 @@ HIDDEN = 0.1
 
 _START = "loc_bar_start"
 """Where the agent begins. No receptacle is there, so the introduction lists the room."""
-_ABILITIES = (
-    ("cleanable", "Cleanable"),
-    ("heatable", "Heatable"),
-    ("coolable", "Coolable"),
-    ("toggleable", "Toggleable"),
-    ("sliceable", "Sliceable"),
-)
+_ABILITIES = ("Cleanable", "Heatable", "Coolable", "Toggleable", "Sliceable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +73,11 @@ def furnish(ontology: Ontology, plan: FloorPlan, goal: Goal, rng: random.Random)
     load: Counter[str] = Counter()
     hidden = rng.random() < HIDDEN
     for kind, count in _stock(ontology, plan, goal, rng):
-        wanted = kind == goal.object
         open_to = [r for r, own in receptacles.items() if kind in ontology.fits.get(own, ())]
         if kind in FIXED:
-            open_to = _first_kind(receptacles, FIXED[kind])
-        if wanted:
+            first = next((own for own in FIXED[kind] if own in receptacles.values()), None)
+            open_to = [r for r, own in receptacles.items() if own == first]
+        if kind == goal.object:
             open_to = _away_from_goal(receptacles, openable, open_to, goal, hidden)
         for number in range(1, count + 1):
             free = [r for r in open_to if load[r] < HOLDS.get(receptacles[r], 99)]
@@ -121,13 +115,6 @@ def _needed(goal: Goal) -> int:
     return 2 if goal.task_type == "pick_two_obj_and_place" else 1
 
 
-def _first_kind(receptacles: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
-    for kind in kinds:
-        if kind in receptacles.values():
-            return [r for r, own in receptacles.items() if own == kind]
-    return []
-
-
 def _away_from_goal(
     receptacles: Mapping[str, str], openable: frozenset[str], open_to: Sequence[str], goal: Goal, hidden: bool
 ) -> list[str]:
@@ -146,7 +133,7 @@ def write_problem(ontology: Ontology, state: WorldState, goal: Goal, name: str) 
     Every kind of the ontology is declared, in this room or not: the domain and the goal name some.
     """
     spots = {receptacle: f"loc_bar_{number}" for number, receptacle in enumerate(state.receptacles, 1)}
-    able = [(ability, ontology.able[name]) for ability, name in _ABILITIES]
+    able = [(name.lower(), ontology.able[name]) for name in _ABILITIES]
     objects, receptacles = state.objects.items(), state.receptacles.items()
     declared = [
         "agent1 - agent",

@@ -107,14 +107,8 @@ def _two(world: World) -> Iterator[_Plan]:
 
 def _light(world: World) -> Iterator[_Plan]:
     """Take one thing to a lamp."""
-    lamps = [
-        (thing, receptacle)
-        for receptacle in world.in_sight
-        for thing in world.contents.get(receptacle, ())
-        if f"{world.goal.target_type}type" in world.kinds[thing] and thing in world.able["toggleable"]
-    ]
     for thing, source in _wanted(world):
-        for lamp, place in lamps:
+        for lamp, place in _things(world, world.goal.target_type, "toggleable"):
             plan = _Plan(world)
             plan.take(thing, source)
             plan.use(lamp, place)
@@ -125,12 +119,16 @@ _PLANS = {"place": _place, "clean": _place, "heat": _place, "cool": _place, "two
 
 
 def _wanted(world: World) -> Sequence[tuple[str, str]]:
-    """(thing, receptacle that it is in) for all objects of the kind that is asked for."""
+    return _things(world, world.goal.object_type, "pickupable")
+
+
+def _things(world: World, kind: str, ability: str) -> Sequence[tuple[str, str]]:
+    """(thing, receptacle that it is in) for all objects of a kind with this ability."""
     return [
         (thing, receptacle)
         for receptacle in world.in_sight
         for thing in world.contents.get(receptacle, ())
-        if f"{world.goal.object_type}type" in world.kinds[thing] and thing in world.able["pickupable"]
+        if f"{kind}type" in world.kinds[thing] and thing in world.able[ability]
     ]
 
 

@@ -131,10 +131,13 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
     if asked == GENERATED:
-        return _opening(_generated_key(), None, [], progress)
+        from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
+
+        return _opening(f"{GENERATED}-{DEFAULT_PRODUCTS}-{_digest(_writers())}", None, [], progress)
     files = find_files(asked, said)
     states = [_state(path) for path in files.paths()]
-    return _opening(_files_key(files, states), files, states, progress)
+    key = f"{files.products.stem}-{_digest(json.dumps([states, _writers()]))}"
+    return _opening(key, files, states, progress)
 
 
 def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
@@ -202,19 +205,9 @@ def _is_replaced(about: dict[str, Any]) -> bool:
     return any(not os.path.exists(path) or _state(Path(path)) != [path, *rest] for path, *rest in about["files"])
 
 
-def _files_key(files: Files, states: list[list[Any]]) -> str:
-    return f"{files.products.stem}-{_digest(json.dumps([states, _writers()]).encode())}"
-
-
 def _state(path: Path) -> list[Any]:
     stat = path.stat()
     return [str(path), stat.st_size, stat.st_mtime_ns]
-
-
-def _generated_key() -> str:
-    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
-
-    return f"{GENERATED}-{DEFAULT_PRODUCTS}-{_digest(_writers().encode())}"
 
 
 @functools.cache
@@ -226,5 +219,5 @@ def _writers() -> str:
     return f"{digest_of(shop / name for name in _WRITERS)} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -22,12 +22,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
-from skill_ttrl.envs.webshop.catalogue.nouns_words import FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.registry import Registry
 
@@ -47,6 +48,11 @@ class Nouns(Protocol):
     def __call__(self, title: str) -> tuple[str, ...]:
         """The nouns of any text; none is an empty tuple. The same title has always the same nouns."""
 
+
+_WORDS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN = (
+    frozenset(_WORDS[name].split()) for name in ("function_words", "number_words", "often_no_noun", "small_no_noun")
+)
 
 NOUNS: Registry[Callable[[], Nouns]] = Registry("noun tagger")
 

@@ -90,23 +90,10 @@ class Store(Sequence[Product]):
     def _parse(self, number: int) -> Product:
         start = 0 if number == 0 else int(self._ends[number - 1])
         fields = json.loads(self._lines[start : int(self._ends[number])].tobytes())
-        *first, options, attributes, instruction, wanted, image = fields
-        asin, title, description, bullets, category, query, path, prices = first
-        return Product(
-            asin,
-            title,
-            description,
-            tuple(bullets),
-            category,
-            query,
-            path,
-            tuple(prices),
-            {name: tuple(values) for name, values in options.items()},
-            tuple(attributes),
-            instruction,
-            tuple(wanted),
-            image,
-        )
+        values = [tuple(value) if type(value) is list else value for value in fields]
+        product: dict[str, Any] = dict(zip(Product.__slots__, values, strict=True))
+        product["options"] = {name: tuple(offered) for name, offered in product["options"].items()}
+        return Product(**product)
 
 
 def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]) -> None:
@@ -183,10 +170,7 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
 def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: float) -> None:
     """Remove stores that nobody will open again. A process that has one open keeps what it has mapped.
 
-    Args:
-        cache: the folder of stores.
-        unused: whether one is, by what was said of it when it was written.
-        days: those that nobody has opened for so long are removed too.
+    Those are `unused`, by what was said of them when they were written, or were not opened for so many days.
     """
     for meta in cache.glob("*/" + _META):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # what is no store of ours stays
@@ -212,17 +196,13 @@ def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
     within.mkdir(exist_ok=True)
     remove_unfinished(within)
     try:
-        _fill(folder, within, make)
+        with made_whole(folder, within) as beside:
+            make(beside)
+            files = [path for path in beside.rglob("*") if path.is_file()]
+            for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
+                fsync(path)
+            sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
+            write_atomic(beside / _SIZES, json.dumps(sizes).encode())
     finally:
         with suppress(OSError):
             within.rmdir()
-
-
-def _fill(folder: Path, within: Path, make: Callable[[Path], None]) -> None:
-    with made_whole(folder, within) as beside:
-        make(beside)
-        files = [path for path in beside.rglob("*") if path.is_file()]
-        for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
-            fsync(path)
-        sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
-        write_atomic(beside / _SIZES, json.dumps(sizes).encode())

@@ -20,21 +20,21 @@ import re
 import uuid
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.goals import BY, DEV_GOALS, MOST_GOALS, SPLITS, TEST_GOALS
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, MOST_GOALS, TEST_GOALS, check_split
 from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
 from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, follow, page_url, parse_action
 from skill_ttrl.envs.webshop.visit import View
-from skill_ttrl.errors import EnvError, SplitError, did_you_mean
+from skill_ttrl.errors import EnvError, SplitError
 
 if TYPE_CHECKING:  # a shop of this process needs neither Beautiful Soup nor HTTP
-    from skill_ttrl.envs.webshop.live.client import Got
+    from skill_ttrl.envs.webshop.live.client import Got, LiveClient
     from skill_ttrl.envs.webshop.live.pages import LivePage
 
 TIMEOUT, TRIES, FIRST_PAUSE = 10.0, 4, 0.25
@@ -94,11 +94,12 @@ class ServerGoals:
         if self.count is None:
             return
         with closing(LiveClient(self.address, TIMEOUT, 1, FIRST_PAUSE)) as client:
-            if not client.has(f"/fixed_{uuid.uuid4().hex}_{self.count - 1}", f"goal {self.count - 1}"):
-                found = count_goals(self.address)
-                raise EnvError(
-                    f"{self.address} has {found:,} goals, not server_goals={self.count}. Leave server_goals out, and they are counted."
-                )
+            there = _has_goal(client, self.count - 1)
+        if not there:
+            raise EnvError(
+                f"{self.address} has {count_goals(self.address):,} goals, not server_goals={self.count}. Leave server_goals out, "
+                "and they are counted."
+            )
 
     def __getitem__(self, number: int) -> Goal:
         return Goal(f"server-{number}", "", "", "", "", "", "", (), (), NO_CEILING)
@@ -115,17 +116,14 @@ class ServerGoals:
 
     def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
         """See `GoalList.split`."""
-        if name not in SPLITS:
-            raise SplitError(f"WebShop has no split {name!r:.60}.{did_you_mean(str(name)[:50], SPLITS)}")
-        if by not in BY:
-            raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
+        check_split(name, by)
         if by == "product":
             raise EnvError(
                 "A running server does not tell which product a goal is of, so its goals are split by goal alone."
             )
-        first = TEST_GOALS + DEV_GOALS
         if name == "train":
             self.counted()
+        first = TEST_GOALS + DEV_GOALS
         ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
         found = np.arange(ends[0], min(ends[1], len(self)))
         if not len(found):
@@ -148,22 +146,23 @@ def count_goals(address: str) -> int:
     from skill_ttrl.envs.webshop.live.client import LiveClient
 
     with closing(LiveClient(address, TIMEOUT, 1, FIRST_PAUSE)) as client:
-
-        def has(number: int) -> bool:
-            return client.has(f"/fixed_{uuid.uuid4().hex}_{number}", f"goal {number}")
-
+        has = partial(_has_goal, client)
         if not has(0):
             raise EnvError(f"{address} has no goal 0: is it an official WebShop server?")
         there, missing = 0, TEST_GOALS + DEV_GOALS
         while has(missing):
             there, missing = missing, 2 * missing
             if missing > MOST_GOALS:
-                raise EnvError(f"{address} has a goal {there:,}: more than {MOST_GOALS:,} goals are not counted. Say how many: "
-                               "server_goals.")  # fmt: skip
+                most = f"more than {MOST_GOALS:,} goals are not counted"
+                raise EnvError(f"{address} has a goal {there:,}: {most}. Say how many: server_goals.")
         while missing - there > 1:
             middle = (there + missing) // 2
             there, missing = (middle, missing) if has(middle) else (there, middle)
     return missing
+
+
+def _has_goal(client: LiveClient, number: int) -> bool:
+    return client.has(f"/fixed_{uuid.uuid4().hex}_{number}", f"goal {number}")
 
 
 class LiveVisit:
@@ -264,12 +263,12 @@ class LiveVisit:
         if page.bought and page.bought != asin:
             raise self._odd(got, wanted, f"it is of a purchase of {page.bought[:20]!r}, and {asin!r} was bought")
         before = "" if self._page is None else self._page.instruction
-        if page.wanted and page.wanted.split() != before.split():
-            raise self._odd(got, wanted, "its goal is another one than before: was the server started again meanwhile?")
-        if self._page is not None and page.instruction != self._page.instruction and wanted != "done":
-            raise self._odd(
-                got, wanted, "its instruction is another one than before: was the server started again meanwhile?"
-            )
+        changed = "goal" if page.wanted and page.wanted.split() != before.split() else ""
+        if self._page is not None and page.instruction != before and wanted != "done":
+            changed = changed or "instruction"
+        if changed:
+            what = f"its {changed} is another one than before: was the server started again meanwhile?"
+            raise self._odd(got, wanted, what)
         self._got = got
         return page
 

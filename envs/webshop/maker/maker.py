@@ -34,15 +34,12 @@ _STEP = 74_161_932_245_551
 """Odd and no multiple of 3, so that counting in this step modulo `_ASINS` meets every number once."""
 _TURN = 37
 """Prime to the number of kinds: neighbours in the catalogue are of different kinds."""
+_SERIES = "Plus Classic Home Basics Studio Original Premium Natural Select Pro Junior Heritage".split()
 _CENTS = (99, 99, 95, 0, 49, 89, 50, 97, 79, 98, 25, 90, 85, 36)
 
 
 def make_products(count: int, seed: int = SEED) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """The first products of a seed, one at a time.
-
-    Args:
-        count: how many, at least 0.
-        seed: of everything that is drawn; 0 or above.
+    """The first `count` products of a seed of 0 or above, one at a time.
 
     Yields:
         A product as `items_shuffle.json` has it, and what `items_ins_v2.json` has under its ASIN; None: nothing.
@@ -188,22 +185,6 @@ def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], options: di
     return title
 
 
-_SERIES = (
-    "Plus",
-    "Classic",
-    "Home",
-    "Basics",
-    "Studio",
-    "Original",
-    "Premium",
-    "Natural",
-    "Select",
-    "Pro",
-    "Junior",
-    "Heritage",
-)
-
-
 def _options(kind: Kind, draw: Draw) -> dict[str, list[str]]:
     """Half of the products have none, and no product more than `MAX_CHOICES` combinations."""
     offered = CHOICES[kind.options]
@@ -214,27 +195,19 @@ def _options(kind: Kind, draw: Draw) -> dict[str, list[str]]:
     options: dict[str, list[str]] = {}
     room = MAX_CHOICES
     for place, row in enumerate(offered[:wanted]):
-        pool = values(row)
+        pool = list(values(row))
         most = min(len(pool), 12, room // 2 ** (wanted - 1 - place))
         if most < 2:
             break
         count = 2 + int((most - 1) * (draw() if wanted > 1 else draw() * draw()))
-        options[row.partition(":")[0]] = (
-            _run(pool, count, draw) if row.startswith("size") else _mixture(pool, count, draw)
-        )
+        if row.startswith("size"):  # sizes follow one another
+            start = int((len(pool) - count + 1) * draw())
+            chosen = pool[start : start + count]
+        else:
+            chosen = [pool.pop(int(len(pool) * draw() * draw())) for _ in range(count)]
+        options[row.partition(":")[0]] = chosen
         room //= count
     return options
-
-
-def _run(pool: tuple[str, ...], count: int, draw: Draw) -> list[str]:
-    """Sizes that follow one another."""
-    start = int((len(pool) - count + 1) * draw())
-    return list(pool[start : start + count])
-
-
-def _mixture(pool: tuple[str, ...], count: int, draw: Draw) -> list[str]:
-    rest = list(pool)
-    return [rest.pop(int(len(rest) * draw() * draw())) for _ in range(count)]
 
 
 def _rating(draw: Draw) -> float | int | str:

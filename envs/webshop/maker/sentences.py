@@ -89,9 +89,8 @@ def words(name: str, category: str) -> tuple[str, ...]:
 
 
 def _compile(pattern: str, category: str) -> Sentence:
-    return Sentence(
-        _GAP.sub("%s", pattern.replace("%", "%%")), tuple(_gap(name, category) for name in _GAP.findall(pattern))
-    )
+    gaps = tuple(_gap(name, category) for name in _GAP.findall(pattern))
+    return Sentence(_GAP.sub("%s", pattern.replace("%", "%%")), gaps)
 
 
 @functools.cache
@@ -104,9 +103,8 @@ def _gap(name: str, category: str) -> Gap:
 
 def _spread(pool: tuple[str, ...]) -> tuple[str, ...]:
     """The word at `x` of the way through the pool stands there in proportion to 1 / (x + 0.2): a tail as texts have it."""
-    weights = [
-        1_000_000 * len(pool) // (5 * place + len(pool)) for place in range(len(pool))
-    ]  # whole numbers: no rounding
+    # Whole numbers: no rounding.
+    weights = [1_000_000 * len(pool) // (5 * place + len(pool)) for place in range(len(pool))]
     found: list[str] = []
     for place, word in enumerate(pool):
         found += [word] * (_SPREAD * sum(weights[: place + 1]) // sum(weights) - len(found))

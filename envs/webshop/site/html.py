@@ -41,12 +41,7 @@ _TEMPLATES.filters["quote"] = lambda text: quote(text, safe="")
 def page_html(shop: Shop, goal: Goal, session: str, state: State, images: bool = False) -> str:
     """A page as the official simulator shows it; after a purchase, too, it leaves open what was wanted.
 
-    Args:
-        shop: where the shopper is.
-        goal: of the episode.
-        session: name of the visit, as it stands in addresses.
-        state: where the shopper stands.
-        images: show the catalogue's pictures, which lie on other hosts.
+    The session is the visit's name in addresses. With `images` it shows the catalogue's pictures, which lie on other hosts.
 
     Raises:
         KeyError: the state names a product that the shop does not have.

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from skill_ttrl.envs.webshop.address import BadAddress, page_path, read_keywords, read_path
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.goals import GoalList
 from skill_ttrl.envs.webshop.pages import ATTRIBUTES
 from skill_ttrl.envs.webshop.reward import purchase_reward
@@ -129,8 +129,8 @@ class Site:
         if state.asin:
             self._check(state)
         if state.place == "done":
-            product, price = self.shop.product(state.asin), self.shop.price(state.asin)
-            bought = purchase_reward(product, goal, price, state.options, self.shop.nouns)
+            product = self.shop.product(state.asin)
+            bought = purchase_reward(product, goal, price_of(product), state.options, self.shop.nouns)
             return Answer(receipt_page(self.shop, goal, session, replace(state, bought=bought)))
         return Answer(page_html(self.shop, goal, session, state, self.images))
 

@@ -6,7 +6,7 @@ import pprint
 from collections.abc import Mapping, Sequence
 
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal, price_of
 from skill_ttrl.envs.webshop.reward import PurchaseReward, count_attributes, count_options
 from skill_ttrl.envs.webshop.shop import Shop, State
 from skill_ttrl.envs.webshop.site.html import render, render_page
@@ -38,7 +38,8 @@ def receipt_page(shop: Shop, goal: Goal, session: str, state: State) -> str:
     The official elements are there as well, filled in as on the official site.
     """
     assert state.bought is not None
-    product, price, bought = shop.product(state.asin), shop.price(state.asin), state.bought
+    product, bought = shop.product(state.asin), state.bought
+    price = price_of(product)
     below = "any" if goal.price_upper == NO_CEILING else f"at most ${goal.price_upper:,.2f}"
     return render_page(
         "receipt",

@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.catalogue.colours import COLOURS, normalise_colour
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.reward import (
+    COLOURS,
     PurchaseReward,
     alike,
     count_attributes,
     count_options,
     match_kind,
+    normalise_colour,
     option_texts,
     plain_words,
     purchase_reward,

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.catalogue.nouns import NOUNS, find_nouns, split_title
-from skill_ttrl.envs.webshop.catalogue.nouns_words import FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN
+from skill_ttrl.envs.webshop.catalogue.nouns import (
+    FUNCTION_WORDS,
+    NOUNS,
+    NUMBER_WORDS,
+    OFTEN_NO_NOUN,
+    SMALL_NO_NOUN,
+    find_nouns,
+    split_title,
+)
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 
 RULE = find_nouns("rule")
