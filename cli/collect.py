@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.display.output import print_json, prints_aside, say
+from skill_ttrl.cli.display.views import RunView, number
+from skill_ttrl.cli.options import AsJson, GameData, Jobs, recipe_option, refuse, set_option, words
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
@@ -45,23 +48,11 @@ Agent = Annotated[
 Types = Annotated[
     list[str] | None, typer.Option(help="Only these types of task; several with commas, or given again. Default: all.")
 ]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
-        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
-    ),
-]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
-]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="An argument of the environment, e.g. env.kwargs.max_steps=20; of a policy, any key of its config, e.g. "
-        "rollout.temperature=0.4.",
+    set_option(
+        "An argument of the environment, e.g. env.kwargs.max_steps=20; of a policy, any key of its config, e.g. "
+        "rollout.temperature=0.4."
     ),
 ]
 Explore = Annotated[
@@ -72,9 +63,7 @@ Explore = Annotated[
         "every step as `advice`. Default: 0.",
     ),
 ]
-Recipe = Annotated[
-    str | None, typer.Option("--config", metavar="RECIPE", help="Template, lengths and endpoints of a plain model.")
-]
+Recipe = Annotated[str | None, recipe_option("Template, lengths and endpoints of a plain model.")]
 Chunk = Annotated[
     int | None,
     typer.Option(
@@ -83,7 +72,6 @@ Chunk = Annotated[
     ),
 ]
 NoBank = Annotated[bool, typer.Option("--no-bank", help="Of a policy: without its skill bank.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
 
 def collect(
@@ -95,7 +83,7 @@ def collect(
     tries: Tries = 1,
     types: Types = None,
     explore: Explore = None,
-    data: Data = None,
+    data: GameData = None,
     config: Recipe = None,
     no_bank: NoBank = False,
     chunk: Chunk = None,
@@ -109,16 +97,18 @@ def collect(
     A policy plays as it is sampled in its rollouts, with the skills of its bank in its prompts. Where an environment rewards what
     is right in part (`webshop`), the mean score is reported beside.
     """
-    from skill_ttrl.cli.display.output import print_json, prints_aside
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages.collect import run
     from skill_ttrl.stages.collecting.collection import TaskSelection
     from skill_ttrl.stages.collecting.watch import find_player
 
     is_player = find_player(agent, resolve_env(env)) is not None
-    of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
-    _refuse_idle(is_player, agent, {"--explore": explore, "--jobs": jobs}, of_policy)
+    if is_player:
+        of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
+        refuse(of_policy, f"is for a policy, but {agent} is a player. Leave it out")
+    else:
+        of_player = {"--explore": explore, "--jobs": jobs}
+        refuse(of_player, f"is for a player without a model, but {agent} is a policy. Leave it out")
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
         kwargs = environment_arguments(overrides or (), data) if is_player else {} if data is None else {"data": data}
         selection = TaskSelection(env, split, kwargs, words(types), episodes, tries)
@@ -138,23 +128,7 @@ def collect(
                 output=output,
                 progress=view,
             )
-    if as_json:
-        print_json(found)
-        return
-    show_collected(Console(), found)
-
-
-def _refuse_idle(is_player: bool, agent: str, of_player: Mapping[str, object], of_policy: Mapping[str, object]) -> None:
-    """Options that would change nothing are mistakes.
-
-    Raises:
-        ConfigError: one of them is given in vain.
-    """
-    idle, meant = (of_policy, "a policy") if is_player else (of_player, "a player without a model")
-    for name, value in idle.items():
-        if value is not None:
-            it_is = "a player" if is_player else "a policy"
-            raise ConfigError(f"{name} is for {meant}, but {agent} is {it_is}. Leave it out.")
+    show_collected(found, as_json)
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
@@ -176,13 +150,11 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
     return found if data is None else {**found, "data": data}
 
 
-def words(given: Sequence[str] | None) -> list[str]:
-    """Names that were given with commas between, or one after another."""
-    return [word.strip() for each in given or () for word in each.split(",") if word.strip()]
-
-
-def show_collected(console: Console, found: Collected) -> None:
+def show_collected(found: Collected, as_json: bool) -> None:
     """Print success by type of task, and what else is to be known; no path is broken into lines."""
+    if as_json:
+        print_json(found)
+        return
     overall = found.overall
     title = f"{found.agent} in {found.env}, {found.split}: {_episodes(overall.episodes)}"
     if overall.tasks < overall.episodes:
@@ -206,10 +178,9 @@ def show_collected(console: Console, found: Collected) -> None:
         )
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
-    console.print(Text(escape_terminal(f"{title}, seed {found.seed}"), "bold"), soft_wrap=True)
-    console.print(success_table({**found.by_type, "all": overall}))
-    for line in lines:
-        console.print(Text(escape_terminal(line)), soft_wrap=True)
+    say(f"{title}, seed {found.seed}", style="bold")
+    Console().print(success_table({**found.by_type, "all": overall}))
+    say(*lines)
 
 
 def _episodes(count: int) -> str:
@@ -222,8 +193,6 @@ def _bounds(interval: tuple[float, float] | None) -> str:
 
 def success_table(rows: Mapping[str, SuccessStats]) -> Table:
     """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup. Scores, where there are any."""
-    from skill_ttrl.cli.display.views import number
-
     scored = any(each.score is not None for each in rows.values())
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("type", overflow="fold")

@@ -1,21 +1,25 @@
-"""`skillttrl envs`: which environments there are, and a game of one in the terminal."""
+"""`skillttrl envs`: which environments there are, what they are played with, and a game of one in the terminal."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import print_json, show
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.play import play
 from skill_ttrl.cli.games.serve_shop import serve
-from skill_ttrl.cli.generate import generate
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.cli.options import AsJson, words
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
 envs_app = typer.Typer(rich_markup_mode="markdown")
 
@@ -38,10 +42,8 @@ def envs_list(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    from skill_ttrl.cli.display.views import rows_table
-
     rows = [(info.short_name, info.id, info.description) for info in found]
-    Console().print(rows_table("Environments", ("short name", "id", "what it is"), rows))
+    Console().print(FittedTable("Environments", ("short name", "id", "what it is"), rows))
     Console().print(
         f"Name one by {ENV_RULE}. Play it: skillttrl envs play math. Start one of your own: skillttrl init my_env",
         markup=False,
@@ -49,5 +51,78 @@ def envs_list(as_json: AsJson = False) -> None:
 
 
 envs_app.command()(play)
-envs_app.command()(generate)
+
+
+@envs_app.command()
+def generate(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="`alfworld` or `webshop`.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Where; the splits of alfworld may share it. `--data` takes it."
+        ),
+    ],
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="alfworld: `train`, `valid_seen` (the same rooms, other tasks) or `valid_unseen` (other rooms). Default: `train`."
+        ),
+    ] = None,
+    games: Annotated[
+        int | None,
+        typer.Option(min=1, help="alfworld: how many there are to be; the types of task take turns. Default: 240."),
+    ] = None,
+    products: Annotated[
+        int | None,
+        typer.Option(min=1, help="webshop: how many there are to be; some 10,000 are made in a second. Default: 1000."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn: the same on every machine.")] = 0,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(help="alfworld: only these types of task; several with commas, or given again. Default: all."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make what an environment is played with, where no official data are at hand.
+
+    alfworld: household games, each a furnished room, a task in it, and a walkthrough that was played until it won. The same
+    command goes on where it was stopped, and a larger number adds games to those that are there.
+
+    webshop: a catalogue in the official files' schema, with instructions for two products in five. It is written whole or not
+    at all, and a smaller one is the beginning of a larger one.
+    """
+    alfworld: dict[str, object] = {"--split": split, "--games": games, "--types": types or None}
+    foreign: dict[str, dict[str, object]] = {"alfworld": {"--products": products}, "webshop": alfworld}
+    if env not in foreign:
+        raise EnvError(f"Nothing can be generated for an environment {env!r:.60}.{did_you_mean(env, tuple(foreign))}")
+    given = [name for name, value in foreign[env].items() if value is not None]
+    if given:
+        raise ConfigError(f"{' and '.join(given)} cannot be chosen for {env}. See: skillttrl envs generate --help")
+    if env == "webshop":
+        _catalogue(output, products, seed, as_json)
+    else:
+        _games(output, split or "train", games or 240, seed, words(types), as_json)
+
+
 envs_app.command()(serve)
+
+
+def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> None:
+    from skill_ttrl.envs.webshop.maker.generate import run
+    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
+
+    with RunView(Console(stderr=True), "generate webshop", loop=False) as view:
+        made = run(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
+    new = "all new" if made.written else "there already"
+    counts = f"{made.products} products in {made.folder}, {new} ({made.seconds} s)."
+    show(made, as_json, lines=(counts, f"Shop there: skillttrl envs play webshop --data {made.folder}"))
+
+
+def _games(output: Path, split: str, games: int, seed: int, types: Sequence[str], as_json: bool) -> None:
+    from skill_ttrl.envs.alfworld.maker.generate import run
+
+    with RunView(Console(stderr=True), f"generate alfworld {split}", loop=False) as view:
+        made = run(output, split, games, seed=seed, types=types or None, progress=view)
+    counts = f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s)."
+    play_one = f"Play one: skillttrl envs play alfworld --split {split} --data {made.folder}"
+    show(made, as_json, lines=(counts, play_one))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,18 +16,19 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
-from skill_ttrl.cli.display.output import print_json
-from skill_ttrl.cli.distill import distill
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import say, show
+from skill_ttrl.cli.display.tables import diagnosis_view, inspection_view, reply_view
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
-from skill_ttrl.cli.merge import merge
+from skill_ttrl.cli.learn import distill, merge
+from skill_ttrl.cli.options import AsJson
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
-from skill_ttrl.cli.skills import skills_app
-from skill_ttrl.cli.train import AsJson, Overrides, Source, rl, sft, train
+from skill_ttrl.cli.skills import show_diff, skills_app
+from skill_ttrl.cli.train import Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError
-from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.trust import trusting
 
@@ -108,16 +110,12 @@ def ask(
     as_json: AsJson = False,
 ) -> None:
     """Put a question to a trained policy, or to a model behind an address."""
-    from skill_ttrl.cli.display.tables import reply_view
     from skill_ttrl.stages.targets.resolve import find_asked
     from skill_ttrl.stages.targets.trained import ask as put
 
     asked = find_asked(path, overrides or (), config=config, use_bank=not no_bank)
     reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_bank)
-    if as_json:
-        print_json(reply)
-    else:
-        Console().print(reply_view(reply))
+    show(reply, as_json, reply_view)
 
 
 @app.command()
@@ -149,8 +147,6 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
-    from skill_ttrl.cli.display.tables import inspection_view
-    from skill_ttrl.cli.skills import show_diff
     from skill_ttrl.stages.inspecting import inspect_bank as skills
     from skill_ttrl.stages.inspecting.inspect import inspect as look
     from skill_ttrl.stages.inspecting.stopping import inspect_stopping
@@ -170,10 +166,7 @@ def inspect(
         found = inspect_stopping(path)
     else:
         found = skills.bank_history(path, limit=limit) if history else look(path, limit=limit)
-    if as_json:
-        print_json(found)
-    else:
-        Console().print(inspection_view(found))
+    show(found, as_json, inspection_view)
 
 
 @app.command()
@@ -201,22 +194,20 @@ def configs_list(as_json: AsJson = False) -> None:
     """The shipped recipes and on what each was verified."""
     from skill_ttrl.config import load_config, recipe_names, verified_note
 
-    rows = []
-    for name in recipe_names():
-        config = load_config(name)
-        rows.append(
-            {"name": name, "model": config.model.path, "verified": verified_note(config), "waits_for": config.waits_for}
-        )
-    if as_json:
-        print_json(rows)
-    else:
-        from skill_ttrl.cli.display.views import rows_table
+    configs = {name: load_config(name) for name in recipe_names()}
+    rows = [
+        {"name": name, "model": each.model.path, "verified": verified_note(each), "waits_for": each.waits_for}
+        for name, each in configs.items()
+    ]
+    show(rows, as_json, _recipes_table)
 
-        cells = [
-            (row["name"], row["model"], _verified_on(str(row["verified"])), row["waits_for"] or "nothing")
-            for row in rows
-        ]
-        Console().print(rows_table("Recipes", ("name", "model", "verified", "waits for"), cells))
+
+def _recipes_table(rows: Sequence[Mapping[str, str | None]]) -> FittedTable:
+    cells = [
+        (*map(row.get, ("name", "model")), _verified_on(str(row["verified"])), row["waits_for"] or "nothing")
+        for row in rows
+    ]
+    return FittedTable("Recipes", ("name", "model", "verified", "waits for"), cells)
 
 
 def _verified_on(note: str) -> str:
@@ -290,12 +281,7 @@ def doctor(
     from skill_ttrl.stages.setup.checks import load_checked
 
     found = diagnose(load_checked(config, overrides or []) if config else None)
-    if as_json:
-        print_json(found)
-    else:
-        from skill_ttrl.cli.display.tables import diagnosis_view
-
-        Console().print(diagnosis_view(found))
+    show(found, as_json, diagnosis_view)
     if found.failed:
         raise typer.Exit(5)
 
@@ -312,8 +298,7 @@ def main() -> None:
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)
-        message = escape_terminal(f"Error: {error}")
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        say(f"Error: {error}", screen=Console(stderr=True), style="red")
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 
 

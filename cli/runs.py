@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import print_json, say, show
+from skill_ttrl.cli.display.tables import inspection_view
+from skill_ttrl.cli.display.views import RunView, number, signed
+from skill_ttrl.cli.options import AsJson
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.stages.reports.run_list import ListedRun
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+EVERYTHING = "Everything is in {0}. Look at it: skillttrl inspect {0}"
 
 runs_app = typer.Typer(help="Runs that were made: list them.", no_args_is_help=True)
 
@@ -33,26 +37,20 @@ def runs_list(
     as_json: AsJson = False,
 ) -> None:
     """The runs in a folder, and one level below it, with what each reached."""
-    from skill_ttrl.cli.display.views import rows_table, signed
     from skill_ttrl.stages.reports.run_list import list_runs
 
+    def table(found: Sequence[ListedRun]) -> FittedTable:
+        rows = []
+        for each in found:
+            change = each.after - each.before if each.after is not None and each.before is not None else None
+            state = "damaged" if each.fault else "yes" if each.ended else "no"
+            reached = f"{number(each.before)} → {number(each.after)}"
+            path = each.path.removeprefix(f"{folder}/")
+            rows.append((path, each.seed, "+".join(each.phases), state, reached, signed(change, each.change)))
+        return FittedTable(f"Runs in {folder}", ("run", "seed", "phases", "ended", "avg@k", "change"), rows)
+
     found = list_runs(folder)
-    if as_json:
-        print_json(found)
-        return
-    rows = []
-    for each in found:
-        before = "-" if each.before is None else f"{each.before:.3f}"
-        after = "-" if each.after is None else f"{each.after:.3f}"
-        change = each.after - each.before if each.after is not None and each.before is not None else None
-        state = "damaged" if each.fault else "yes" if each.ended else "no"
-        path = each.path.removeprefix(f"{folder}/")
-        rows.append((path, each.seed, "+".join(each.phases), state, f"{before} → {after}", signed(change, each.change)))
-    screen = Console()
-    screen.print(rows_table(f"Runs in {folder}", ("run", "seed", "phases", "ended", "avg@k", "change"), rows))
-    for each in found:
-        if each.fault:
-            screen.print(escape_terminal(f"{each.path}: {each.fault}"), markup=False, highlight=False, soft_wrap=True)
+    show(found, as_json, table, [f"{each.path}: {each.fault}" for each in found if each.fault])
 
 
 def compare(
@@ -67,7 +65,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare what policies reached, task by task where they were measured on the same tasks; else as two means, which is said."""
-    from skill_ttrl.cli.display.views import number, rows_table, signed
     from skill_ttrl.stages.reports.compare import FIGURES, measured
     from skill_ttrl.stages.reports.compare import compare as differ
 
@@ -81,23 +78,14 @@ def compare(
     screen = Console()
     for each in found:
         rows = [
-            (
-                FIGURES[name].format(samples),
-                number(change.one),
-                number(change.other),
-                signed(change.difference, change.interval),
-            )
-            for name, change in each.figures.items()
+            (FIGURES[name].format(samples), number(of.one), number(of.other), signed(of.difference, of.interval))
+            for name, of in each.figures.items()
         ]
         how = "paired over tasks" if each.paired else "not paired"
         tasks = max(change.tasks[0] for change in each.figures.values())
-        screen.print(
-            rows_table(
-                f"{each.other} less {each.one}: {tasks} tasks, {how}", ("figure", "first", "second", "difference"), rows
-            )
-        )
-        for note in each.notes:
-            screen.print(escape_terminal(note), markup=False, highlight=False)
+        title = f"{each.other} less {each.one}: {tasks} tasks, {how}"
+        screen.print(FittedTable(title, ("figure", "first", "second", "difference"), rows))
+        say(*each.notes, screen=screen, soft_wrap=False)
 
 
 def seeds_of(text: str) -> list[int]:
@@ -116,7 +104,7 @@ def train_seeds(
     config: SkillTTRLConfig, seeds: Sequence[int], folder: Path, resume: str | None, text: str, *, as_json: bool
 ) -> None:
     """Run every seed, each with its own view, and print what they reach together."""
-    from skill_ttrl.cli.display.views import RunView
+    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
     from skill_ttrl.stages.seeds import run_seeds
 
     screen = Console(stderr=as_json)
@@ -130,8 +118,5 @@ def train_seeds(
     if as_json:
         print_json(found)
         return
-    from skill_ttrl.cli.display.tables import inspection_view
-    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
-
     screen.print(inspection_view(seeds_inspection(found)))
-    screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
+    say(EVERYTHING.format(folder), screen=screen, soft_wrap=False)

@@ -16,7 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import print_json
+from skill_ttrl.cli.display.output import print_json, say
+from skill_ttrl.cli.options import recipe_option, set_option
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ Model = Annotated[
         help="A model's folder, a run, a checkpoint, or a model of the hub (OWNER/NAME). Default: that of --config.",
     ),
 ]
-Recipe = Annotated[
-    str | None, typer.Option("--config", metavar="RECIPE", help="Take model, lengths and the section `vllm` from it.")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --config: override one key.")
-]
+Recipe = Annotated[str | None, recipe_option("Take model, lengths and the section `vllm` from it.")]
+Overrides = Annotated[list[str] | None, set_option("With --config: override one key.")]
 Gpus = Annotated[
     list[str] | None,
     typer.Option("--gpu", metavar="ID", help="A GPU to use; once for each. Default: from the first on."),
@@ -135,7 +132,7 @@ class ServeView:
         else:
             for each in watched:
                 if self._phases.get(each.job.address) != each.phase:
-                    self._line(f"{each.job.address}: {each.phase}")
+                    say(f"{each.job.address}: {each.phase}", screen=self._console)
                 self._phases[each.job.address] = each.phase
         if not self._told and all(each.phase == "ready" for each in watched):
             self._told = True
@@ -143,17 +140,15 @@ class ServeView:
                 print_json({"servers": [each.as_json() for each in watched], "state": str(self._state)})
                 sys.stdout.flush()  # who reads it waits for it; this process stays
             addresses = ",".join(each.job.address for each in watched)
-            self._line(
+            say(
                 "Ready. Use them from another terminal with: --set rollout.backend=vllm --set vllm.mode=server "
-                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them.{_about_key(watched)}"
+                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them.{_about_key(watched)}",
+                screen=self._console,
             )
 
     def notice(self, text: str) -> None:
         """Say something above the table."""
-        self._line(text, style="yellow")
-
-    def _line(self, text: str, style: str | None = None) -> None:
-        self._console.print(escape_terminal(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        say(text, screen=self._console, style="yellow")
 
 
 def _about_key(watched: Sequence[Watched]) -> str:

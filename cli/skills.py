@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import show
+from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from skill_ttrl.stages.inspecting.bank_diff import BankComparison, BankDiff, BankSide
+    from skill_ttrl.stages.inspecting.bank_diff import BankComparison, BankDiff, BankSide, SkillChange, SkillDiff
     from skill_ttrl.types import BankUpdate
 
 skills_app = typer.Typer(
@@ -80,7 +83,6 @@ def edit(
     as_json: AsJson = False,
 ) -> None:
     """Correct a skill: what is not named stays, its statistics too."""
-    from skill_ttrl.errors import SkillBankError
     from skill_ttrl.skills.bank.bank import SkillBank
 
     words = None if text is None else _text(text)
@@ -159,8 +161,6 @@ def export(
     ] = False,
 ) -> None:
     """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
-    from skill_ttrl.cli.display.output import print_json
-    from skill_ttrl.errors import ConfigError
     from skill_ttrl.stages.inspecting import bank_export
 
     if output is None:
@@ -171,13 +171,10 @@ def export(
         _note(notices)
         return
     found = bank_export.export(bank, output, form, version)
-    if as_json:
-        print_json(found)
-        return
     what = "the episodes" if found.skills is None else f"{found.skills} skill{'s' * (found.skills != 1)}"
     at = "" if found.version is None else f" (version {found.version})"
-    print(escape_terminal(f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."))
-    _note(found.notes)
+    show(found, as_json, lines=[f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."])
+    _note(() if as_json else found.notes)
 
 
 @skills_app.command()
@@ -196,50 +193,30 @@ def rollback(
 
 def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
     """Two versions of the bank at `path`, or, without one, the banks at `a` and `b`."""
-    from rich.console import Console
-
-    from skill_ttrl.cli.display.output import print_json
-    from skill_ttrl.errors import ConfigError
     from skill_ttrl.stages.inspecting.bank_diff import compare_banks, diff_bank
 
-    found: BankComparison | BankDiff
+    versions = a.isdecimal() and b.isdecimal()
     if path is None:
-        if a.isdecimal() and b.isdecimal() and not (Path(a).exists() or Path(b).exists()):
+        if versions and not (Path(a).exists() or Path(b).exists()):
             raise ConfigError(f"Versions {a} and {b} of which bank? skillttrl inspect BANK --diff {a} {b}")
-        found = compare_banks(a, b)
-        view = comparison_view(found)
-    elif a.isdecimal() and b.isdecimal():
-        found = diff_bank(path, int(a), int(b))
-        view = diff_view(found)
+        show(compare_banks(a, b), as_json, comparison_view, soft_wrap=True)
+    elif versions:
+        show(diff_bank(path, int(a), int(b)), as_json, diff_view, soft_wrap=True)
     else:
         raise ConfigError(
             f"--diff {a} {b}: with a PATH these are two versions of its bank, whole numbers. To compare two banks leave the "
             f"PATH out: skillttrl inspect --diff {a} {b}"
         )
-    if as_json:
-        print_json(found)
-    else:
-        Console().print(view, soft_wrap=True)
 
 
 def diff_view(found: BankDiff) -> RenderableType:
     """Each changed skill as a unified diff in colour."""
-    from rich.console import Group
-    from rich.text import Text
-
     parts = [Text(f"{found.path}: version {found.a} → {found.b}, {len(found.skills)} skills differ", "bold")]
-    for skill in found.skills:
-        parts.append(Text(f"\n{skill.kind} {skill.id}", "bold"))
-        parts += [Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines]
-    return Group(*parts)
+    return Group(*parts, *(_skill_diff(skill) for skill in found.skills))
 
 
 def comparison_view(found: BankComparison) -> RenderableType:
     """What makes one bank into another: skills as unified diffs in colour, then what is kept about those that both have."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from skill_ttrl.cli.display.views import rows_table
 
     def side(name: str, one: BankSide) -> str:
         version = "" if one.version is None else f", version {one.version}"
@@ -250,14 +227,17 @@ def comparison_view(found: BankComparison) -> RenderableType:
     parts: list[RenderableType] = [Text(escape_terminal(f"{side('A', found.a)}\n{side('B', found.b)}"))]
     parts.append(Text(f"{told}, {found.same} the same", "bold"))
     for skill in found.skills:
-        was = f" (in A: {skill.was}, same {skill.matched_by})" if skill.was else ""
-        parts.append(Text(f"\n{skill.kind} {skill.id}{was}", "bold"))
-        parts += [Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines]
+        parts.append(_skill_diff(skill, f" (in A: {skill.was}, same {skill.matched_by})" if skill.was else ""))
     if found.records:
         rows = [(each.id, each.field, _cell(each.a), _cell(each.b)) for each in found.records]
-        parts += [Text(), rows_table("Kept about skills that both have", ("id", "field", "A", "B"), rows)]
+        parts += [Text(), FittedTable("Kept about skills that both have", ("id", "field", "A", "B"), rows)]
     parts += [Text(escape_terminal(f"Note: {note}"), "yellow") for note in found.notes]
     return Group(*parts)
+
+
+def _skill_diff(skill: SkillDiff | SkillChange, was: str = "") -> RenderableType:
+    lines = (Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines)
+    return Group(Text(f"\n{skill.kind} {skill.id}{was}", "bold"), *lines)
 
 
 def _cell(value: object) -> str:
@@ -272,8 +252,6 @@ def _note(notices: Iterable[str]) -> None:
 
 def _text(given: str) -> str:
     """The text of an option; `-` stands for standard input, read as bytes so that its line ends stay."""
-    from skill_ttrl.errors import SkillBankError
-
     if given != "-":
         return given
     try:
@@ -284,11 +262,6 @@ def _text(given: str) -> str:
 
 def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
     """What a command did to the bank."""
-    from skill_ttrl.cli.display.output import print_json
-
-    if as_json:
-        print_json(update)
-        return
     done = {"add": "added", "edit": "edited", "replace": "replaced", "remove": "removed", "evict": "evicted"}
     words: dict[str, list[str]] = {}
     for change in update.changes:
@@ -298,4 +271,4 @@ def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
     said = "; ".join(
         f"{verb} {len(ids)}: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}" for verb, ids in words.items()
     )
-    print(f"{bank} is at version {update.version}: {said or 'nothing differs'}.")
+    show(update, as_json, lines=[f"{bank} is at version {update.version}: {said or 'nothing differs'}."])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json
+from skill_ttrl.cli.display.output import print_json, say, show
+from skill_ttrl.cli.display.tables import plan_view
+from skill_ttrl.cli.display.views import RunView, closing_lines, summary_table
 from skill_ttrl.cli.envs import ENV_RULE
+from skill_ttrl.cli.options import AsJson, set_option
+from skill_ttrl.cli.runs import EVERYTHING, seeds_of, train_seeds
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.runs.summary import Summary
@@ -25,9 +29,7 @@ MaybeSource = Annotated[
         help="A recipe's name or a file. It can be left out with --bank: what then stands for it is said above.",
     ),
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. rl.learning_rate=1e-6.")
-]
+Overrides = Annotated[list[str] | None, set_option("Override one key, e.g. rl.learning_rate=1e-6.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken.")
 ]
@@ -51,7 +53,6 @@ Seeds = Annotated[
     ),
 ]
 Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 Bank = Annotated[
     Path | None,
     typer.Option(help="Begin with this skill bank: a bank's folder, a run that has one, or an exported file."),
@@ -86,7 +87,6 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
-    from skill_ttrl.cli.runs import seeds_of
     from skill_ttrl.stages.launch import launch
 
     if seeds is not None and seed is not None:
@@ -157,14 +157,11 @@ def _options(
     """Options that the three commands share."""
     from skill_ttrl.stages.launch import Options
 
-    def notice(text: str) -> None:
-        Console(stderr=True).print(escape_terminal(text), markup=False, highlight=False, soft_wrap=True)
-
+    notice = partial(say, screen=Console(stderr=True))
     return Options(overrides or (), env, seed, tracker, output, resume, notice)
 
 
 def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.config import read_config_text, verified_note
 
     config, resume = found.load(), found.options.resume
@@ -173,14 +170,10 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
         raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
     screen = Console(stderr=as_json)
     if dry_run:
-        from skill_ttrl.cli.display.tables import plan_view
         from skill_ttrl.stages.doctor.plan import plan
 
         planned = plan(config)
-        if as_json:
-            print_json(planned)
-        else:
-            screen.print(plan_view(planned))
+        show(planned, as_json, plan_view)
         if planned.exit_code:
             raise typer.Exit(planned.exit_code)
         return
@@ -190,8 +183,6 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
             f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
         )
     if seeds is not None:
-        from skill_ttrl.cli.runs import train_seeds
-
         train_seeds(config, seeds, folder, resume, text, as_json=as_json)
         return
     with RunView(screen, f"{config.name} → {folder}") as view:
@@ -206,10 +197,8 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
 
 def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
     """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
-    from skill_ttrl.cli.display.views import closing_lines, summary_table
     from skill_ttrl.stages.reports.baseline import baseline_lines
 
     screen.print(summary_table(summary))
-    for line in closing_lines(summary, baseline_lines(folder)):
-        screen.print(escape_terminal(line), markup=False, highlight=False)
-    screen.print(f"Everything is in {folder}. Look at it: skillttrl inspect {folder}", markup=False, highlight=False)
+    lines = closing_lines(summary, baseline_lines(folder))
+    say(*lines, EVERYTHING.format(folder), screen=screen, soft_wrap=False)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
+from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display.vote_tables import lab_view
 from skill_ttrl.cli.evaluate import Chunk, Data, NoBank, Overrides, Recipe
+from skill_ttrl.cli.options import AsJson, words
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import escape_terminal
-
-if TYPE_CHECKING:
-    from skill_ttrl.stages.evaluation.vote_comparison import Replayed
-    from skill_ttrl.stages.evaluation.vote_figures import Difference, Figure
-    from skill_ttrl.stages.evaluation.vote_lab import VoteLab
-
-COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")
-"""Figures whose difference from the majority is shown."""
-NARROWEST, WIDEST = 9, 12
-"""Columns of figures, in characters: an interval such as .812–.930 stays on one line."""
-MAX_NAME = 24
-"""Longest name in a table in characters."""
-
 
 Source = Annotated[
     str,
@@ -65,7 +52,6 @@ Output = Annotated[
     typer.Option("--output", "-o", help="Folder for votes.jsonl; drawn samples are kept there too, and gone on with."),
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the charts here.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
 
 def vote(
@@ -86,14 +72,12 @@ def vote(
     as_json: AsJson = False,
 ) -> None:
     """Vote on the same samples under one strategy or all, side by side, with intervals; what is noise is called so."""
-    from skill_ttrl.cli.display.output import print_json
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.stages.vote import Drawing, run
 
     with RunView(Console(stderr=True), f"vote {path}", loop=False) as view:
         found = run(
             path,
-            strategies=[name.strip() for name in strategies.split(",") if name.strip()],
+            strategies=words([strategies]),
             options=strategy_options(option or []),
             threshold=threshold,
             splits=splits,
@@ -103,16 +87,11 @@ def vote(
             drawing=Drawing(data or (), samples, config, chunk, use_bank=not no_bank, both_wordings=paraphrase),
             progress=view,
         )
-    if as_json:
-        print_json(found)
-        return
-    Console().print(lab_view(found))
-    for name, file in (("Votes", output and output / "votes.jsonl"), ("Charts", plot)):
-        if file:
-            Console().print(escape_terminal(f"{name}: {file}"), markup=False, highlight=False, soft_wrap=True)
+    written = {"Votes": output and output / "votes.jsonl", "Charts": plot}
+    show(found, as_json, lab_view, [f"{name}: {file}" for name, file in written.items() if file])
 
 
-def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`gated.threshold=0.6` as {"gated": {"threshold": 0.6}}.
 
     Raises:
@@ -121,7 +100,7 @@ def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     from skill_ttrl.config.yaml_text import read_value
 
     found: dict[str, dict[str, Any]] = {}
-    for word in words:
+    for word in given:
         place, equals, value = word.partition("=")
         name, dot, key = place.strip().rpartition(".")
         if not (equals and dot and name and key):
@@ -130,135 +109,3 @@ def strategy_options(words: Sequence[str]) -> dict[str, dict[str, Any]]:
             )
         found.setdefault(name, {})[key] = read_value(value.strip())
     return found
-
-
-def lab_view(lab: VoteLab) -> RenderableType:
-    """The strategies side by side, their differences from the majority, and one table by type of problem."""
-    from skill_ttrl.stages.evaluation.vote_lab import describe_samples
-
-    judged = [each for each in lab.strategies if each.needs is None]
-    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold")]
-    parts += [Text(), figures_table(judged), Text()]
-    parts += [
-        Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
-        for each in lab.strategies
-        if each.needs
-    ]
-    if len(judged) > 1:
-        parts += [Text(), differences_table(judged, lab.settings.confidence)]
-    parts += [Text(), types_table(judged)]
-    if lab.answers_given_up.count:
-        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
-    return Group(*parts)
-
-
-def figures_table(judged: Sequence[Replayed]) -> Table:
-    """One row a strategy, each figure with its interval below it."""
-    titles = _titles(judged) | {"decided_accuracy": "where decided"}
-    names = [name for name in _titles(judged) if name != "decided_accuracy" or _somebody_abstains(judged)]
-    rows = [(_name(each.strategy), [_figure(each.figures.get(name)) for name in names]) for each in judged]
-    return _table("", ["strategy", *(titles[name] for name in names)], rows)
-
-
-def differences_table(judged: Sequence[Replayed], confidence: float) -> Table:
-    """Each strategy less the majority, over the same problems."""
-    names = [name for name in _titles(judged) if name in COMPARED]
-    rows = [
-        (_name(each.strategy), [_difference(each.differences.get(name), _most(each.figures)) for name in names])
-        for each in judged
-        if each.differences
-    ]
-    title = f"Less majority, paired over problems; noise: the {confidence:.0%} interval contains 0"
-    return _table(title, ["strategy", *(_titles(judged)[name] for name in names)], rows)
-
-
-def types_table(judged: Sequence[Replayed]) -> Table:
-    """One row a type of problem: all figures of one strategy, or the main figure of several."""
-    titles = _titles(judged)
-    kinds = sorted({kind for each in judged for kind in each.by_type})
-    if len(judged) == 1:
-        only = judged[0]
-        names = list(titles)[:1] + [name for name in titles if name in COMPARED and name != next(iter(titles))]
-        rows = [
-            (_typed(kind, only.by_type[kind]), [_figure(only.by_type[kind].get(name)) for name in names])
-            for kind in kinds
-        ]
-        rows.append((_typed("all", only.figures), [_figure(only.figures.get(name)) for name in names]))
-        return _table("By type of problem", ["type", *(titles[name] for name in names)], rows)
-    main = next(iter(titles))
-    rows = [
-        (_typed(kind, judged[0].by_type[kind]), [_figure(each.by_type[kind].get(main)) for each in judged])
-        for kind in kinds
-    ]
-    rows.append((_typed("all", judged[0].figures), [_figure(each.figures.get(main)) for each in judged]))
-    return _table(
-        f"{titles[main].capitalize()} by type of problem", ["type", *(_name(each.strategy) for each in judged)], rows
-    )
-
-
-def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
-    """The figures that there are, the main one first, with what they are called."""
-    from skill_ttrl.stages.evaluation.vote_lab import TITLES
-
-    return {name: title for name, title in TITLES.items() if any(name in each.figures for each in judged)}
-
-
-def _somebody_abstains(judged: Sequence[Replayed]) -> bool:
-    return any(each.figures["abstained"].value > 0 for each in judged if "abstained" in each.figures)
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Text]]]) -> Table:
-    """Texts only: nothing in a name is read as markup."""
-    table = Table(
-        title=Text(escape_terminal(title), "table.title") if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,  # seven figures stand side by side in 80 columns
-        show_edge=False,
-        padding=0,
-    )
-    for place, column in enumerate(columns):
-        head = Text(escape_terminal(column))
-        if place == 0:
-            table.add_column(head, overflow="fold", min_width=NARROWEST + 1)
-        else:
-            width = max(NARROWEST, *(min(len(word), WIDEST) for word in head.plain.split() or [""]))
-            table.add_column(head, justify="right", overflow="fold", width=width)
-    for name, cells in rows:
-        table.add_row(Text(escape_terminal(name)), *cells)
-    return table
-
-
-def _figure(figure: Figure | None) -> Text:
-    if figure is None:
-        return Text("-")
-    low, high = figure.interval
-    return Text(f"{figure.value:.3f}\n").append(f"{_short(low)}–{_short(high)}", "dim")
-
-
-def _difference(difference: Difference | None, problems: int) -> Text:
-    if difference is None:
-        return Text("-")
-    if difference.value == 0 and difference.interval == (0, 0):
-        return Text("0\n").append("noise", "yellow")
-    low, high = difference.interval
-    text = Text(f"{difference.value:+.3f}\n").append(f"{low:+.3f}\n{high:+.3f}", "dim")
-    if difference.noise:
-        text.append("\nnoise", "yellow")
-    return text.append(f"\nn = {difference.problems}", "dim") if difference.problems < problems else text
-
-
-def _short(value: float) -> str:
-    """Three decimals of a share without what can be spared."""
-    return {"0.000": "0", "1.000": "1"}.get(text := f"{value:.3f}", text.removeprefix("0"))
-
-
-def _typed(kind: str, figures: Mapping[str, Figure]) -> str:
-    return f"{_name(kind or 'other')} ({_most(figures)})"
-
-
-def _most(figures: Mapping[str, Figure]) -> int:
-    return max(figure.problems for figure in figures.values())
-
-
-def _name(text: str) -> str:
-    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"

@@ -1,13 +1,43 @@
-"""JSON on stdout, the same for every command."""
+"""How every command prints its result: JSON alone on stdout, or a view and lines under it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from rich.console import Console, RenderableType
+
+from skill_ttrl.sanitize import escape_terminal
+
+T = TypeVar("T")
+
+
+def show(
+    found: T,
+    as_json: bool,
+    view: Callable[[T], RenderableType] | None = None,
+    lines: Iterable[str] | Callable[[T], Iterable[str]] = (),
+    *,
+    soft_wrap: bool = False,
+) -> None:
+    """Print a result: as JSON, or its view (`soft_wrap`: each line whole) and the lines that stand under it."""
+    if as_json:
+        print_json(found)
+        return
+    if view is not None:
+        Console().print(view(found), soft_wrap=soft_wrap)
+    say(*(lines(found) if callable(lines) else lines))
+
+
+def say(*lines: str, screen: Console | None = None, style: str | None = None, soft_wrap: bool = True) -> None:
+    """Print plain texts: nothing in them is markup or acts on the terminal, and with `soft_wrap` no path is broken into lines."""
+    screen = screen or Console()
+    for line in lines:
+        screen.print(escape_terminal(line), style=style, markup=False, highlight=False, soft_wrap=soft_wrap)
 
 
 def print_json(value: Any) -> None:
@@ -21,8 +51,6 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
 
 
-@contextmanager
-def prints_aside() -> Iterator[None]:
-    """What an environment or a player of the user's prints goes to stderr: stdout is for the result, which may be JSON."""
-    with redirect_stdout(sys.stderr):
-        yield
+def prints_aside() -> AbstractContextManager[object]:
+    """Send what an environment or a player of the user's prints to stderr: stdout is for the result, which may be JSON."""
+    return redirect_stdout(sys.stderr)

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.skill_list import skill_list
-from skill_ttrl.cli.display.views import interval, number, rows_table
+from skill_ttrl.cli.display.views import interval, number
 from skill_ttrl.sanitize import escape_terminal
-from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
@@ -28,59 +27,45 @@ STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 def evaluation_table(found: Evaluation) -> FittedTable:
     """Accuracy figures with intervals; the title says whether the policy was trained on these problems."""
     from skill_ttrl.stages.evaluate import exposure
+    from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 
-    shown = found.samples
+    avg, heat = f"avg@{found.samples}", f"T = {found.temperature:g}"
+    controls = {CONTROL.format(name): each for name, each in found.controls.items()}
+    types = {f"{kind or 'other'} ({each.problems})": each for kind, each in found.by_type.items()}
     rows = [
-        *_scores(found),
-        (f"avg@{shown}, T = {found.temperature:g}", number(found.accuracy) + interval(found.accuracy_interval)),
+        *_known(f"score, {heat}", found.score, found.score_interval),
+        *_known("score, greedy", found.greedy_score, found.greedy_score_interval),
+        _row(f"{avg}, {heat}", found.accuracy, found.accuracy_interval),
         *(
-            [(f"maj@{shown}", number(found.majority) + interval(found.majority_interval))]
+            [_row(f"maj@{found.samples}", found.majority, found.majority_interval)]
             if found.agreement is not None
             else []
         ),
-        ("greedy", number(found.greedy) + interval(found.greedy_interval)),
-        *(
-            (f"pass@{k}", number(value) + interval(found.pass_at_k_intervals.get(k)))
-            for k, value in found.pass_at_k.items()
-        ),
-        *((f"avg@{shown}, T = {heat}", number(value)) for heat, value in found.by_temperature.items()),
-        *([("agreement", number(found.agreement))] if found.agreement is not None else []),
-        *([("entropy of the answers (nats)", number(found.entropy))] if found.entropy is not None else []),
-        *([("failed tries, counted as wrong", number(found.failed))] if found.failed else []),
-        *([("tries that sought a way around the task", number(found.exploit_rate))] if found.exploit_rate else []),
-        *(
-            (CONTROL.format(name), number(each.accuracy) + interval(each.interval))
-            for name, each in found.controls.items()
-        ),
-        *(
-            (f"score, {CONTROL.format(name)}", number(each.score) + interval(each.score_interval))
-            for name, each in found.controls.items()
-            if each.score is not None
-        ),
+        _row("greedy", found.greedy, found.greedy_interval),
+        *(_row(f"pass@{k}", value, found.pass_at_k_intervals.get(k)) for k, value in found.pass_at_k.items()),
+        *(_row(f"{avg}, T = {other}", value) for other, value in found.by_temperature.items()),
+        *_known("agreement", found.agreement),
+        *_known("entropy of the answers (nats)", found.entropy),
+        *_known("failed tries, counted as wrong", found.failed or None),
+        *_known("tries that sought a way around the task", found.exploit_rate or None),
+        *(_row(name, each.accuracy, each.interval) for name, each in controls.items()),
+        *(row for name, each in controls.items() for row in _known(f"score, {name}", each.score, each.score_interval)),
         *([("controls", found.no_controls)] if found.no_controls else []),
-        *((label, number(found.skill_use[key])) for key, label in SKILL_USE.items() if key in found.skill_use),
-        *(
-            (f"avg@{shown} of {kind or 'other'} ({each.problems})", number(each.accuracy) + interval(each.interval))
-            for kind, each in found.by_type.items()
-        ),
-        *(
-            (f"score of {kind or 'other'} ({each.problems})", number(each.score) + interval(each.score_interval))
-            for kind, each in found.by_type.items()
-            if each.score is not None
-        ),
+        *(_row(label, found.skill_use[key]) for key, label in SKILL_USE.items() if key in found.skill_use),
+        *(_row(f"{avg} of {kind}", each.accuracy, each.interval) for kind, each in types.items()),
+        *(row for kind, each in types.items() for row in _known(f"score of {kind}", each.score, each.score_interval)),
     ]
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
-    return rows_table(title, ("figure", "value"), rows)
+    return FittedTable(title, ("figure", "value"), rows)
 
 
-def _scores(found: Evaluation) -> list[tuple[str, str]]:
-    """How near to perfect, where the environment says so."""
-    scores = {
-        f"score, T = {found.temperature:g}": (found.score, found.score_interval),
-        "score, greedy": (found.greedy_score, found.greedy_score_interval),
-    }
-    return [(name, number(value) + interval(bounds)) for name, (value, bounds) in scores.items() if value is not None]
+def _row(label: str, value: float | None, bounds: tuple[float, float] | None = None) -> tuple[str, str]:
+    return label, number(value) + interval(bounds)
+
+
+def _known(label: str, value: float | None, bounds: tuple[float, float] | None = None) -> list[tuple[str, str]]:
+    return [] if value is None else [_row(label, value, bounds)]
 
 
 def reply_view(reply: Reply) -> RenderableType:
@@ -105,7 +90,7 @@ def inspection_view(found: Inspection) -> RenderableType:
     if found.skills:
         parts += [skill_list(found), Text()]
     elif found.rows:
-        parts.append(rows_table("", found.columns, found.rows))
+        parts.append(FittedTable("", found.columns, found.rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     return Group(*parts)
 

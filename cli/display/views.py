@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,10 +19,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -39,6 +38,18 @@ PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
 OVERALL = ("success", "score", "tokens/s", "cost")
 """Figures of such a line, where they come; else the first one that does."""
+
+
+@dataclass(slots=True)
+class _Phase:
+    bar: TaskID
+    total: int
+    unit: str
+    before: int
+    """Units that were done when it began."""
+    shown: int
+    """Units that were done when a line last said so."""
+    began: float = field(default_factory=time.perf_counter)
 
 
 class RunView:
@@ -62,11 +73,7 @@ class RunView:
             TimeRemainingColumn(),
             console=console,
         )
-        self._tasks: dict[str, TaskID] = {}
-        self._began: dict[str, tuple[float, int]] = {}
-        self._units: dict[str, str] = {}
-        self._totals: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._at: dict[str, _Phase] = {}
         self._phase = ""
         self._part: str | None = None
         self._figures: Mapping[str, float] = {}
@@ -78,9 +85,7 @@ class RunView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._console.is_terminal:
             self._live.stop()
             if not self._waits:
@@ -98,9 +103,8 @@ class RunView:
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
         self._phase, self._part = phase, None
-        self._began[phase] = (time.perf_counter(), done)
-        self._units[phase], self._totals[phase], self._told[phase] = unit, total, done
-        self._tasks[phase] = self._bars.add_task(phase, total=total, completed=done, speed="")
+        bar = self._bars.add_task(phase, total=total, completed=done, speed="")
+        self._at[phase] = _Phase(bar, total, unit, before=done, shown=done)
         if not self._console.is_terminal:
             self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
 
@@ -110,24 +114,22 @@ class RunView:
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         """See `Progress.advance`."""
-        began, before = self._began[phase]
-        rate = (done - before) / max(time.perf_counter() - began, 1e-9)
-        speed = f"{rate:.1f} {self._units[phase]}s/s"
-        self._bars.update(self._tasks[phase], completed=done, speed=speed)
+        at = self._at[phase]
+        rate = (done - at.before) / max(time.perf_counter() - at.began, 1e-9)
+        speed = f"{rate:.1f} {at.unit}s/s"
+        self._bars.update(at.bar, completed=done, speed=speed)
         self._figures = metrics
         self._by_type |= {name: value for name, value in metrics.items() if name.startswith(BY_TYPE)}
-        total = self._totals[phase]
-        a_line = max(1, total // PLAIN_LINES)
-        due = done // a_line > self._told[phase] // a_line or done == total
+        a_line = max(1, at.total // PLAIN_LINES)
+        due = done // a_line > at.shown // a_line or done == at.total
         if due and not self._console.is_terminal:
-            self._told[phase] = done
+            at.shown = done
             figures = self._figures_line(overall=not self._with_loop)
-            self._console.print(f"{phase} {done}/{total}  {speed}  {figures}", highlight=False, markup=False)
+            self._console.print(f"{phase} {done}/{at.total}  {speed}  {figures}", highlight=False, markup=False)
 
     def finish(self, phase: str) -> None:
         """See `Progress.finish`."""
-        total = self._totals[phase]
-        self._bars.update(self._tasks[phase], completed=total)
+        self._bars.update(self._at[phase].bar, completed=self._at[phase].total)
         self._part = None
 
     def notice(self, text: str, *, warning: bool = False) -> None:
@@ -162,27 +164,26 @@ class RunView:
 
 def summary_table(summary: Summary) -> Table:
     """Before and after, with intervals where they were measured."""
-    from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_rows
+    from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_intervals, summary_rows
 
     held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
-    table = Table(title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}")
-    table.add_column("figure")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    names = {
-        f"avg@{summary.samples}": "accuracy",
-        f"maj@{summary.samples}": "majority",
-        "greedy": "greedy",
-        "score": "score",
-        **{CONTROL.format(name): f"control_{name}" for name in {**summary.controls_before, **summary.controls_after}},
+    table = Table(
+        Column("figure"),
+        Column("before", justify="right"),
+        Column("after", justify="right"),
+        title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}",
+    )
+    bounds = summary_intervals(summary)
+    controls = {
+        CONTROL.format(name): f"control_{name}" for name in {**summary.controls_before, **summary.controls_after}
     }
-    for label, before, after in summary_rows(summary):
-        key = names.get(label)
-        table.add_row(
-            label,
-            number(before) + interval(summary.intervals.get(f"{key}_before")),
-            number(after) + interval(summary.intervals.get(f"{key}_after")),
-        )
+    for label, *values in summary_rows(summary):
+        cells = [
+            number(value)
+            + interval(bounds.get((label, when)) or summary.intervals.get(f"{controls.get(label)}_{when}"))
+            for when, value in zip(("before", "after"), values, strict=True)
+        ]
+        table.add_row(label, *cells)
     return table
 
 
@@ -205,11 +206,6 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
         lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
     lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
     return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
-
-
-def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> FittedTable:
-    """A plain table of texts; see `FittedTable`."""
-    return FittedTable(title, columns, rows)
 
 
 def number(value: float | None) -> str:

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 from rich.console import Console
 
-from skill_ttrl.cli.vote import lab_view, strategy_options
+from skill_ttrl.cli.display.vote_tables import lab_view
+from skill_ttrl.cli.vote import strategy_options
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import replay
 from skill_ttrl.stages.evaluation.vote_figures import Settings

@@ -1,0 +1,153 @@
+"""The vote laboratory on a screen: strategies side by side, their differences, and figures by type of problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.sanitize import escape_terminal
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.evaluation.vote_comparison import Replayed
+    from skill_ttrl.stages.evaluation.vote_figures import Difference, Figure
+    from skill_ttrl.stages.evaluation.vote_lab import VoteLab
+
+COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ratio", "flip_rate")
+"""Figures whose difference from the majority is shown."""
+NARROWEST, WIDEST = 9, 12
+"""Columns of figures, in characters: an interval such as .812–.930 stays on one line."""
+MAX_NAME = 24
+"""Longest name in a table in characters."""
+
+
+def lab_view(lab: VoteLab) -> RenderableType:
+    """The strategies side by side, their differences from the majority, and one table by type of problem."""
+    from skill_ttrl.stages.evaluation.vote_lab import describe_samples
+
+    judged = [each for each in lab.strategies if each.needs is None]
+    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold")]
+    parts += [Text(), figures_table(judged), Text()]
+    parts += [
+        Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
+        for each in lab.strategies
+        if each.needs
+    ]
+    if len(judged) > 1:
+        parts += [Text(), differences_table(judged, lab.settings.confidence)]
+    parts += [Text(), types_table(judged)]
+    if lab.answers_given_up.count:
+        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
+    return Group(*parts)
+
+
+def figures_table(judged: Sequence[Replayed]) -> Table:
+    """One row a strategy, each figure with its interval below it."""
+    titles = _titles(judged) | {"decided_accuracy": "where decided"}
+    names = [name for name in _titles(judged) if name != "decided_accuracy" or _somebody_abstains(judged)]
+    rows = [(_name(each.strategy), [_figure(each.figures.get(name)) for name in names]) for each in judged]
+    return _table("", ["strategy", *(titles[name] for name in names)], rows)
+
+
+def differences_table(judged: Sequence[Replayed], confidence: float) -> Table:
+    """Each strategy less the majority, over the same problems."""
+    names = [name for name in _titles(judged) if name in COMPARED]
+    rows = [
+        (_name(each.strategy), [_difference(each.differences.get(name), _most(each.figures)) for name in names])
+        for each in judged
+        if each.differences
+    ]
+    title = f"Less majority, paired over problems; noise: the {confidence:.0%} interval contains 0"
+    return _table(title, ["strategy", *(_titles(judged)[name] for name in names)], rows)
+
+
+def types_table(judged: Sequence[Replayed]) -> Table:
+    """One row a type of problem: all figures of one strategy, or the main figure of several."""
+    titles = _titles(judged)
+    main = next(iter(titles))
+    if len(judged) == 1:
+        names = [main, *(name for name in titles if name in COMPARED and name != main)]
+        title, columns = "By type of problem", [(titles[name], judged[0], name) for name in names]
+    else:
+        title, columns = (
+            f"{titles[main].capitalize()} by type of problem",
+            [(_name(e.strategy), e, main) for e in judged],
+        )
+    rows = [
+        (_typed(kind, judged[0].by_type[kind]), [_figure(each.by_type[kind].get(name)) for _, each, name in columns])
+        for kind in sorted({kind for each in judged for kind in each.by_type})
+    ]
+    rows.append((_typed("all", judged[0].figures), [_figure(each.figures.get(name)) for _, each, name in columns]))
+    return _table(title, ["type", *(head for head, _, _ in columns)], rows)
+
+
+def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
+    """The figures that there are, the main one first, with what they are called."""
+    from skill_ttrl.stages.evaluation.vote_lab import TITLES
+
+    return {name: title for name, title in TITLES.items() if any(name in each.figures for each in judged)}
+
+
+def _somebody_abstains(judged: Sequence[Replayed]) -> bool:
+    return any(each.figures["abstained"].value > 0 for each in judged if "abstained" in each.figures)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Text]]]) -> Table:
+    """Texts only: nothing in a name is read as markup."""
+    table = Table(
+        title=Text(escape_terminal(title), "table.title") if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,  # seven figures stand side by side in 80 columns
+        show_edge=False,
+        padding=0,
+    )
+    for place, column in enumerate(columns):
+        head = Text(escape_terminal(column))
+        if place == 0:
+            table.add_column(head, overflow="fold", min_width=NARROWEST + 1)
+        else:
+            width = max(NARROWEST, *(min(len(word), WIDEST) for word in head.plain.split() or [""]))
+            table.add_column(head, justify="right", overflow="fold", width=width)
+    for name, cells in rows:
+        table.add_row(Text(escape_terminal(name)), *cells)
+    return table
+
+
+def _figure(figure: Figure | None) -> Text:
+    if figure is None:
+        return Text("-")
+    low, high = figure.interval
+    return Text(f"{figure.value:.3f}\n").append(f"{_short(low)}–{_short(high)}", "dim")
+
+
+def _difference(difference: Difference | None, problems: int) -> Text:
+    if difference is None:
+        return Text("-")
+    if difference.value == 0 and difference.interval == (0, 0):
+        return Text("0\n").append("noise", "yellow")
+    low, high = difference.interval
+    text = Text(f"{difference.value:+.3f}\n").append(f"{low:+.3f}\n{high:+.3f}", "dim")
+    if difference.noise:
+        text.append("\nnoise", "yellow")
+    return text.append(f"\nn = {difference.problems}", "dim") if difference.problems < problems else text
+
+
+def _short(value: float) -> str:
+    """Three decimals of a share without what can be spared."""
+    return {"0.000": "0", "1.000": "1"}.get(text := f"{value:.3f}", text.removeprefix("0"))
+
+
+def _typed(kind: str, figures: Mapping[str, Figure]) -> str:
+    return f"{_name(kind or 'other')} ({_most(figures)})"
+
+
+def _most(figures: Mapping[str, Figure]) -> int:
+    return max(figure.problems for figure in figures.values())
+
+
+def _name(text: str) -> str:
+    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"

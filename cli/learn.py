@@ -1,0 +1,193 @@
+"""`skillttrl distill` and `merge`: episodes become a bank of skills; the winners' operations become updates of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+
+from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import prints_aside, show
+from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.options import AsJson, set_option
+from skill_ttrl.sanitize import one_line
+
+if TYPE_CHECKING:
+    from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.stages.distill import Distilled
+    from skill_ttrl.stages.merge import MergeResult
+    from skill_ttrl.types import Skill
+
+MAX_SKILL, MAX_CHANGE = 90, 60
+"""Longest text of a skill in a cell in characters, in the tables of `distill` and of `merge`."""
+MAX_NOTES, MAX_SKIPPED = 20, 10
+"""Most notes, and most of the operations that were left out, that are listed."""
+
+
+def distill(
+    trajectories: Annotated[
+        Path,
+        typer.Option(
+            "--trajectories",
+            metavar="FILE.jsonl",
+            help="Episodes: of `skillttrl collect`, or a run's `trajectories.jsonl`.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="BANK", help="Folder of the bank, which must not be there yet.")
+    ],
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="`heuristic` (counts, no language model), `openai` (the language model endpoints.teacher), or `module:attribute` of your own. Default: the config's, else `heuristic`."
+        ),
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Add to a bank that is there.")] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="A recipe or file that says how many skills are asked for, who is asked, and what happens when they fail."
+        ),
+    ] = None,
+    overrides: Annotated[list[str] | None, set_option("Override one key, e.g. distill.max_general=8.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn skills from episodes: general principles, skills by type of task, mistakes to avoid.
+
+    The bank is written whole or not at all. Its skills are found by their words, not by their meaning (embedder `hash`: no download),
+    unless the config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache`
+    names a folder: the same command then asks only for what is missing.
+    """
+    from skill_ttrl.stages.distill import run
+
+    title, asked = f"distill {trajectories}", _checked(config, overrides)
+    with prints_aside(), RunView(Console(stderr=True), title, loop=False, waits=True) as view:
+        found = run(trajectories, output, teacher=teacher, merge=merge, config=asked, progress=view)
+    show(found, as_json, distilled_view, distilled_lines)
+
+
+def merge(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run, its `trajectories.jsonl` or `votes.jsonl`, or records with `problem` and `responses`, put to the vote.",
+        ),
+    ],
+    bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank; made where it is not there.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")] = False,
+    extract: Annotated[
+        bool, typer.Option("--extract", help="Where no winner wrote a skill, take one from what their solutions share.")
+    ] = False,
+    by: Annotated[str, typer.Option(help="One update for each `step` of a run, or one for `all`.")] = "step",
+    merger: Annotated[
+        str | None,
+        typer.Option(
+            help="`heuristic`, `openai` (the language model endpoints.merger), or `module:attribute` of your own. Default: the config's, else `heuristic`."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="A recipe or file that says which language models are asked, and what happens when they fail."
+        ),
+    ] = None,
+    overrides: Annotated[list[str] | None, set_option("Override one key, e.g. endpoints.merger.model=NAME.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
+    from skill_ttrl.stages.merge import run
+
+    asked = _checked(config, overrides)
+    found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked)  # type: ignore[arg-type]  # `by` is checked there
+    show(found, as_json, merged_view, merged_lines)
+
+
+def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLConfig | None:
+    """The config that is asked for; None where none is."""
+    from skill_ttrl.stages.setup.checks import load_checked
+
+    return load_checked(config or {}, overrides or ()) if config or overrides else None
+
+
+def distilled_view(found: Distilled) -> RenderableType:
+    """Tables of the episodes and of the skills by tier and type, control characters escaped."""
+    counts: list[tuple[object, ...]] = []
+    for kind in sorted({*found.episodes, *(skill.task_type for skill in found.skills if skill.task_type)}):
+        played = found.episodes.get(kind, {})
+        learnt = [skill.tier for skill in found.skills if skill.task_type == kind]
+        figures = (played.get("won", 0), played.get("lost", 0), learnt.count("task"), learnt.count("mistake"))
+        counts.append((kind or "(no type)", *figures))
+    general = sum(skill.tier == "general" for skill in found.skills)
+    any_type = sum(skill.tier == "mistake" and not skill.task_type for skill in found.skills)
+    counts.append((f"any type: {general} general", None, None, None, any_type))
+    tables = [FittedTable("Episodes and skills by type", ("type", "won", "lost", "skills", "mistakes"), counts)]
+    if found.skills:
+        rows = [
+            (
+                each.tier,
+                each.task_type or None,
+                each.title,
+                one_line(each.text, MAX_SKILL),
+                len(each.evidence),
+                _flags(each),
+            )
+            for each in found.skills
+        ]
+        tables.append(FittedTable("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows))
+    return Group(*tables)
+
+
+def merged_view(found: MergeResult) -> RenderableType:
+    """The changes of each update. Skill texts are shown as text, their control characters as pictures."""
+    rows = []
+    for version, change in ((update.version, change) for update in found.updates for change in update.changes):
+        skill = change.after or change.before
+        if skill is None:
+            continue
+        old = f"{change.before.id} → " if change.before is not None and change.before.id != skill.id else ""
+        uses = f"{skill.stats.successes}/{skill.stats.uses}"
+        text = one_line(skill.text, MAX_CHANGE)
+        rows.append((version, change.kind, f"{old}{skill.id}", text, uses, _flags(skill)))
+    title = "The update as it would be" if found.dry_run else f"Merged into {found.bank}"
+    return FittedTable(title, ("version", "change", "skill", "text", "won/used", "flags"), rows) if rows else Group()
+
+
+def _flags(skill: Skill) -> str | None:
+    return ", ".join(skill.flags) or None
+
+
+def distilled_lines(found: Distilled) -> list[str]:
+    """Lines on what was left out, the cost, and the bank."""
+    from skill_ttrl.llm.openai.ledger import usage_lines
+
+    lines = [one_line(note, 300) for note in found.notes[:MAX_NOTES]] + _more(len(found.notes) - MAX_NOTES)
+    if found.requests:
+        lines.append(f"Questions to the teacher: {found.requests}, without a usable answer: {found.failed}.")
+    lines += usage_lines(found.usage)
+    new = f"{len(found.skills)} new skills" if found.skills else "nothing was added"
+    lines.append(f"{found.bank}: {new}, version {found.version}; found by {found.retrieval}.")
+    return [*lines, f"Look at it: skillttrl inspect {found.bank}"]
+
+
+def merged_lines(found: MergeResult) -> list[str]:
+    """The counts, what was left out, and what became of the bank."""
+    from skill_ttrl.llm.openai.ledger import usage_lines
+
+    skipped = found.report.skipped
+    lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]
+    lines += [f"Left out: {one_line(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
+    lines += _more(len(skipped) - MAX_SKIPPED)
+    change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
+    if not found.version and not found.dry_run:
+        change = f"No bank was made at {found.bank}."
+    lines += usage_lines(found.usage)
+    asked = " (language models were asked all the same)" if found.usage else ""
+    return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]
+
+
+def _more(count: int) -> list[str]:
+    return [f"… and {count} more (--json lists them)."] if count > 0 else []

@@ -1,0 +1,49 @@
+"""Options that several commands share, and how a command refuses one that would change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from skill_ttrl.errors import ConfigError
+
+
+def set_option(text: str) -> Any:
+    """`--set KEY=VALUE` with its help."""
+    return typer.Option("--set", metavar="KEY=VALUE", help=text)
+
+
+def recipe_option(text: str) -> Any:
+    """`--config RECIPE` with its help."""
+    return typer.Option("--config", metavar="RECIPE", help=text)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+GameData = Annotated[
+    str | None,
+    typer.Option(
+        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
+        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
+]
+
+
+def words(given: Sequence[str] | None) -> list[str]:
+    """Split names that were given with commas between, or one after another."""
+    return [word.strip() for each in given or () for word in each.split(",") if word.strip()]
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse options that would change nothing: those in `given` that are not None.
+
+    Raises:
+        ConfigError: one of them is given in vain.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} {why}.")
