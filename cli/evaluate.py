@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -122,7 +122,9 @@ def evaluate(
     place = Place(env, split, limit, data or (), overrides or (), config)
     _refuse_idle(path, where is not None, place, of_player, of_policy)
     title = f"evaluate {path or agent or 'expert'}" + (f" in {where}" if where is not None else "")
-    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, _naming_the_option(split):
+    # where no split was named, the one that is looked for need not be there: it is not the user's word
+    naming = annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
+    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, naming:
         if path is None:
             who = {"agent": agent or "expert", "seed": seed or 0, "jobs": jobs, "output": output, "progress": view}
             played = _play(place, who)
@@ -185,11 +187,6 @@ def _measure(source: str, place: Place, how: Mapping[str, Any]) -> tuple[Evaluat
     kwargs = {"data": place.data[0]} if place.data else None
     tasks: dict[str, Any] = {"split": place.split or SPLIT, "limit": place.limit, "kwargs": kwargs}
     return measure_policy(source, place.env, overrides=place.overrides, config=place.config, **tasks, **how)
-
-
-def _naming_the_option(split: str | None) -> AbstractContextManager[None]:
-    """Where no split was named, the one that is looked for need not be there: it is not the user's word."""
-    return annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
 
 
 def _refuse_idle(

@@ -52,9 +52,6 @@ app.add_typer(runs_app, name="runs")
 app.add_typer(envs_app, name="envs")
 app.add_typer(skills_app, name="skills")
 
-NoBank = Annotated[bool, typer.Option("--no-bank", help="Without the run's skill bank: what are the skills worth?")]
-TrainedPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")]
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -106,7 +103,9 @@ def ask(
     config: Annotated[
         str | None, typer.Option("--config", metavar="RECIPE", help="For `openai`: its endpoint, template and lengths.")
     ] = None,
-    no_bank: NoBank = False,
+    no_bank: Annotated[
+        bool, typer.Option("--no-bank", help="Without the run's skill bank: what are the skills worth?")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put a question to a trained policy, or to a model behind an address."""
@@ -171,7 +170,7 @@ def inspect(
 
 @app.command()
 def export(
-    path: TrainedPath,
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one checkpoint of it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to make.")],
     merged: Annotated[bool, typer.Option(help="Fold LoRA adapters into the base model's weights.")] = False,
 ) -> None:

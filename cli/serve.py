@@ -155,12 +155,10 @@ def _about_key(watched: Sequence[Watched]) -> str:
     """Where other clients find the key; nothing where it is in the environment, as the user knows."""
     from skill_ttrl.llm.server_key import given_key, key_file
 
+    if given_key():
+        return ""
     first = key_file(urlsplit(watched[0].job.address).port or 0)
-    return (
-        ""
-        if given_key()
-        else f" They ask for a key, which Skill-TTRL finds by itself; for other clients it is in {first}."
-    )
+    return f" They ask for a key, which Skill-TTRL finds by itself; for other clients it is in {first}."
 
 
 def servers_table(watched: Sequence[Watched]) -> Table:
@@ -171,7 +169,6 @@ def servers_table(watched: Sequence[Watched]) -> Table:
         state: RenderableType = Text(each.phase, style=STYLES[each.phase])
         if each.phase == "starting":
             state = Spinner("dots", Text(f"starting, {time.monotonic() - each.since:.0f} s", style=STYLES[each.phase]))
-        table.add_row(
-            each.job.address, state, str(process), each.job.gpus, str(each.restarts), escape_terminal(str(each.job.log))
-        )
+        log = escape_terminal(str(each.job.log))
+        table.add_row(each.job.address, state, str(process), each.job.gpus, str(each.restarts), log)
     return table

@@ -28,13 +28,11 @@ skills_app = typer.Typer(
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 Bank = Annotated[Path, typer.Argument(metavar="BANK", help="Folder of the bank.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl inspect BANK`).")]
-Title = Annotated[str | None, typer.Option(help="A few words.")]
-Words = Annotated[str | None, typer.Option(help="What the skill says; `-` reads it from standard input.")]
-When = Annotated[str | None, typer.Option(help="When to apply it.")]
-TierName = Annotated[
-    str | None, typer.Option(help="`general` for all tasks, `task` for one type, `mistake` for what to avoid.")
-]
-TaskType = Annotated[str | None, typer.Option(help="Kind of task it is for; empty for any.")]
+TITLE = typer.Option(help="A few words.")
+TEXT = typer.Option(help="What the skill says; `-` reads it from standard input.")
+WHEN = typer.Option(help="When to apply it.")
+TIER = typer.Option(help="`general` for all tasks, `task` for one type, `mistake` for what to avoid.")
+TASK_TYPE = typer.Option(help="Kind of task it is for; empty for any.")
 Reason = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
 FileFormat = Annotated[
     str | None,
@@ -50,13 +48,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the update as JSON o
 @skills_app.command()
 def add(
     bank: Bank,
-    text: Annotated[str, typer.Option(help="What the skill says; `-` reads it from standard input.")],
-    title: Annotated[str, typer.Option(help="A few words.")],
-    tier: Annotated[
-        str, typer.Option(help="`general` for all tasks, `task` for one type, `mistake` for what to avoid.")
-    ] = "task",
-    task_type: Annotated[str, typer.Option(help="Kind of task it is for; empty for any.")] = "",
-    when: Annotated[str, typer.Option(help="When to apply it.")] = "",
+    text: Annotated[str, TEXT],
+    title: Annotated[str, TITLE],
+    tier: Annotated[str, TIER] = "task",
+    task_type: Annotated[str, TASK_TYPE] = "",
+    when: Annotated[str, WHEN] = "",
     skill_id: Annotated[str | None, typer.Option("--id", help="Its id. Default: one made from the version.")] = None,
     reason: Reason = None,
     as_json: AsJson = False,
@@ -74,11 +70,11 @@ def add(
 def edit(
     bank: Bank,
     skill_id: Id,
-    title: Title = None,
-    text: Words = None,
-    when: When = None,
-    tier: TierName = None,
-    task_type: TaskType = None,
+    title: Annotated[str | None, TITLE] = None,
+    text: Annotated[str | None, TEXT] = None,
+    when: Annotated[str | None, WHEN] = None,
+    tier: Annotated[str | None, TIER] = None,
+    task_type: Annotated[str | None, TASK_TYPE] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,7 @@ from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.runs.summary import Summary
-    from skill_ttrl.stages.launch import Launch, Options
+    from skill_ttrl.stages.launch import Launch
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
 MaybeSource = Annotated[
@@ -87,11 +86,11 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
-    from skill_ttrl.stages.launch import launch
+    from skill_ttrl.stages.launch import Options, launch
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each say which seeds: give one of them.")
-    found = launch(source, _options(overrides, output, resume, env, seed, tracker))
+    found = launch(source, Options(overrides or (), env, seed, tracker, output, resume, _notice))
     _run(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -114,9 +113,9 @@ def sft(
     With `--bank` it imitates collected episodes with the bank's skills in their prompts. Without CONFIG it is then the quickstart
     recipe of the environment that the episodes are of, with their data; what is imitated without `--explore` is won episodes.
     """
-    from skill_ttrl.stages.launch import launch_sft
+    from skill_ttrl.stages.launch import Options, launch_sft
 
-    options = _options(overrides, output, resume, env, seed, tracker)
+    options = Options(overrides or (), env, seed, tracker, output, resume, _notice)
     found = launch_sft(source, options, bank=bank, trajectories=trajectories, examples=examples)
     _run(found, as_json=as_json, dry_run=dry_run)
 
@@ -140,25 +139,16 @@ def rl(
     `--set skills.bank=` names another. Without CONFIG, `--bank` goes on from the run of `skillttrl sft` beside the bank (or
     the one that `--model` names) and does what its recipe says.
     """
-    from skill_ttrl.stages.launch import launch_rl
+    from skill_ttrl.stages.launch import Options, launch_rl
 
-    found = launch_rl(source, _options(overrides, output, resume, env, seed, tracker), model=model, bank=bank)
+    found = launch_rl(
+        source, Options(overrides or (), env, seed, tracker, output, resume, _notice), model=model, bank=bank
+    )
     _run(found, as_json=as_json, dry_run=dry_run)
 
 
-def _options(
-    overrides: list[str] | None,
-    output: Path | None,
-    resume: str | None,
-    env: str | None,
-    seed: int | None,
-    tracker: str | None,
-) -> Options:
-    """Options that the three commands share."""
-    from skill_ttrl.stages.launch import Options
-
-    notice = partial(say, screen=Console(stderr=True))
-    return Options(overrides or (), env, seed, tracker, output, resume, notice)
+def _notice(text: str) -> None:
+    say(text, screen=Console(stderr=True))
 
 
 def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:

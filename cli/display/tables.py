@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.skill_list import skill_list
 from skill_ttrl.cli.display.views import interval, number
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.evaluation.results import Evaluation
     from skill_ttrl.stages.inspecting.inspection import Inspection
     from skill_ttrl.stages.targets.trained import Reply
+    from skill_ttrl.types import Skill
 
 STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+MAX_TEXT = 1000
+"""Characters of a skill's text that are shown; `--json` has all."""
+INDENT = (0, 0, 0, 2)
 
 
 def evaluation_table(found: Evaluation) -> FittedTable:
@@ -88,11 +92,34 @@ def inspection_view(found: Inspection) -> RenderableType:
     parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
     parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.skills:
-        parts += [skill_list(found), Text()]
+        scores = [row[0] for row in found.rows] if found.kind == "search" else [None] * len(found.rows)
+        parts += [*map(_skill, found.skills, scores), Text()]
     elif found.rows:
         parts.append(FittedTable("", found.columns, found.rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     return Group(*parts)
+
+
+def _skill(skill: Skill, score: object) -> RenderableType:
+    """A skill with its figures, title and text, wrapped to the terminal; control characters are pictures."""
+    stats, rate = skill.stats, skill.stats.success_rate
+    figures = [
+        f"score {score}" if score is not None else "",
+        f"{skill.tier}: {skill.task_type}" if skill.task_type else skill.tier,
+        f"won {stats.successes} of {stats.uses} uses ({rate:.2f})" if rate is not None else "not used",
+        f"version {skill.version}" if skill.version > 1 else "",
+        f"from {', '.join(skill.parents)}" if skill.parents else "",
+        f"flags: {', '.join(skill.flags)}" if skill.flags else "",
+    ]
+    head = Text.assemble((escape_terminal(skill.id), "bold"), "  ", (one_line(", ".join(filter(None, figures))), "dim"))
+    parts: list[RenderableType] = [Text(), head]
+    if skill.title.strip():
+        parts.append(Padding(Text(one_line(skill.title), "italic"), INDENT, expand=False))
+    if skill.when_to_apply.strip():
+        parts.append(Padding(Text(f"When: {one_line(skill.when_to_apply)}"), INDENT, expand=False))
+    rest = len(skill.text) - MAX_TEXT
+    more = f" … {rest:,} more characters; --json has all" if rest > 0 else ""
+    return Group(*parts, Padding(Text(escape_terminal(skill.text[:MAX_TEXT]).strip() + more), INDENT, expand=False))
 
 
 def diagnosis_view(found: Diagnosis) -> RenderableType:

@@ -48,7 +48,8 @@ def lab_view(lab: VoteLab) -> RenderableType:
 def figures_table(judged: Sequence[Replayed]) -> Table:
     """One row a strategy, each figure with its interval below it."""
     titles = _titles(judged) | {"decided_accuracy": "where decided"}
-    names = [name for name in _titles(judged) if name != "decided_accuracy" or _somebody_abstains(judged)]
+    abstains = any(each.figures["abstained"].value > 0 for each in judged if "abstained" in each.figures)
+    names = [name for name in _titles(judged) if name != "decided_accuracy" or abstains]
     rows = [(_name(each.strategy), [_figure(each.figures.get(name)) for name in names]) for each in judged]
     return _table("", ["strategy", *(titles[name] for name in names)], rows)
 
@@ -90,10 +91,6 @@ def _titles(judged: Sequence[Replayed]) -> dict[str, str]:
     from skill_ttrl.stages.evaluation.vote_lab import TITLES
 
     return {name: title for name, title in TITLES.items() if any(name in each.figures for each in judged)}
-
-
-def _somebody_abstains(judged: Sequence[Replayed]) -> bool:
-    return any(each.figures["abstained"].value > 0 for each in judged if "abstained" in each.figures)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Text]]]) -> Table:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.screen import Keyboard, Screen, completion
 from skill_ttrl.cli.games.shop_screen import Shopper, ShopScreen
+from skill_ttrl.cli.options import GameData, recipe_option, refuse, set_option
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,24 +37,13 @@ Split = Annotated[str | None, typer.Option(help="Draw from this split. Default: 
 Types = Annotated[
     list[str] | None, typer.Option(help="Draw from these types of task only; several with commas, or given again.")
 ]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
-        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
-    ),
-]
 Engine = Annotated[str | None, typer.Option(help="Of ALFWorld: `fast` or `official`. Short for env.kwargs.engine.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Draws the task, and what happens by chance. Default: another each time.")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="An argument of the environment (env.kwargs.max_steps=20), or any key of a policy.",
-    ),
+    set_option("An argument of the environment (env.kwargs.max_steps=20), or any key of a policy."),
 ]
 Expert = Annotated[bool, typer.Option("--expert", help="Watch the walkthrough that comes with the game.")]
 Agent = Annotated[
@@ -63,9 +54,7 @@ Agent = Annotated[
         "a policy: a run, a checkpoint, a model, `openai:MODEL`.",
     ),
 ]
-Recipe = Annotated[
-    str | None, typer.Option("--config", metavar="RECIPE", help="Template and lengths for a plain model.")
-]
+Recipe = Annotated[str | None, recipe_option("Template and lengths for a plain model.")]
 Constrain = Annotated[
     bool, typer.Option("--constrain", help="A policy can write nothing but a listed action, where its backend can.")
 ]
@@ -85,7 +74,7 @@ def play(
     task: TaskId = None,
     split: Split = None,
     types: Types = None,
-    data: Data = None,
+    data: GameData = None,
     engine: Engine = None,
     seed: Seed = None,
     overrides: Overrides = None,
@@ -122,7 +111,10 @@ def play(
             settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
-            _refuse_what_policies_take(given, config, constrain, temperature, no_bank)
+            of_policy = {"--config": config, "--constrain": constrain or None, "--temperature": temperature or None}
+            of_policy |= {"--no-bank": no_bank or None}
+            of_policy |= {f"--set {each}": each for each in given if not each.startswith("env.kwargs")}
+            refuse(of_policy, "is for a policy; give one as --agent, or leave it out")
         kwargs = dict(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id))
         kwargs |= {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         drawn = secrets.randbelow(2**31) if seed is None else seed
@@ -152,7 +144,6 @@ def _seat(env: str, console: Console, *, by_hand: bool, delay: float) -> tuple[K
 
 def _open(env: str, env_id: str, kwargs: Mapping[str, Any], split: str | None, task: str | None) -> TextEnvironment:
     """Open the environment, and show how far it is where that takes long."""
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.stages.collecting.watch import open_env
 
     with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
@@ -167,19 +158,3 @@ def _leaving(screen: Screen) -> Iterator[None]:
     except KeyboardInterrupt:
         screen.leave()
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _refuse_what_policies_take(
-    overrides: Sequence[str], config: str | None, constrain: bool, temperature: float, no_bank: bool
-) -> None:
-    """Options that would change nothing are mistakes."""
-    given = {
-        "--config": config is not None,
-        "--constrain": constrain,
-        "--temperature": temperature > 0,
-        "--no-bank": no_bank,
-    }
-    idle = [name for name, is_given in given.items() if is_given]
-    idle += [f"--set {each}" for each in overrides if not each.startswith("env.kwargs")]
-    if idle:
-        raise ConfigError(f"{idle[0]} is for a policy; give one as --agent, or leave it out.")

@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.output import say
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import Interrupted
 
 SERVED = ("webshop",)
@@ -68,7 +69,6 @@ def serve(
         raise ConfigError(
             f"--host {host[:60]} lets other machines in. Stay with 127.0.0.1, or say --public if everybody there may shop."
         )
-    from skill_ttrl.cli.display.views import RunView
     from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue, progress_unit
     from skill_ttrl.envs.webshop.shop import shared_shop
     from skill_ttrl.envs.webshop.site.site import Site, SiteServer
@@ -86,7 +86,7 @@ def serve(
             if as_json:
                 print(json.dumps({"address": server.address, "source": source, "goals": len(listed)}))
             else:
-                _say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
+                say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
             sys.stdout.flush()
             if open_browser:
                 threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
@@ -105,7 +105,3 @@ def _is_own(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _say(text: str) -> None:
-    Console().print(escape_terminal(text), markup=False, highlight=False, soft_wrap=True)

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 BETWEEN = " [SEP] "
 """Stands between the texts of a page."""
-INSTRUCTION, BACK, PREVIOUS, BUY, PAGE, THANKS = (
-    "Instruction:",
-    "Back to Search",
-    "< Prev",
-    "Buy Now",
-    "Page ",
-    "Thank you",
-)
+INSTRUCTION, BACK, BUY, PAGE, THANKS = "Instruction:", "Back to Search", "Buy Now", "Page ", "Thank you"
 NAMES = {"r_att": ("attributes", "w_att"), "r_option": ("options", "w_option"), "r_price": ("price", "w_price")}
 """Parts of the reward, and their shares in it, by upstream's names."""
 MATCHES = {"query_match": "same search", "category_match": "same category"}
@@ -163,35 +156,31 @@ class ShopScreen(Screen):
     def _lines(self, page: ShopPage, numbers: Mapping[str, int]) -> list[Text]:
         lines = [Text(escape_terminal(page.heading), "bold")] if page.heading else []
         for asin, *about in page.products:
-            lines.append(
-                Text.assemble(
-                    _number(asin, numbers), (escape_terminal(asin), "bold"), escape_terminal(f"  {' '.join(about[1:])}")
-                )
-            )
+            price = escape_terminal(f"  {' '.join(about[1:])}")
+            lines.append(Text.assemble(_number(asin, numbers), (escape_terminal(asin), "bold"), price))
             lines += [line for title in about[:1] for line in self.indented(title)]
         if page.heading.startswith(PAGE) and not page.products:
             lines.append(Text("No products here: other words, or a page before this one."))
         lines += [Text(escape_terminal(text)) for text in page.texts]
         for name, values in page.options.items():
-            lines += [Text(""), Text(escape_terminal(f"{name}:"), "bold"), *self._values(name, values, numbers)]
+            lines += [Text(""), Text(escape_terminal(f"{name}:"), "bold")]
+            lines += self._cells(values, numbers, chosen=self._chosen.get(name))
         if page.instruction:  # last, so that it is in view while one types
             lines += [Text(""), Text.assemble((f"{INSTRUCTION} ", "bold"), escape_terminal(page.instruction))]
         buttons = [text for text in page.buttons if text.lower() in numbers]
-        return [
-            *lines,
-            *_rows([Text.assemble(_number(text, numbers), escape_terminal(text)) for text in buttons], self.width),
-        ]
+        return [*lines, *self._cells(buttons, numbers)]
 
-    def _values(self, name: str, values: Sequence[str], numbers: Mapping[str, int]) -> list[Text]:
-        chosen = self._chosen.get(name)
-        cells = [
-            Text.assemble(
-                _number(value, numbers), (escape_terminal(value) + " (chosen)" * is_chosen, "green" * is_chosen)
-            )
-            for value in values
-            for is_chosen in (value == chosen,)
-        ]
-        return _rows(cells, self.width)
+    def _cells(self, values: Sequence[str], numbers: Mapping[str, int], chosen: str | None = None) -> list[Text]:
+        """What can be clicked side by side, none broken, in lines of at most the screen's width where one is no longer."""
+        rows: list[Text] = []
+        for value in values:
+            shown = (f"{escape_terminal(value)} (chosen)", "green") if value == chosen else escape_terminal(value)
+            cell = Text.assemble(_number(value, numbers), shown)
+            if rows and rows[-1].cell_len + 1 + cell.cell_len <= min(self.width, WIDEST):
+                rows[-1] = Text.assemble(rows[-1], " ", cell)
+            else:
+                rows.append(cell)
+        return rows
 
 
 class Shopper(Keyboard):
@@ -266,14 +255,3 @@ def _numbers(info: Mapping[str, Any]) -> dict[str, int]:
 def _number(text: str, numbers: Mapping[str, int]) -> tuple[str, str]:
     number = numbers.get(text.lower(), numbers.get(text))
     return (f"{number:>3} " if number is not None else "    ", "cyan")
-
-
-def _rows(cells: Sequence[Text], width: int) -> list[Text]:
-    """Cells side by side, none broken, in lines of at most `width` characters where one cell is no longer."""
-    rows: list[Text] = []
-    for cell in cells:
-        if rows and rows[-1].cell_len + 1 + cell.cell_len <= min(width, WIDEST):
-            rows[-1] = Text.assemble(rows[-1], " ", cell)
-        else:
-            rows.append(cell)
-    return rows
