@@ -1,7 +1,7 @@
 """RL training without labels: sample many, vote, reward agreement, update by policy gradient.
 
-`reinforce` is the one visible loop. True answers stand in `run.meter` alone; what flows from the votes into the weights is in the
-lines between `sample` and `update`.
+`reinforce` is the one visible loop. True answers stand in `run.meter` alone, but for the control `rl.reward=label`; what flows from
+the votes into the weights is in the lines between `sample` and `update`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHOWN = "GRPO"
 
 
 def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> None:
-    """Rollout → vote | env → advantages → update → skills → sync, `rl.steps` times; a resumed run continues."""
+    """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
     backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
@@ -44,39 +44,45 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
     algorithm = build_algorithm(config.rl)
     state = RLState.restore(run, algorithm, evolution)
     tasks_of = partial(step_tasks, parts.train_tasks, config.rl.prompts_per_step, seed=config.seed)
-    begin(run, state, tasks_of)
+    seed_for = partial(derive_seed, config.seed)
+    prepare_first_step(run, state, tasks_of)
 
     for step in remaining_steps(run, state):
-        clock, seed = StepTimer(run.progress, SHOWN, parts.accelerator), partial(derive_seed, config.seed)
+        clock = StepTimer(run.progress, SHOWN, parts.accelerator)
         with clock("sample"), checkpoint_on_error(run, state):
-            counted = run.count_rollouts(SHOWN, "sample")
-            groups = state.votes.rollout(tasks_of(step), bank.view(), seed("rollout", step), counted)
+            on_rollout_end = run.count_rollouts(SHOWN, "sample")
+            # Half of the rollouts answer a paraphrase where the voting strategy needs that.
+            groups = state.votes.rollout(tasks_of(step), bank.view(), seed_for("rollout", step), on_rollout_end)
         warn_of_failures(run, groups)
         with clock("vote"):
             votes = state.votes.compute_votes(groups, step)
         with clock("reward"):
-            rewards = [reward(group, vote, seed("reward", step)) for group, vote in zip(groups, votes, strict=True)]
+            rewards = [reward(group, vote, seed_for("reward", step)) for group, vote in zip(groups, votes, strict=True)]
             groups = [group.with_rewards(list(row)) for group, row in zip(groups, rewards, strict=True)]
         with clock("update"):
-            backend.rest()
+            backend.rest()  # gives its memory to the learner, until `sync`
             chosen = select_training_samples(groups, votes, config, step)  # all vote, a seeded subset is trained on
+            # Rewards become advantages within each group, and everything becomes tensors.
             batch = make_batch(chosen, algorithm, votes_rewarded=config.rl.reward == VOTED)
             metrics = state.learner.update(
                 batch, step=step, seed=config.seed, temperature=parts.worker.sampling.temperature
             )
         if bank:
-            with clock("skills"):  # merge winners, evolve failures: one update of the bank each
-                metrics |= skill_metrics(groups) | bank.learn(groups, step, run.warn, evolves=evolution is not None)
+            with clock("skills"):
+                metrics |= skill_metrics(groups)
+                # Each is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved.
+                metrics |= bank.learn(groups, step, run.warn, evolves=evolution is not None)
                 metrics |= evolve(run, state.evolution, groups, step, metrics)
         with clock("record"):
-            visits = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-            metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, visits)
+            history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+            metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
             metrics |= episode_metrics(groups, config, by_type=several_types(parts.train_tasks))
             metrics |= run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories)
             run.progress.advance(SHOWN, step + 1, metrics)
             warn_of_votes(run, state, step, groups)
-            state.step = step + 1
+        state.step = step + 1
+        # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
@@ -89,14 +95,14 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
         run.evaluate(BANK_OFF, use_bank=False)
 
 
-def begin(run: Run, state: RLState, tasks_of: Callable[[int], Sequence[Task]]) -> None:
-    """What comes before the first step: base votes where the strategy needs them, and an evaluation that was broken off."""
+def prepare_first_step(run: Run, state: RLState, tasks_of: Callable[[int], Sequence[Task]]) -> None:
+    """Estimate base votes where the strategy needs them, and make up for an evaluation that was interrupted."""
     steps, every = run.config.rl.steps, run.config.rl.validate_every
     state.votes.estimate_base_ratio(run, map(tasks_of, range(steps)))
     warn_if_never(run)
     run.progress.start(SHOWN, steps, "step", state.step)
     if 0 < state.step < steps and every and state.step % every == 0:
-        # It was the last step of a run that is now lengthened, or its evaluation was broken off.
+        # Resumed exactly at a validation step without its evaluation: it was interrupted, or the last step before rl.steps was raised.
         run.evaluate(f"step {state.step}")
 
 
@@ -104,7 +110,7 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     """Evaluate and save where the config says so, and leave where a signal came or the run cannot continue.
 
     Raises:
-        TrainingError: see `stopping.watch_updates`.
+        TrainingError: too many updates in a row were skipped (loss or gradient not finite).
         BudgetError, EndpointError, Interrupted: the run is saved.
     """
     config = run.config.rl
@@ -123,10 +129,10 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
 
 
 def conclude(run: Run) -> None:
-    """The end of the steps: warn of what their course says.
+    """Warn of trends in the metrics.
 
     Raises:
-        TrainingError: see `stopping.skipped_too_often`.
+        TrainingError: no update of the run, or too many in a row, were finite.
     """
     if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
@@ -147,7 +153,7 @@ def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
 
 
 def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group]) -> None:
-    """Warn of answers that were given up, of weak votes where they are rewarded, and early of what cannot work."""
+    """Warn of undecided answers, of weak votes where they are rewarded, and after `EARLY` steps of signs that training cannot work."""
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
     if run.config.rl.reward == VOTED:
         for warning in state.votes.history.warnings():
@@ -157,5 +163,5 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group]) 
 
 
 def _warn_of(run: Run, signs: Mapping[str, str]) -> None:
-    for start, text in signs.items():
-        run.warn(text, once=start)
+    for prefix, text in signs.items():
+        run.warn(text, once=prefix)

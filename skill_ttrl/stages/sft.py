@@ -1,4 +1,4 @@
-"""Cold start: supervised learning on demonstrations, loss on completions only."""
+"""Cold start: supervised learning on demonstrations; loss on completions, and first on prompts too where `sft.whole_fraction` says so."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def fine_tune(
 
 
 def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
-    """The same with all tokens but the first to be learnt, those of the prompt too."""
+    """Put the loss on the prompt as well, except its first token; the mask of the response stays."""
     prompt, response, mask = demonstration
     learnt = (True,) * len(response) if mask is None else mask
     return EncodedDemonstration(prompt[:1], (*prompt[1:], *response), (*(True,) * (len(prompt) - 1), *learnt))

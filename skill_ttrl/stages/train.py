@@ -70,8 +70,9 @@ def run(
         What `summary.json` holds.
 
     Raises:
-        SkillTTRLError: something the user can mend, see `errors`; `Interrupted` after a signal; `BudgetError` where what may be
-            spent is spent, with the last finished step saved.
+        SkillTTRLError: something the user can fix, see `errors`; `BudgetError` where the budget is spent, with the last finished
+            step saved.
+        Interrupted: after a signal.
     """
     progress = progress or SilentProgress()
     check_ready(config)
@@ -94,7 +95,7 @@ def run(
 
 @dataclass(frozen=True)
 class Session:
-    """An opened run, of which no part is made yet."""
+    """An open folder with its ledger, signals and resume point; no model is built yet."""
 
     config: SkillTTRLConfig
     """As the run's folder holds it."""
@@ -141,7 +142,7 @@ def _open(
 
 
 def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepared:
-    """Collect and distill where that is to be done, and build everything; a run in which this fails leaves nothing behind."""
+    """Collect and distill where that is due, and build everything. Where it fails, a new run leaves only what was collected."""
     folder, resumed = session.folder, session.resumed
     bank: RunBank | NoBank = NoBank()
     try:
@@ -238,7 +239,7 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
 
 
 def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
-    """Run the phases; one that cannot go on leaves a summary."""
+    """Run the phases; a `TrainingError` leaves a summary of what was evaluated."""
     saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
     try:
         for name, phase in phases.items():

@@ -103,8 +103,8 @@ class RunBank:
     ) -> dict[str, float]:
         """Let the winners of a step change the bank, retire what went stale, and say what happened.
 
-        A winner is a try whose reward is the best of its group and above zero; see `winning`. The bank is changed by one update or not
-        at all: where the budget for language models is spent, nothing is merged.
+        A winner is a try whose reward is the best of its group and above zero; see `winning`. The merge is one update or none:
+        where the budget for language models is spent, nothing is merged.
 
         Args:
             groups: the step's tries, rewarded.
