@@ -39,11 +39,11 @@ def words(given: Sequence[str] | None) -> list[str]:
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuse options that would change nothing: those in `given` that are not None.
+    """Refuse options that would change nothing: those in `given` that are neither None nor False.
 
     Raises:
         ConfigError: one of them is given in vain.
     """
     for name, value in given.items():
-        if value is not None:
+        if value is not None and value is not False:
             raise ConfigError(f"{name} {why}.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.screen import Keyboard, Screen, completion
 from skill_ttrl.cli.games.shop_screen import Shopper, ShopScreen
-from skill_ttrl.cli.options import GameData, recipe_option, refuse, set_option
+from skill_ttrl.cli.options import GameData, recipe_option, refuse, set_option, words
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -111,16 +111,19 @@ def play(
             settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
-            of_policy = {"--config": config, "--constrain": constrain or None, "--temperature": temperature or None}
-            of_policy |= {"--no-bank": no_bank or None}
+            of_policy = {
+                "--config": config,
+                "--constrain": constrain,
+                "--no-bank": no_bank,
+                "--temperature": temperature or None,
+            }
             of_policy |= {f"--set {each}": each for each in given if not each.startswith("env.kwargs")}
             refuse(of_policy, "is for a policy; give one as --agent, or leave it out")
         kwargs = dict(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id))
         kwargs |= {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         drawn = secrets.randbelow(2**31) if seed is None else seed
         with contextlib.closing(_open(env, env_id, kwargs, split, task)) as game, completion(keyboard):
-            kinds = [kind.strip() for each in types or () for kind in each.split(",")]
-            screen.task = find_task(game, env_id, name=task, split=split, types=kinds, seed=drawn)
+            screen.task = find_task(game, env_id, name=task, split=split, types=words(types), seed=drawn)
             if policy is not None:
                 played = play_policy(
                     game, screen.task, policy, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_bank

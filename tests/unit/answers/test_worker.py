@@ -23,8 +23,8 @@ from skill_ttrl.errors import RunFolderError
 
 SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))
 """Well formed, small, and many seconds of work for SymPy."""
-HUNGRY = parse("(x+y+z)^{23}")
-"""2,600 terms: more than no memory at all."""
+HUNGRY = parse("(x+y+z+w)^{12}")
+"""455 terms, in which 4**12 products meet: more than no memory at all."""
 EASY = parse(clean(r"\sqrt{8}"))
 ROOT = "value 2.8284271247461900976033774484193961571393437507539"
 
