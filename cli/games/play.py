@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,6 +69,12 @@ AsJson = Annotated[
 ]
 
 
+def _refuse_for_player(of_policy: Mapping[str, object], settings: Sequence[str]) -> None:
+    """Refuse options of a policy, and settings but those of the environment, where a player without a model plays."""
+    others = {f"--set {each}": each for each in settings if not each.startswith("env.kwargs")}
+    refuse({**of_policy, **others}, "is for a policy; give one as --agent, or leave it out")
+
+
 def play(
     env: Env,
     task: TaskId = None,
@@ -111,14 +117,9 @@ def play(
             settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
-            of_policy = {
-                "--config": config,
-                "--constrain": constrain,
-                "--no-bank": no_bank,
-                "--temperature": temperature or None,
-            }
-            of_policy |= {f"--set {each}": each for each in given if not each.startswith("env.kwargs")}
-            refuse(of_policy, "is for a policy; give one as --agent, or leave it out")
+            heat = temperature or None
+            of_policy = {"--config": config, "--constrain": constrain, "--no-bank": no_bank, "--temperature": heat}
+            _refuse_for_player(of_policy, given)
         kwargs = dict(policy.config.env.kwargs if policy is not None else stage.env_kwargs(given, env_id))
         kwargs |= {key: value for key, value in (("data", data), ("engine", engine)) if value is not None}
         drawn = secrets.randbelow(2**31) if seed is None else seed

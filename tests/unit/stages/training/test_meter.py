@@ -71,9 +71,9 @@ def test_only_the_meter_and_the_label_control_hold_true_answers(
         steps.append(state.step)
         (begin if state.step == 0 else evaluate_and_save)(run, state, *rest)
 
-    begin, evaluate_and_save = rl.begin, rl.evaluate_and_save
+    begin, evaluate_and_save = rl.prepare_first_step, rl.evaluate_and_save
     monkeypatch.setattr(train, "reinforce", reinforce)
-    monkeypatch.setattr(rl, "begin", look)  # right after an evaluation
+    monkeypatch.setattr(rl, "prepare_first_step", look)  # right after an evaluation
     monkeypatch.setattr(rl, "evaluate_and_save", look)
     train.run(config, tmp_path / "run")
     assert steps == [0, 1, 2]
