@@ -134,8 +134,17 @@ def parts_of(text: str, where: str) -> Parts:
     return Parts(front, text[end.end() :].removeprefix("\n"))
 
 
-def problems(parts: Parts, folder: str) -> list[str]:
-    """Where a SKILL.md in the folder of this name breaks the standard, in sentences; empty for a valid one."""
+def problems(folder: str | Path) -> list[str]:
+    """Where a skill's folder breaks the standard, in sentences; empty for a valid one.
+
+    Raises:
+        SkillBankError: its SKILL.md cannot be read at all.
+    """
+    folder = Path(folder)
+    return _problems(parts_of(_text(folder / FILE), str(folder / FILE)), folder.resolve().name)
+
+
+def _problems(parts: Parts, folder: str) -> list[str]:
     front, found = parts.front, list[str]()
     name, description = front.get("name"), front.get("description")
     if not (isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= MAX_NAME):
@@ -172,7 +181,7 @@ def _skill(folder: Path, notices: list[str]) -> Skill:
     parts = parts_of(_text(folder / FILE), where)
     metadata = parts.front.get("metadata")
     ours = isinstance(metadata, dict) and f"{OURS}id" in metadata
-    broken = problems(parts, folder.resolve().name)
+    broken = _problems(parts, folder.resolve().name)
     notices += [f"{folder.name} is read, but breaks the standard: {'; '.join(broken)}"] if broken else []
     try:
         skill = _our_skill(parts, folder) if ours else _foreign_skill(parts, folder)

@@ -44,11 +44,6 @@ SKILLS = st.builds(
 )
 
 
-def problems_of(folder: Path) -> list[str]:
-    text = (folder / "SKILL.md").read_text(encoding="utf-8")
-    return problems(parts_of(text, str(folder)), folder.name)
-
-
 @settings(max_examples=20)
 @given(st.lists(SKILLS, max_size=4, unique_by=lambda skill: skill.id))
 def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
@@ -58,7 +53,7 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         write_skills(folder, snapshot, "agentskills")
-        assert [(inside.name, problems_of(inside)) for inside in folder.iterdir() if problems_of(inside)] == []
+        assert [(inside.name, problems(inside)) for inside in folder.iterdir() if problems(inside)] == []
         assert {path.relative_to(folder).parts[-1] for path in folder.glob("*/*")} <= {"SKILL.md"}
         found = read_file(folder, "agentskills")
         assert {skill.id: skill for skill in found.skills} == dict(snapshot.skills)
@@ -96,7 +91,7 @@ def test_a_long_text_stands_in_a_reference(tmp_path: Path) -> None:
         skill = normalize_skill(Skill("long", "Long", text))
         folder = tmp_path / str(len(text))
         write_skills(folder, Snapshot.of(1, [skill]), "agentskills")
-        assert (folder / "long" / ADVICE).read_text() == text and problems_of(folder / "long") == []
+        assert (folder / "long" / ADVICE).read_text() == text and problems(folder / "long") == []
         found = read_file(folder)
         assert found.skills == [skill] and found.notices == ()
         assert describe(skill).endswith("Use when: any task like it") and len(describe(skill)) <= 1024
@@ -245,10 +240,10 @@ def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> Non
 )
 def test_the_validator_names_what_breaks_the_standard(front: str, message: str, tmp_path: Path) -> None:
     text = f"---\n{front}\n{'' if 'description' in front else 'description: d'}\n---\nbody"
-    assert any(message in problem for problem in problems_of(foreign(tmp_path / "x", text)))
+    assert any(message in problem for problem in problems(foreign(tmp_path / "x", text)))
     assert read_file(tmp_path / "x").skills[0].text == "body"
     long = "---\nname: b\ndescription: d\n---\n" + "x\n" * 500
-    assert problems_of(foreign(tmp_path / "b", long)) == ["the body has 500 lines, of at most 499"]
+    assert problems(foreign(tmp_path / "b", long)) == ["the body has 500 lines, of at most 499"]
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
