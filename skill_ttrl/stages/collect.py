@@ -169,7 +169,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         progress: told of episodes and success.
 
     Raises:
-        SkillTTRLError: as for `run` and `collect_policy.run_policy`.
+        SkillTTRLError: as for `run` and `targets.collect.run_policy`.
         Interrupted: a signal came; what was played is kept.
     """
     if find_player(config.collect.agent, resolve_env(config.env.id)) is None:

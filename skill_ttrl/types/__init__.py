@@ -136,7 +136,7 @@ class Step:
     admissible: tuple[str, ...] = ()
     """The actions that the environment listed as possible when this one was chosen; empty where it lists none."""
     verdict: Verdict | None = None
-    """How the action was found in the model's words (`agents.projection`); None where all of them are the action."""
+    """How the action was found in the model's words (`agents.action_parser`); None where all of them are the action."""
     complaint: str = ""
     """Why it is not `valid`; empty where it is."""
     left_out: Mapping[str, int] = field(default_factory=dict)

@@ -100,7 +100,7 @@ class Skill:
     """What speaks for it: ids of tasks or trajectories."""
     stats: SkillStats = field(default_factory=SkillStats)
     flags: tuple[str, ...] = ()
-    """What looks hostile in its text (see `skills.hostile`); empty for most."""
+    """What looks hostile in its text (see `sanitize`); empty for most."""
     extra: str = ""
     """What the file it came from said of it and no field here holds: a JSON object as text (`skills.leftover`), empty for
     none. A text, so that a skill stays hashable, and numbers and the order of keys stay as they were."""

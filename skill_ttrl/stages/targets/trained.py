@@ -53,7 +53,7 @@ class TrainedPolicy:
 
 
 class PolicySource(Protocol):
-    """What can be asked: a trained policy, or whatever `subject.resolve_target` finds."""
+    """What can be asked: a trained policy, or whatever `targets.resolve.resolve_target` finds."""
 
     @property
     def config(self) -> SkillTTRLConfig:
