@@ -141,7 +141,7 @@ def evaluate(
 
 
 class Place(NamedTuple):
-    """What is measured on: the tasks of an environment's split, or of a config, or problems."""
+    """Tasks to measure on: those of an environment's split, or of a config, or problems."""
 
     env: str | None
     split: str | None

@@ -140,7 +140,7 @@ def read_goal(observation: str) -> Goal | None:
 
 
 def next_command(goal: Goal, room: Room) -> str | None:
-    """What to do next; None: nothing that this goal needs is left to do or to look for."""
+    """Next action; None: nothing that this goal needs is left to do or to look for."""
     held = room.held
     if held is None:
         return _fetch(goal, room)

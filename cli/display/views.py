@@ -188,7 +188,7 @@ def summary_table(summary: Summary) -> Table:
 
 
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
-    """What stands under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
+    """Lines under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
     from skill_ttrl.llm.openai.ledger import usage_lines
     from skill_ttrl.stages.reports.summary_text import change_lines, skill_lines, vote_line
 

@@ -171,7 +171,7 @@ class ShopScreen(Screen):
         return [*lines, *self._cells(buttons, numbers)]
 
     def _cells(self, values: Sequence[str], numbers: Mapping[str, int], chosen: str | None = None) -> list[Text]:
-        """What can be clicked side by side, none broken, in lines of at most the screen's width where one is no longer."""
+        """Clickable texts in columns, none broken, in lines of at most the screen's width where one is no longer."""
         rows: list[Text] = []
         for value in values:
             shown = (f"{escape_terminal(value)} (chosen)", "green") if value == chosen else escape_terminal(value)

@@ -77,7 +77,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 
 def sub_pages(show_attributes: bool) -> tuple[str, ...]:
-    """The pages that a product has beside its own."""
+    """Sub-pages of a product."""
     return SUB_PAGES if show_attributes else SUB_PAGES[:-1]
 
 

@@ -1,7 +1,7 @@
 """When two answers are the same: exactly when their keys are. What was decided once is remembered.
 
 The worker's results are also written down where a run keeps a cache (`persist_cache`): a run that is resumed reads them back, so
-an answer that was given up on a loaded machine stays given up, and no reward depends on the machine's load.
+an answer left undecided on a loaded machine stays undecided, and no reward depends on the machine's load.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EquivalenceCache:
 
     def __init__(self, pool: Pool, path: Path | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        """Count of answers by the rule that decided them, and by the reason for which they were given up."""
+        """Count of answers by the rule that decided them, and by the reason for which they stayed undecided."""
         self._pool = pool
         self._path = path
         self._known: dict[str, EquivalenceResult] = {}
@@ -119,7 +119,7 @@ def verdict(answer: str | None) -> EquivalenceResult | None:
 
 
 def counters() -> dict[str, int]:
-    """Count distinct answers by rule and by the reason for which they were given up, in this process or persistent cache."""
+    """Count distinct answers by rule and by the reason for which they stayed undecided, in this process or persistent cache."""
     return dict(_current.counts)
 
 

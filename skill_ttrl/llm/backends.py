@@ -15,7 +15,7 @@ from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.registry import Registry
 
 REMOTE = "openai"
-"""The backend that samples from a model behind an address, and the name of that model as a source."""
+"""The backend that samples from a remote model, and the name of that model as a source."""
 FACTS = {
     "hf": BackendFacts(is_learner=True, blocking=True),
     "vllm": BackendFacts(engine=True),

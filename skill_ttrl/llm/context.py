@@ -1,4 +1,4 @@
-"""What a backend is made from: the policy's source, the settings of sampling, and where it computes."""
+"""Inputs of a backend: the policy's source, the settings of sampling, and where it computes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BackendSettings:
 
     @classmethod
     def of(cls, config: SkillTTRLConfig) -> BackendSettings:
-        """Those of a config."""
+        """Take the settings from a config."""
         return cls(config.rollout, config.vllm, config.endpoints, longest_sequence(config))
 
 

@@ -78,7 +78,7 @@ class EnvThreads:
         self._threads = self._open = 0
 
     async def call(self, work: Callable[[], T], seconds: float | None = None) -> T:
-        """What `work`, called in one of the threads, returns or raises. It is waited for so many seconds; None: any time.
+        """Call `work` in one of the threads, and return or raise as it does. Wait for so many seconds; None: any time.
 
         Raises:
             EnvTimeoutError: it has not returned by then.

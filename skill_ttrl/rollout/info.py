@@ -1,4 +1,4 @@
-"""What an environment answers, fit for prompts and files: observations, rewards, infos, and the step they make."""
+"""Answers of an environment, fit for prompts and files: observations, rewards, infos, and the step they make."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Samples as they are kept to be voted on and measured: each try's answer, its words, and how likely they were.
 
-A line of `samples.jsonl` is one `TaskSamples`: a problem and the tries at it under one way of sampling. Everything that an
+A line of `samples.jsonl` is one `TaskSamples`: a problem and its rollouts under one way of sampling. Everything that an
 evaluation or a vote says is a pure function of such lines. Single tokens are not among them; those of a run are in its
 `trajectories.jsonl`.
 """
@@ -44,7 +44,7 @@ class Sample:
     cut_off: bool = False
     """Whether it reached the longest length that was allowed."""
     right: bool | None = None
-    """What the environment said of it (`env_success`); None where the task has a true answer, which then decides, or nothing was
+    """Success as the environment states it (`env_success`); None where the task has a true answer, which then decides, or nothing was
     said."""
     error: str | None = None
     """What went wrong where the try failed."""

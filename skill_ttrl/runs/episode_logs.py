@@ -71,7 +71,7 @@ class SampleFolder(AppendLog):
 
 
 class TrajectoryFile(AppendLog):
-    """A file `FILE.jsonl`, one trajectory a line, and beside it `FILE.jsonl.json`, what they were made with.
+    """A file `FILE.jsonl`, one trajectory a line, and its sidecar `FILE.jsonl.json`, the settings they were made with.
 
     It is new or was begun here, and ends in `.jsonl`. `made_with` is all that the trajectories depend on, as JSON can hold it.
 
@@ -120,7 +120,7 @@ def identity_file(path: Path) -> Path:
 
 
 def read_identity(path: Path) -> dict[str, Any]:
-    """What a folder of samples or a file of trajectories was made with (`made_with`), and `facts` once they are known.
+    """Settings that a folder of samples or a file of trajectories was made with (`made_with`), and `facts` once they are known.
 
     Raises:
         RunFolderError: it cannot be read, or is of another schema.

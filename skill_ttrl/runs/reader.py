@@ -25,7 +25,7 @@ class Run:
     info: dict[str, Any]
     """Content of `run.json`."""
     notes: list[str] = field(default_factory=list)
-    """What was found missing or torn in the parts read so far."""
+    """Lines that are missing or torn in the parts read so far."""
 
     @cached_property
     def config(self) -> SkillTTRLConfig:

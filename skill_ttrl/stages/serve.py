@@ -94,7 +94,7 @@ class Interpreter:
 def serving_of(
     model: str | None, recipe: str | None = None, overrides: Sequence[str] = (), *, log_dir: Path, **settings: Any
 ) -> Serving:
-    """What to serve and how: as the recipe says, else by the defaults of `Serving`; `settings` that are not None come before.
+    """Choose the model to serve and its settings: as the recipe says, else by the defaults of `Serving`; `settings` that are not None come before.
 
     `recipe` is the name or file of a config, `overrides` are KEY=VALUE of it. Without a `model` it is the recipe's.
 
@@ -111,7 +111,7 @@ def serving_of(
 
 
 def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) -> Serving:
-    """What a recipe says of its servers, for `model` in place of its own where one is named.
+    """Servers of a recipe, for `model` in place of its own where one is named.
 
     The built-in model, which is in no folder, is made as training makes it and written below `log_dir`.
     """

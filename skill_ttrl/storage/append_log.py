@@ -1,4 +1,4 @@
-"""Append-only JSONL with crash recovery and, beside it, a file that says what the lines were made with.
+"""Append-only JSONL with crash recovery, and a sidecar file with the settings that the lines were made with.
 
 A line is written completely or not at all. `open` continues only what was made with the same things.
 """

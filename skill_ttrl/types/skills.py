@@ -1,4 +1,4 @@
-"""What a skill bank holds, how it changes, and what a rollout asks of it. Imported from `skill_ttrl.types`."""
+"""Contents of a skill bank, its changes, and the operations of a rollout on it. Imported from `skill_ttrl.types`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Skill:
     """What speaks for it: ids of tasks or trajectories."""
     stats: SkillStats = field(default_factory=SkillStats)
     flags: tuple[str, ...] = ()
-    """What looks hostile in its text (see `sanitize`); empty for most."""
+    """Suspicious parts of its text (see `sanitize`); empty for most."""
     extra: str = ""
     """What the file it came from said of it and no field here holds: a JSON object as text (`skills.leftover`), empty for
     none. A text, so that a skill stays hashable, and numbers and the order of keys stay as they were."""

@@ -97,7 +97,7 @@ class UndecidedAnswers:
 
 
 def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
-    """Count the different answers that were given up: they look like mathematics, and yet are compared as texts only.
+    """Count the different undecided answers: they look like mathematics, and yet are compared as texts only.
 
     Counted from the answers themselves and not as they are decided, so a resumed run reports what it would have reported.
     """

@@ -149,7 +149,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
 
 def _read(auto: Any, config: ModelConfig, **options: Any) -> Any:
-    """What one of transformers' Auto classes finds at the config's path."""
+    """Load with one of transformers' Auto classes from the config's path."""
     try:
         return auto.from_pretrained(
             config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options

@@ -104,7 +104,7 @@ class Totals:
 
     @classmethod
     def of(cls, entry: Entry) -> Totals:
-        """Those of one request."""
+        """Totals of one request."""
         sent = entry.attempts, entry.tokens_in, entry.tokens_cached, entry.tokens_out
         return cls(1, entry.outcome not in DELIVERED, entry.cached, *sent, entry.cost or 0.0, entry.cost is None)
 

@@ -55,7 +55,7 @@ class Transport:
     async def request(
         self, path: str, body: dict[str, Any], key: str, read: Read[T], useful: Callable[[str], bool] = lambda _: True
     ) -> tuple[T, bool]:
-        """What was read, and whether it came from the disk.
+        """Parsed reply, and True where it came from the disk.
 
         The answer is saved under the name `key`. `read` raises `MalformedResponse` for one to be repeated; `useful` decides by the
         outcome whether a paid answer is saved for a process that asks the same again.
@@ -143,7 +143,7 @@ class Transport:
 
 
 class _Sending:
-    """What the attempts of one request have come to so far."""
+    """Totals of the attempts of one request so far."""
 
     def __init__(self) -> None:
         self.attempts, self.spent, self.outcome = 0, Tokens(), "cancelled"

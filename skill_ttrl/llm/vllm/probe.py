@@ -35,7 +35,7 @@ class Gap:
 
 
 class Probe:
-    """What is scored: sequences of the last samples; before there are any, tokens drawn from the vocabulary, of so many ids.
+    """Token sequences to score: sequences of the last samples; before there are any, tokens drawn from the vocabulary, of so many ids.
 
     No sequence has more than `longest` tokens.
     """

@@ -1,7 +1,7 @@
 """Algorithms: how rewards become advantages, and which loss the gradient follows. One small file for each.
 
 A file holds the options of its algorithm (a pydantic model), its advantages and its loss; the training loop and the learner
-know only the protocol `Algorithm`. To add one, write it beside `grpo.py`, file the class with
+know only the protocol `Algorithm`. To add one, write it next to `grpo.py`, file the class with
 `ALGORITHMS.register("name")` and import it here; one of your own is named `module:Class`.
 """
 

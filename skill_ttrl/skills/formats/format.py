@@ -1,4 +1,4 @@
-"""What a format of skill files is: a name and two functions. `files` lists the built-in ones and finds a user's own."""
+"""Format of skill files: a name and two functions. `files` lists the built-in ones and finds a user's own."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ class FolderFormat:
 
     name: str
     read: Callable[[Path], SkillFile]
-    """What a folder holds; a `SkillBankError` refuses it."""
+    """Read a folder; a `SkillBankError` refuses it."""
     write: Callable[[Snapshot], Mapping[str, str]]
     """Relative paths with `/` and the texts of the files."""

@@ -21,7 +21,7 @@ from skill_ttrl.types import Skill
 
 
 def read_json(text: str, where: str) -> SkillFile:
-    """The skills of an object or a plain list, and what stands beside them.
+    """The skills of an object or a plain list, and the other fields of the object.
 
     Raises:
         SkillBankError: it was written under another schema, holds no skills, or a record is no skill.

@@ -1,4 +1,4 @@
-"""What a merge needs of rollouts: their operations, the skills they were shown, and the techniques that winners share."""
+"""Parts of rollouts that a merge needs: their operations, the skills they were shown, and the techniques that winners share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mergers and extractors are given and what they give."""
+"""Inputs and results of mergers and extractors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an embedder is: text in, vectors of length 1 out, so that a dot product is a cosine.
+"""Embedder: text in, vectors of length 1 out, so that a dot product is a cosine.
 
 The vector of a text must not depend on the other texts of its batch, or a rebuilt index would hold other vectors than the one
 it replaces. `make.make_embedder` finds one by name.

@@ -51,7 +51,7 @@ class TaskSelection:
     split: str = "train"
     """Part of the environment's tasks."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment is made with; its split is added where it takes one (`made`)."""
+    """Arguments of the environment; its split is added where it takes one (`made`)."""
     types: Sequence[str] = ()
     """Only tasks of these types; empty: all."""
     episodes: int | None = None
@@ -71,7 +71,7 @@ class TaskSelection:
         return replace(self, kwargs={**kwargs, **split_argument(self.env, self.split)})
 
     def units(self, progress: Progress) -> list[Unit]:
-        """What is played, in order: all rollouts of a task before the next one.
+        """Rollouts in order: all rollouts of a task before the next one.
 
         Raises:
             ConfigError: a number is below 1.
@@ -102,7 +102,7 @@ class TaskSelection:
         return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
 
     def made_with(self, units: Sequence[Unit], agent: str, seed: int) -> dict[str, Any]:
-        """All that decides which lines a collection has, but for what matters of the agent beside its name."""
+        """All that decides which lines a collection has, except what matters of the agent apart from its name."""
         digest = hashlib.blake2b(digest_size=16)
         for task, attempt in units:
             digest.update(f"{attempt} {to_json(task)}\n".encode())
@@ -150,7 +150,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Who plays which tasks, and where the episodes are kept."""
+    """An agent, the tasks it plays, and the file of its episodes."""
 
     selection: TaskSelection
     agent: str
@@ -169,7 +169,7 @@ class Collection:
 
         Args:
             units: all episodes, in order.
-            depends_on: what the episodes depend on beside the names of agent and tasks.
+            depends_on: what the episodes depend on apart from the names of agent and tasks.
             play: adds the episodes that are missing; how many tokens a policy wrote.
 
         Raises:
@@ -291,7 +291,7 @@ class EpisodeWriter:
         return there
 
     def show(self, outcome: EpisodeResult, figures: Mapping[str, float] | None = None) -> None:
-        """Report an episode that has ended, whatever its place; `figures` stand beside its success."""
+        """Report an episode that has ended, whatever its place; `figures` are shown next to its success."""
         self._shown.add(outcome)
         self.progress.advance(PHASE, self._shown.episodes, {**self._shown.metrics(), **(figures or {})})
 

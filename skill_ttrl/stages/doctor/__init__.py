@@ -1,1 +1,1 @@
-"""What this machine and a config need: checks, memory, speed, plan."""
+"""Needs of a config and means of this machine: checks, memory, speed, plan."""

@@ -1,1 +1,1 @@
-"""What a run takes in: its environment's defaults, tasks and demonstrations, their revisions, and leaks among them."""
+"""Inputs of a run: its environment's defaults, tasks and demonstrations, their revisions, and leaks among them."""

@@ -1,4 +1,4 @@
-"""What `skillttrl merge` reads: groups of rollouts, step by step, and which of them won."""
+"""Input of `skillttrl merge`: groups of rollouts, step by step, and which of them won."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `skillttrl inspect BANK` shows: a bank, its history, what a search finds.
+"""Views of `skillttrl inspect BANK`: a bank, its history, what a search finds.
 
 Looking opens the bank read-only, so it works while a run writes it. Texts are untrusted: what is shown has its control
 characters as pictures.

@@ -54,7 +54,7 @@ def encode_demonstrations(
         parts: what encodes them.
         meter: knows the tasks that are measured on.
         folder: the run's.
-        progress: told of what is imitated.
+        progress: shows the data that is imitated.
         warnings: gets lines for the summary on held-out tasks that are imitated.
         resumed: the run goes on from a checkpoint.
     """

@@ -53,7 +53,7 @@ class TrainedPolicy:
 
 
 class PolicySource(Protocol):
-    """What can be asked: a trained policy, or whatever `targets.resolve.resolve_target` finds."""
+    """Source of answers: a trained policy, or whatever `targets.resolve.resolve_target` finds."""
 
     @property
     def config(self) -> SkillTTRLConfig:

@@ -58,11 +58,13 @@ class Meter:
             for vote, truth in zip(votes, truths, strict=True)
         ]
 
-    def evaluate(self, worker: RolloutWorker, label: str, bank: BankView | None, told: OnRolloutEnd) -> Evaluation:
+    def evaluate(
+        self, worker: RolloutWorker, label: str, bank: BankView | None, on_rollout_end: OnRolloutEnd
+    ) -> Evaluation:
         """Measure the policy as it is now on the evaluation tasks, with this bank or without."""
         config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
         found = measure(
-            partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=told),
+            partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
             label=label,
             config=config.eval,
             max_new_tokens=config.rollout.max_new_tokens,

@@ -66,7 +66,7 @@ def step_vote_metrics(
 
 
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
-    """Entropy of a step's answers, and how many were given up."""
+    """Entropy of a step's answers, and how many stayed undecided."""
     return {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "answers_given_up": float(given_up(answer for group in groups for answer in group.answers).count),
@@ -81,24 +81,24 @@ def several_types(tasks: Iterable[Task]) -> bool:
 def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
     """Metrics of a step's episodes, of all that were played.
 
-    `success`: share of the tries that the environment calls a success (`outcome.env_success`), those that failed included; with
+    `success`: share of the rollouts that the environment calls a success (`outcome.env_success`), those that failed included; with
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
-    that did not fail), `timeouts` (share of tries) where there is a limit, and as `left_out/<what>` the share of steps whose
+    that did not fail), `timeouts` (share of rollouts) where there is a limit, and as `left_out/<what>` the share of steps whose
     prompt had no room for all of it.
     """
-    tries = trajectories_of(groups)
-    metrics = success_metrics(tries, by_type=by_type)
-    steps = [step for trajectory in tries for step in trajectory.steps]
+    rollouts = trajectories_of(groups)
+    metrics = success_metrics(rollouts, by_type=by_type)
+    steps = [step for trajectory in rollouts for step in trajectory.steps]
     read = [step.verdict for step in steps if step.verdict is not None]
     if read:
         metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
         metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
     if config.agent.max_turns > 1:
-        metrics["episode_steps"] = mean([float(len(each.steps)) for each in tries if each.error is None])
+        metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
         if config.rollout.episode_seconds is not None:
-            metrics["timeouts"] = mean([float(each.stop_reason == "timeout") for each in tries])
+            metrics["timeouts"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
         for what in could_be_left_out(config):
             metrics[f"left_out/{what}"] = mean([float(step.left_out.get(what, 0) > 0) for step in steps])
     return metrics
@@ -110,9 +110,9 @@ def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
     return [*(LEFT_OUT if config.agent.memory == "window" else ()), *(["skills"] if shown else [])]
 
 
-def success_metrics(tries: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:
+def success_metrics(rollouts: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:
     """`success`, `success/<type>` and `score` of `episode_metrics`."""
-    results = [episode_result(each) for each in tries]
+    results = [episode_result(each) for each in rollouts]
     if all(each.error is not None for each in results):
         return {}
     found: dict[str, float | None] = {"success": success_rate(results)}

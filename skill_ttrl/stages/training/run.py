@@ -39,7 +39,7 @@ class WarningLog:
 
 
 def warn_of_undecided_answers(warn: WarningLog, where: str, groups: Sequence[Group]) -> None:
-    """Warn once of many answers that were given up: votes for them are split although they may be equal."""
+    """Warn once of many undecided answers: votes for them are split although they may be equal."""
     found = given_up(answer for group in groups for answer in group.answers)
     if found.many:
         text = f"{GIVEN_UP} ({where}): {found} The figure is answers_given_up; see docs/answers.md."
@@ -82,7 +82,7 @@ class Run:
     stop: StopSignal
     resumed: ResumePoint
     ledger: Ledger
-    """What its remote models cost, and may cost."""
+    """Cost of its remote models, and the budget."""
     warn: WarningLog
 
     @property
@@ -102,8 +102,8 @@ class Run:
             with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
                 began = time.perf_counter()
                 bank = self.components.bank.view() if use_bank else None
-                told = self.count_rollouts(f"evaluate {label}", "play")
-                found = self.meter.evaluate(self.components.worker, label, bank, told)
+                on_rollout_end = self.count_rollouts(f"evaluate {label}", "play")
+                found = self.meter.evaluate(self.components.worker, label, bank, on_rollout_end)
             self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             place = "evaluate" if use_bank else "evaluate_bank_off"

@@ -34,7 +34,7 @@ RL = "rl"
 
 @dataclass
 class PhaseState:
-    """State of a phase in a checkpoint, beside the weights, the version of the bank and the warnings."""
+    """State of a phase in a checkpoint, apart from the weights, the version of the bank and the warnings."""
 
     phase: str
     step: int

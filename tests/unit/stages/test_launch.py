@@ -1,4 +1,4 @@
-"""What `train`, `sft` and `rl` do with a bank, a model or an environment can be called without the command line."""
+"""`train`, `sft` and `rl` with a bank, a model or an environment can be called without the command line."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) ->
 
 
 def options_of(serving: Serving) -> SimpleNamespace:
-    """What the launcher of one server is given."""
+    """Arguments of the launcher of one server."""
     *_, options = _command(serving, 1, Path("/t"))
     return SimpleNamespace(**json.loads(options))
 

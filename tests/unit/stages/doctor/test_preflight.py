@@ -1,4 +1,4 @@
-"""What keeps a run from starting is what `--dry-run` ends with, and an environment's own tasks are counted where that is quick."""
+"""`--dry-run` ends with what keeps a run from starting, and an environment's own tasks are counted where that is quick."""
 
 from __future__ import annotations
 

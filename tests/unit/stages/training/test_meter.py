@@ -22,7 +22,7 @@ TRAIN = {"12+30=": "730042", "11+20=": "730031", "10+15=": "730025"}
 HELD_OUT = {"21+14=": "840035", "22+16=": "840038"}
 """Questions and what is claimed to be true of them: nothing that the policy could write."""
 SHARED = (type, types.ModuleType, types.FrameType, types.CodeType, weakref.ref)
-"""What belongs to the whole process, and leads everywhere."""
+"""Objects of the whole process, which lead everywhere."""
 
 
 def reachable(roots: Sequence[Any]) -> list[Any]:

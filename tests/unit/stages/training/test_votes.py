@@ -1,4 +1,4 @@
-"""What a run trains on of two wordings, and how a paraphrase is read."""
+"""Training samples of two wordings, and how a paraphrase is read."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_what_other_code_has_written_is_written_anew(cache: Path, data: Path, mo
 
 
 def test_every_file_that_a_store_depends_on_is_known() -> None:
-    """What the writers import or read of this package writes with them."""
+    """Files that the writers import or read decide what a store holds as well."""
     shop = Path(catalogue_module.__file__).parents[1]
     names = set(catalogue_module._WRITERS)
     texts = [(shop / name).read_text(encoding="utf-8") for name in names]
