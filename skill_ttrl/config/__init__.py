@@ -4,6 +4,7 @@ from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
+from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.schema import (
     Phase,
@@ -17,7 +18,7 @@ from skill_ttrl.config.schema import (
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
-from skill_ttrl.config.training import RLConfig, SFTConfig, VoteSFTConfig
+from skill_ttrl.config.training import SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 
 __all__ = [

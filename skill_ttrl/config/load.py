@@ -23,6 +23,14 @@ from skill_ttrl.trust import check_trusted
 
 REMOVED = {
     "eval.bootstrap_samples": "All intervals are score intervals now (docs/evaluate.md). Delete the line.",
+    "rl.advantage": "Name the algorithm: rl.algorithm (docs/algorithms.md).",
+    "rl.advantage_epsilon": "It is an option of the algorithm: rl.algorithm.epsilon.",
+    "rl.group_statistics": "It is an option of the algorithm: rl.algorithm.level, episode or step.",
+    "rl.clip_ratio": "It is an option of the loss: rl.loss.clip_ratio.",
+    "rl.clip_ratio_high": "It is an option of the loss: rl.loss.clip_ratio_high.",
+    "rl.dual_clip": "It is an option of the loss: rl.loss.dual_clip.",
+    "rl.sampler_correction": "Use rl.rollout_correction.type: truncate is token_truncate there, mask is token_mask.",
+    "rl.sampler_correction_cap": "Use rl.rollout_correction.threshold.",
     "endpoints.optimizer": "No part of a run ever asked this endpoint. Delete the section.",
 }
 """Keys of earlier versions, and what to do with them: run folders made before state them."""

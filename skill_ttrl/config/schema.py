@@ -13,11 +13,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
 from skill_ttrl.config.model import ModelConfig
+from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
-from skill_ttrl.config.training import RLConfig, SFTConfig, VoteSFTConfig
+from skill_ttrl.config.training import SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 from skill_ttrl.config.yaml_text import write_yaml
 

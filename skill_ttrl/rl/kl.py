@@ -6,11 +6,14 @@ k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from jaxtyping import Float
 from torch import Tensor
 
+from skill_ttrl.config.rl import KLInRewardConfig
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
 
 KLEstimator = Literal["k1", "k2", "k3"]
@@ -42,16 +45,60 @@ def compute_kl_penalty(
     Returns:
         (kl_loss, kl_value): `kl_coef` times the aggregate; and the mean over masked tokens, detached, in nats.
     """
-    kl_N_T = log_probs - ref_log_probs
-    match estimator:
-        case "k1":
-            pass
-        case "k2":
-            kl_N_T = 0.5 * kl_N_T.square()
-        case "k3":
-            back_N_T = (-kl_N_T).clamp(-20.0, 20.0)
-            kl_N_T = (back_N_T.exp() - back_N_T - 1.0).clamp(-10.0, 10.0)
-        case _:
-            assert_never(estimator)
+    kl_N_T = kl_estimate(log_probs, ref_log_probs, estimator)
     kl_loss = kl_coef * aggregate(kl_N_T, response_mask, loss_agg_mode, denominators)
     return kl_loss, masked_mean(kl_N_T.detach(), response_mask)
+
+
+def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
+    """Estimate of KL(policy || reference) at each token, in nats; any shape. k3 is clamped as in verl."""
+    difference = log_probs - ref_log_probs
+    match estimator:
+        case "k1":
+            return difference
+        case "k2":
+            return 0.5 * difference.square()
+        case "k3":
+            back = (-difference).clamp(-20.0, 20.0)
+            return (back.exp() - back - 1.0).clamp(-10.0, 10.0)
+        case _:
+            assert_never(estimator)
+
+
+@dataclass
+class KLController:
+    """Coefficient of the KL penalty on rewards: fixed, or adapted towards a target (arXiv 1909.08593, section 2.2)."""
+
+    settings: KLInRewardConfig
+    coef: float
+
+    @classmethod
+    def of(cls, settings: KLInRewardConfig) -> KLController:
+        """Begin with the coefficient of the settings."""
+        return cls(settings, settings.coef)
+
+    def update(self, kl: float, rollouts: int) -> None:
+        """Adapt the coefficient to the KL (nats a token) of so many rollouts: coef *= 1 + clip(kl / target - 1, +-0.2) n / horizon."""
+        if self.settings.target is not None:
+            error = min(max(kl / self.settings.target - 1.0, -0.2), 0.2)
+            self.coef *= 1.0 + error * rollouts / self.settings.horizon
+
+
+def apply_kl_penalty(batch: RolloutBatch, controller: KLController) -> tuple[RolloutBatch, dict[str, float]]:
+    """Subtract the KL penalty from the scores: `token_level_rewards` = `token_level_scores` - coef * KL, and adapt the coefficient.
+
+    The batch has `ref_log_probs_F`. The KL that the controller sees is the mean over items of each item's mean over its tokens,
+    as in verl.
+
+    Returns:
+        (batch, metrics): `reward_kl` (nats a token) and `reward_kl_coef`, the coefficient that was applied.
+    """
+    assert batch.ref_log_probs_F is not None
+    trained_F = batch.trained_F.float()
+    kl_F = kl_estimate(batch.old_log_probs_F, batch.ref_log_probs_F, controller.settings.estimator) * trained_F
+    coef = controller.coef
+    counts_N = batch.trained_tokens_N.clamp(min=1)
+    mean = float((batch.sum_by_item(kl_F) / counts_N).mean()) if len(batch) else 0.0
+    controller.update(mean, len(batch))
+    rewards_F = batch.scores_F - coef * kl_F
+    return replace(batch, rewards_F=rewards_F), {"reward_kl": mean, "reward_kl_coef": coef}

@@ -1,6 +1,6 @@
 """One policy update: a batch of rollouts in, better weights and metrics out.
 
-Each epoch goes through the batch in mini-batches of whole prompts, one optimiser step each; a mini-batch is computed in
+`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches of whole prompts, one optimiser step each; a mini-batch is computed in
 micro-batches whose gradients add up to that of the whole. The learner knows tokens, log-probs and advantages, and nothing
 of where they came from.
 """
@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.algorithms import Algorithm, LossInputs, build_algorithm
 from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
-from skill_ttrl.rl.correction import Correction, corrected
 from skill_ttrl.rl.kl import compute_kl_penalty
-from skill_ttrl.rl.losses import Denominators, compute_entropy_bonus
+from skill_ttrl.rl.losses import (
+    LOSSES,
+    Denominators,
+    LossInputs,
+    aggregate,
+    bounded_log_ratio,
+    build_loss,
+    compute_entropy_bonus,
+    ratio_metrics,
+)
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
@@ -31,6 +39,9 @@ from skill_ttrl.types import derive_seed
 
 class Learner(Protocol):
     """A learner as a training loop holds it: of this process, or one that spans several."""
+
+    def score(self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool) -> RolloutBatch:
+        """Compute log-probs of the batch's tokens; see `LocalLearner.score`."""
 
     def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch; see `LocalLearner.update`."""
@@ -47,13 +58,10 @@ class LocalLearner:
 
     Args:
         policy: What learns.
-        config: Optimiser, mini-batches, KL and entropy terms.
+        config: Loss, optimiser, mini-batches, KL and entropy terms.
         accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
-        algorithm: Its loss is followed; None: the one that `config` names.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
-        correction: What is done about a sampler that is not this policy (see `correction`); None: its log-probs are taken as
-            this policy's.
     """
 
     def __init__(
@@ -63,19 +71,16 @@ class LocalLearner:
         accelerator: Accelerator,
         *,
         total_steps: int,
-        algorithm: Algorithm | None = None,
         max_response_tokens: int | None = None,
-        correction: Correction | None = None,
     ) -> None:
         self.policy = policy
-        self._correction = correction
         self.config = config
         self._accelerator = accelerator
-        self._algorithm = build_algorithm(config) if algorithm is None else algorithm
+        self._loss = build_loss(config.loss)
         self._horizon = max_response_tokens
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
         alone = config.kl_coef == 0 and config.entropy_coef == 0
-        self._skip_dead = alone and self._algorithm.zero_without_advantage
+        self._skip_dead = alone and LOSSES.get(config.loss["type"]).zero_without_advantage
         self._optimizer = build_optimizer(
             policy.model,
             "adamw",
@@ -90,8 +95,40 @@ class LocalLearner:
         self._warmup = (
             round(config.warmup_ratio * self._total_updates) if config.warmup_steps is None else config.warmup_steps
         )
-        if config.kl_coef > 0:
+        if config.kl_coef > 0 or config.kl_in_reward is not None:
             policy.keep_reference()
+
+    @torch.no_grad()
+    def score(self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool) -> RolloutBatch:
+        """Compute log-probs of the batch's trained tokens, without gradient and without dropout.
+
+        Args:
+            batch: Rollouts of one step.
+            temperature: At which the tokens were sampled.
+            own: Set `old_log_probs_F` to those of this policy.
+            reference: Set `ref_log_probs_F` to those of the reference model.
+
+        Returns:
+            The batch with these log-probs, in nats and float32.
+        """
+        self.policy.model.eval()
+        if own:
+            found_F = self._score(batch, lambda part: self.policy.token_logprobs(part, temperature=temperature)[0])
+            batch = replace(batch, old_log_probs_F=found_F)
+        if reference:
+            found_F = self._score(batch, lambda part: self.policy.reference_logprobs(part, temperature=temperature))
+            batch = replace(batch, ref_log_probs_F=found_F)
+        return batch
+
+    def _score(self, batch: RolloutBatch, score: Callable[[MicroBatch], Tensor]) -> Float[Tensor, " F"]:
+        found_F = torch.zeros(len(batch.tokens_F))
+        # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
+        with self._accelerator.autocast():
+            for rows in batch.micro_batch_rows(torch.arange(len(batch)), self.config.micro_batch_size):
+                part = batch.micro_batch(rows, self.policy.pad_id)
+                scores_N_R = score(part.to(self.policy.device)).float().cpu()
+                found_F[batch.trained_places(rows)] = scores_N_R[part.response_mask_N_R.bool()]
+        return found_F
 
     def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch.
@@ -110,10 +147,9 @@ class LocalLearner:
             `learning_rate`. `updates` are optimiser steps taken; `skipped_updates` those refused
             because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
-            mini-batch that has no others takes no optimiser step. With a correction also what `corrected` measures.
+            mini-batch that has no others takes no optimiser step.
         """
         metrics = _UpdateMetrics()
-        batch, gap = self._corrected(batch, temperature)
         with self.policy.training(derive_seed(seed, "dropout", step)):
             position = step * self._updates_per_step
             for epoch in range(self.config.epochs):
@@ -121,23 +157,9 @@ class LocalLearner:
                     self._update_mini_batch(batch, indices, position, temperature, metrics)
                     position += 1
         refresh = self.config.reference_refresh_steps
-        if self.config.kl_coef > 0 and refresh is not None and (step + 1) % refresh == 0:
+        if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference()
-        return metrics.summary() | gap | _batch_metrics(batch)
-
-    def _corrected(self, batch: RolloutBatch, temperature: float) -> tuple[RolloutBatch, dict[str, float]]:
-        """Correct the batch for the sampler, and measure how far that is from this policy."""
-        if self._correction is None:
-            return batch, {}
-
-        @torch.no_grad()
-        def score(micro_batch: MicroBatch) -> Tensor:
-            with self._accelerator.autocast():
-                return self.policy.token_logprobs(micro_batch.to(self.policy.device), temperature=temperature)[0].cpu()
-
-        self.policy.model.eval()
-        rows, cap = self.config.micro_batch_size, self.config.sampler_correction_cap
-        return corrected(batch, score, self._correction, cap, rows=rows, pad_id=self.policy.pad_id)
+        return metrics.summary() | _batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch: whole prompts in a seeded order."""
@@ -181,23 +203,34 @@ class LocalLearner:
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         config, mask = self.config, micro_batch.response_mask_N_R
-        # Two contexts, for autocast keeps its low-precision copies of the weights until it is left: the policy must not
-        # be computed with those of the reference, nor with copies made without gradient.
-        reference = None
-        if config.kl_coef > 0:
-            with self._accelerator.autocast():
-                reference = self.policy.reference_logprobs(micro_batch, temperature=temperature)
         with self._accelerator.autocast():
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
-        advantages = micro_batch.advantages_N_R * micro_batch.weights_N_R
-        inputs = LossInputs(log_probs, micro_batch.old_log_probs_N_R, advantages, mask, denominators)
-        loss, info = self._algorithm.loss(inputs)
-        means = info | {"policy_loss": loss.detach()}
-        if reference is not None:
+        inputs = LossInputs(
+            log_probs,
+            micro_batch.old_log_probs_N_R,
+            micro_batch.advantages_N_R,
+            mask,
+            micro_batch.sampler_log_probs_N_R,
+            entropy,
+        )
+        token_loss, info = self._loss(inputs)
+        if micro_batch.weights_N_R is not None:
+            token_loss = token_loss * micro_batch.weights_N_R
+        loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
+        log_ratio = bounded_log_ratio(log_probs.detach(), micro_batch.old_log_probs_N_R)
+        means = info | ratio_metrics(log_ratio, mask) | {"policy_loss": loss.detach()}
+        if config.kl_coef > 0:
+            assert micro_batch.ref_log_probs_N_R is not None
             kl_loss, means["kl"] = compute_kl_penalty(
-                log_probs, reference, mask, config.kl_coef, config.kl_estimator, config.loss_aggregation, denominators
+                log_probs,
+                micro_batch.ref_log_probs_N_R,
+                mask,
+                config.kl_coef,
+                config.kl_estimator,
+                config.loss_aggregation,
+                denominators,
             )
             loss = loss + kl_loss
         if entropy is not None:
@@ -220,7 +253,8 @@ class LocalLearner:
         Raises:
             CheckpointError: the state has no reference, and this configuration needs one.
         """
-        if self.config.kl_coef > 0 and state["reference"] is None and not self.policy.has_adapters:
+        wanted = self.config.kl_coef > 0 or self.config.kl_in_reward is not None
+        if wanted and state["reference"] is None and not self.policy.has_adapters:
             raise CheckpointError(
                 f"rl.kl_coef is {self.config.kl_coef}, but the checkpoint holds no reference model: it was written with "
                 "rl.kl_coef=0. Resume with that, or start a new run."

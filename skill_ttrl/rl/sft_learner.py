@@ -9,9 +9,9 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.losses import Denominators, aggregate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
 

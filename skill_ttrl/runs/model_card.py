@@ -106,7 +106,7 @@ def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
         reward = _REWARDS.get(config.rl.reward, f"`{config.rl.reward}`")
         source = config.data.train.path if config.data.train else config.env.id
         lines.append(
-            f"- Reinforcement (`{config.rl.advantage}` advantages, `{config.rl.loss}` loss, learning rate "
+            f"- Reinforcement (`{config.rl.algorithm['type']}`, loss `{config.rl.loss['type']}`, learning rate "
             f"{config.rl.learning_rate:g}): up to {config.rl.steps} steps of {config.rl.prompts_per_step} prompts from "
             f"`{source}`, {config.rollout.n_samples_per_prompt} samples each."
         )

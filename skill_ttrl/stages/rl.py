@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.rl.algorithms import build_algorithm, make_batch
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
@@ -41,8 +40,7 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
     backend, bank = parts.backend, parts.bank
     backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
-    algorithm = build_algorithm(config.rl)
-    state = RLState.restore(run, algorithm, evolution)
+    state = RLState.restore(run, evolution)
     tasks_of = partial(step_tasks, parts.train_tasks, config.rl.prompts_per_step, seed=config.seed)
     seed_for = partial(derive_seed, config.seed)
     prepare_first_step(run, state, tasks_of)
@@ -62,11 +60,10 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
             chosen = select_training_samples(groups, votes, config, step)  # all vote, a seeded subset is trained on
-            # Rewards become advantages within each group, and everything becomes tensors.
-            batch = make_batch(chosen, algorithm, votes_rewarded=config.rl.reward == VOTED)
-            metrics = state.learner.update(
-                batch, step=step, seed=config.seed, temperature=parts.worker.sampling.temperature
-            )
+            # Rewards become advantages within each group, and the weights follow (`rl.learn`).
+            rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
+            temperature = parts.worker.sampling.temperature
+            metrics = state.rule(state.learner, rollouts, cast, step=step, seed=config.seed, temperature=temperature)
         if bank:
             with clock("skills"):
                 metrics |= skill_metrics(groups)

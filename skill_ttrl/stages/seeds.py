@@ -11,8 +11,8 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.reports.seeds import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
@@ -59,7 +59,7 @@ def _has_ended(folder: Path, config: SkillTTRLConfig) -> bool:
     """Tell whether nothing is left to do: other settings lengthen the run or are refused, as they are without `--seeds`."""
     if not (folder / "summary.json").is_file():
         return False
-    return not config_differences(read_run(folder).config, with_env_defaults(config))
+    return not config_differences(read_run(folder).config, with_defaults(config))
 
 
 def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:

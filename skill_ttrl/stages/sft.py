@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.stages.setup.encode import Encoded
 from skill_ttrl.stages.training.run import Run

@@ -23,7 +23,6 @@ from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
@@ -32,6 +31,7 @@ from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
@@ -77,7 +77,7 @@ def run(
     progress = progress or SilentProgress()
     check_ready(config)
     check_names(config)
-    config = with_env_defaults(config)
+    config = with_defaults(config)
     phases = learning_phases(config)
     with ExitStack() as stack:
         session = _open(stack, config, output, resume, source, progress)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -24,6 +24,10 @@ from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
 from skill_ttrl.voting import ballot_of, batch_vote
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.algorithms import AdvantageEstimate
+    from skill_ttrl.rl.pack import Advantages
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -115,9 +119,8 @@ class SkillTTRLTrainer:
         votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
         rewards = [list(vote.earned) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
-        # Texts have no steps to tell apart: a response has one advantage.
-        whole = config.rl.model_copy(update={"group_statistics": "episodes", "invalid_penalty": 0.0})
-        values = iter(build_algorithm(whole).advantages(TrainingSamples(rewarded, votes)))
+        algorithm = build_algorithm(config.rl.algorithm)
+        values = iter(per_response(algorithm.advantages(TrainingSamples(rewarded, votes))))
         advantages = [
             [0.0 if vote.skipped else value for value in islice(values, len(row))]
             for vote, row in zip(votes, rewards, strict=True)
@@ -145,6 +148,14 @@ class SkillTTRLTrainer:
         changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
         update = bank.apply(changes, reason="merge") if changes else None
         return {"bank_update": update, "bank_report": report}
+
+
+def per_response(found: AdvantageEstimate | Advantages) -> list[float]:
+    """Read the advantage of each response; a text is one step of one number."""
+    from skill_ttrl.rl.algorithms import AdvantageEstimate
+
+    given: Sequence[Any] = found.advantages if isinstance(found, AdvantageEstimate) else found  # type: ignore[assignment]
+    return [float(each[0]) if isinstance(each, Sequence) else float(each) for each in given]
 
 
 def offline_group(problem: str, responses: Sequence[str]) -> Group:

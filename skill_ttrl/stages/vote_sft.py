@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
-from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.sft import fine_tune, select_batch

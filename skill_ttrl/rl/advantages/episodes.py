@@ -1,9 +1,9 @@
-"""Advantages of the steps of episodes: all carry their episode's outcome, less a penalty of their own.
+"""Advantages of the steps of episodes: all carry their episode's outcome, less penalties of their own.
 
-The score of step t of episode i is s_it = R_i - p_it. What a group's mean and deviation are taken over is a choice:
+The reward of step t of episode i is s_it = R_i - p_it. What a group's mean and deviation are taken over is a choice:
 
-- `episodes`: each episode weighs the same, however long it is. Without penalties this is GRPO over episodes.
-- `steps`: each step does, so that long episodes weigh more: what verl-agent, and with it SkillRL, computes (every step is a
+- `episode`: each episode weighs the same, however long it is. Without penalties this is GRPO over episodes.
+- `step`: each step does, so that long episodes weigh more: what verl-agent, and with it SkillRL, computes (every step is a
   row of its batch, and mean and deviation are those of a group's rows).
 """
 
@@ -13,51 +13,48 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
-from skill_ttrl.rl.advantages.registry import AdvantageEstimator, is_stepwise
+from skill_ttrl.rl.advantages.estimator import AdvantageEstimator, is_stepwise
 
-GroupStatistics = Literal["episodes", "steps"]
+GroupLevel = Literal["episode", "step"]
 
 
 def step_advantages(
-    rewards: Sequence[float],
-    penalties: Sequence[Sequence[float]],
+    outcomes: Sequence[float],
+    rewards: Sequence[Sequence[float]],
     groups: Sequence[Hashable],
     estimate: AdvantageEstimator,
-    epsilon: float,
-    statistics: GroupStatistics = "episodes",
+    level: GroupLevel = "episode",
 ) -> list[list[float]]:
-    """Advantage of each step of E episodes.
+    """Estimate the advantage of each step of E episodes.
 
     Args:
-        rewards: Outcome of each episode (E).
-        penalties: For each episode what is taken off the score of each of its steps, at least 0. An episode without steps has
-            its reward in the mean over episodes, and no advantages.
+        outcomes: Outcome of each episode (E).
+        rewards: Reward of each step of each episode. An episode without steps has its outcome in the mean over episodes, and no
+            advantages.
         groups: Group of each episode (E).
-        estimate: Advantages from scores, such as `group_advantages`.
-        epsilon: See `group_advantages`.
-        statistics: What mean and deviation are taken over, see above.
+        estimate: Advantages from rewards, such as `group_advantages`.
+        level: What mean and deviation are taken over, see above.
 
     Returns:
         A row for each episode, with one advantage for each of its steps.
 
     Raises:
-        ValueError: episodes are to weigh the same, a step is penalised, and the estimator does not take `episodes`.
+        ValueError: episodes weigh the same, steps of an episode differ, and the estimator does not take `episodes`.
     """
     if not rewards:
         return []
-    if statistics == "episodes" and not any(map(any, penalties)):
-        whole = estimate(rewards, groups, epsilon).tolist()
-        return [[value] * len(row) for value, row in zip(whole, penalties, strict=True)]
-    scores = [[reward - each for each in row] for reward, row in zip(rewards, penalties, strict=True)]
-    if statistics == "steps":
-        given = iter(estimate(*_flat(scores, groups), epsilon).tolist()) if any(scores) else iter(())
-        return _rows(given, scores)
+    if level == "step":
+        given = iter(estimate(*_flat(rewards, groups)).tolist()) if any(map(len, rewards)) else iter(())
+        return _rows(given, rewards)
+    counted = [row or [outcome] for row, outcome in zip(rewards, outcomes, strict=True)]
+    if all(len(set(row)) == 1 for row in counted):
+        whole = estimate([row[0] for row in counted], groups).tolist()
+        return [[value] * len(row) for value, row in zip(whole, rewards, strict=True)]
     if not is_stepwise(estimate):
-        raise ValueError("This advantage does not take `episodes`: it cannot tell the steps of an episode apart.")
-    counted = [row or [reward] for row, reward in zip(scores, rewards, strict=True)]
+        raise ValueError("This advantage does not take `episodes`: it cannot distinguish the steps of an episode.")
     episodes = [number for number, row in enumerate(counted) for _ in row]
-    found = _rows(iter(estimate(*_flat(counted, groups), epsilon, episodes=episodes).tolist()), counted)
-    return [values[: len(row)] for values, row in zip(found, scores, strict=True)]
+    found = _rows(iter(estimate(*_flat(counted, groups), episodes=episodes).tolist()), counted)
+    return [values[: len(row)] for values, row in zip(found, rewards, strict=True)]
 
 
 def _flat(scores: Sequence[Sequence[float]], groups: Sequence[Hashable]) -> tuple[list[float], list[Hashable]]:

@@ -12,8 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from skill_ttrl.rl.advantages.registry import ADVANTAGES
-
 
 def group_advantages(
     rewards: Sequence[float] | Tensor,
@@ -76,9 +74,6 @@ def _over_episodes(rewards_G: Tensor, episodes: Sequence[Hashable]) -> tuple[Ten
     weights_G = torch.tensor([1 / steps[episode] for episode in episodes], dtype=rewards_G.dtype)
     mean = (weights_G * rewards_G).sum() / len(steps)
     return mean, ((weights_G * (rewards_G - mean).square()).sum() / (len(steps) - 1)).sqrt()
-
-
-ADVANTAGES.register("grpo")(group_advantages)
 
 
 def compute_grpo_advantage(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skill_ttrl.rl.advantages.registry import AdvantageEstimator
+from skill_ttrl.rl.advantages.estimator import AdvantageEstimator
 from skill_ttrl.types import VoteResult
 
 
-def shape_advantages(
-    vote: VoteResult, advantages: Sequence[float], estimate: AdvantageEstimator, epsilon: float
-) -> list[float]:
+def shape_advantages(vote: VoteResult, advantages: Sequence[float], estimate: AdvantageEstimator) -> list[float]:
     """Apply a vote to the advantages that its rewards alone would give.
 
     A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j) are the advantages of `estimate` over this prompt's
@@ -23,7 +21,7 @@ def shape_advantages(
         for label, weight in enumerate(vote.label_weights):
             rewards = [float(place == label) for place in vote.membership]
             if any(rewards):
-                alone = estimate(rewards, [0] * len(rewards), epsilon).tolist()
+                alone = estimate(rewards, [0] * len(rewards)).tolist()
                 values = [value + weight * each for value, each in zip(values, alone, strict=True)]
     if vote.weight != 1.0 or vote.penalty:
         values = [vote.weight * (value - vote.penalty) for value in values]

@@ -1,8 +1,8 @@
-"""Algorithms: how rewards become advantages, and which loss the gradient follows. One small file for each.
+"""Algorithms: how rewards become advantages. One small file for each, with its own options.
 
-A file holds the options of its algorithm (a pydantic model), its advantages and its loss; the training loop and the learner
-know only the protocol `Algorithm`. To add one, write it next to `grpo.py`, file the class with
-`ALGORITHMS.register("name")` and import it here; one of your own is named `module:Class`.
+The training loop and the learner know only the protocol `Algorithm`. To add one, write it in a file next to `grpo.py`, register
+the class with `ALGORITHMS.register("name")` and import it here; one of your own is named `module:Class`. The formula itself, from
+rewards to advantages, is a pure function in `rl.advantages`.
 """
 
 from __future__ import annotations
@@ -10,51 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms.contract import (
     ALGORITHMS,
+    AdvantageEstimate,
     Algorithm,
     AlgorithmType,
-    LossInputs,
+    Requirement,
     TrainingSamples,
-    make_batch,
 )
-from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions, check_advantage
+from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
+from skill_ttrl.rl.algorithms.relative import relative_advantages
+from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
     "GRPO",
+    "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",
     "GRPOOptions",
-    "LossInputs",
+    "Requirement",
     "TrainingSamples",
     "build_algorithm",
-    "check_advantage",
-    "make_batch",
+    "relative_advantages",
 ]
 
 
-def build_algorithm(settings: RLConfig | Mapping[str, Any]) -> Algorithm:
-    """Build the algorithm that the settings name.
+def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
+    """Build the algorithm that `rl.algorithm` names.
 
     Args:
-        settings: The `rl` section: its `algorithm`, or where that is None GRPO of its flat keys. Or such an `algorithm`: `type`
-            (a registered name or `module:Class`) with that algorithm's own options.
+        settings: `type` (a registered name or `module:Class`) and that algorithm's options.
 
     Raises:
-        ConfigError: there is no such algorithm, estimator or loss, or an option is wrong.
+        ConfigError: there is no such algorithm, or an option is wrong.
     """
-    if isinstance(settings, RLConfig):
-        if settings.algorithm is None:
-            return GRPO(GRPOOptions.from_settings(settings))
-        settings = settings.algorithm
-    options = dict(settings)
-    kind = ALGORITHMS.get(str(options.pop("type", "grpo")))
-    try:
-        return kind(kind.options_type(**options))
-    except ValidationError as error:
-        raise ConfigError(f"Options of the algorithm {settings.get('type', 'grpo')!r}: {error}") from error
+    built: Algorithm = build_from(ALGORITHMS, settings)
+    return built

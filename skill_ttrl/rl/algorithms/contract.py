@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from jaxtyping import Float
 from pydantic import BaseModel
 from torch import Tensor
 
 from skill_ttrl.registry import Registry
-from skill_ttrl.rl.batch import Advantages, RolloutBatch, pack
-from skill_ttrl.rl.losses.aggregate import Denominators
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
+Requirement = Literal["votes", "episodes", "states", "critic", "greedy", "extra_rewards"]
+"""An input that an algorithm cannot do without: rewarded votes (`rl.reward: majority`), rollouts of several steps, the exact state
+before each step, a critic (`rl.critic`), a greedy rollout of each task, further rewards (`rl.extra_rewards`)."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class TrainingSamples:
     """The rollouts of one step that contribute to the loss. Further inputs of an algorithm become fields here."""
 
@@ -24,55 +28,74 @@ class TrainingSamples:
     """Each trajectory carries its reward."""
     votes: Sequence[VoteResult] | None = None
     """The vote of each group, as it bears on these rollouts (`VoteResult.select`); None where votes are not rewarded."""
+    invalid_penalty: float = 0.0
+    """Taken off the score of each step whose action was invalid."""
+    batch: RolloutBatch | None = None
+    """The same rollouts as tokens, with `scores_F`, `rewards_F` and `values_F`; None for texts without tokens."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """All of them, group after group."""
+        """All of them, group after group (E)."""
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
     @property
     def rewards(self) -> list[float]:
-        """Reward of each trajectory; 0 for one without a reward."""
+        """Reward of each trajectory (E); 0 for one without a reward."""
         return [trajectory.reward or 0.0 for trajectory in self.trajectories]
 
     @property
     def owners(self) -> list[int]:
-        """Position of the group of each trajectory."""
+        """Position of the group of each trajectory (E)."""
         return [place for place, group in enumerate(self.groups) for _ in group.trajectories]
+
+    @property
+    def step_scores(self) -> list[list[float]]:
+        """Sum of `token_level_scores` of each step of each trajectory: its reward, less `invalid_penalty` for an invalid action."""
+        return [
+            [(each.reward or 0.0) - self.invalid_penalty * (step.verdict == "invalid") for step in each.steps]
+            for each in self.trajectories
+        ]
+
+    @property
+    def step_rewards(self) -> list[list[float]]:
+        """Sum of `token_level_rewards` of each step of each trajectory: its score, less the KL penalty."""
+        rows = self.step_scores
+        if self.batch is not None:
+            penalties_N = self.batch.sum_by_item(self.batch.scores_F.double() - self.batch.rewards_F.double())
+            places = zip(self.batch.trajectory_index_N.tolist(), self.batch.step_index_N.tolist(), strict=True)
+            for (trajectory, step), penalty in zip(places, penalties_N.tolist(), strict=True):
+                rows[trajectory][step] -= penalty
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
-class LossInputs:
-    """One padded micro-batch: N sequences of up to R response tokens. Further inputs of a loss become fields here."""
+class AdvantageEstimate:
+    """Advantages, and what came of them."""
 
-    log_probs: Float[Tensor, "N R"]
-    """Of the policy that learns, with gradient, in nats."""
-    old_log_probs: Float[Tensor, "N R"]
-    """Of the policy that sampled."""
-    advantages: Float[Tensor, "N R"]
-    """Weighted by the sampler's correction, where there is one."""
-    response_mask: Float[Tensor, "N R"]
-    """1 at trained tokens, 0 elsewhere."""
-    denominators: Denominators
-    """Of the mini-batch that this is a part of."""
+    advantages: Advantages | Float[Tensor, " F"]
+    """An entry for each trajectory, group after group, see `Advantages`; or one for each token of the flat batch."""
+    returns_F: Float[Tensor, " F"] | None = None
+    """Targets of the critic, where there is one."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Algorithm(Protocol):
-    """Advantages and loss."""
+    """How rewards become advantages."""
 
-    @property
-    def zero_without_advantage(self) -> bool:
-        """Set where loss and gradient are exactly 0 wherever the advantage is 0: such items are then not computed."""
-
-    def advantages(self, samples: TrainingSamples) -> Advantages:
-        """An entry for each trajectory, group after group: one number, one a step, or one for each token of each step."""
-
-    def loss(self, inputs: LossInputs) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """(loss, info): `info` holds detached means over the trained tokens; `ratio_max` is a maximum."""
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate | Advantages:
+        """Estimate the advantages of one step's rollouts."""
 
 
 class AlgorithmType(Protocol):
     """A class of algorithms, called with its options once a run."""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Values of other keys of `rl` that it brings where a config sets none."""
+
+    @property
+    def requires(self) -> frozenset[Requirement]:
+        """Inputs that it cannot do without."""
 
     @property
     def options_type(self) -> type[BaseModel]:
@@ -83,15 +106,3 @@ class AlgorithmType(Protocol):
 
 
 ALGORITHMS: Registry[AlgorithmType] = Registry("algorithm")
-
-
-def make_batch(
-    chosen: Sequence[tuple[Group, VoteResult]], algorithm: Algorithm, *, votes_rewarded: bool
-) -> RolloutBatch:
-    """Compute the advantages of the chosen groups and pack everything into tensors.
-
-    With `votes_rewarded` the rewards come from the votes, which may then shape the advantages too.
-    """
-    groups = [group for group, _ in chosen]
-    samples = TrainingSamples(groups, [vote for _, vote in chosen] if votes_rewarded else None)
-    return pack(groups, algorithm.advantages(samples))

@@ -1,12 +1,14 @@
-"""Policy losses: what the gradient follows. One small file for each loss.
+"""Policy losses: what the gradient follows. One small file for each loss, with its own options.
 
-A loss takes `(log_probs, old_log_probs, advantages, response_mask, *, clip_ratio, clip_ratio_high, dual_clip,
-loss_agg_mode, denominators)` and returns `(loss, info)`; `info` holds means over the masked tokens, as tensors, so that
-nothing waits for the device. To add one, write it in a file beside `ppo_clip.py`, file it with
-`LOSSES.register("name")(function)` and import it here; one of your own is named `module:function` in `rl.loss`. A loss that is
-exactly 0 wherever the advantage is 0 may also be listed in `ZERO_WITHOUT_ADVANTAGE`: tokens without an advantage are then
-not computed.
+A loss maps `LossInputs` to the loss of each token and metrics of its own; the learner weights and aggregates. To add one, write it
+in a file next to `ppo_clip.py`, register the class with `LOSSES.register("name")` and import it here; one of your own is named
+`module:Class` in `rl.loss`.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from skill_ttrl.rl.losses.aggregate import (
     AggregationMode,
@@ -15,17 +17,39 @@ from skill_ttrl.rl.losses.aggregate import (
     compute_entropy_bonus,
     masked_mean,
 )
-from skill_ttrl.rl.losses.ppo_clip import compute_policy_loss
-from skill_ttrl.rl.losses.registry import LOSSES, ZERO_WITHOUT_ADVANTAGE, PolicyLoss
+from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, PolicyLossType
+from skill_ttrl.rl.losses.ppo_clip import PPOClip, PPOClipOptions, clipped_surrogate, compute_policy_loss
+from skill_ttrl.rl.losses.ratio import bounded_log_ratio, ratio_metrics
+from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "LOSSES",
-    "ZERO_WITHOUT_ADVANTAGE",
     "AggregationMode",
     "Denominators",
+    "LossInputs",
+    "PPOClip",
+    "PPOClipOptions",
     "PolicyLoss",
+    "PolicyLossType",
     "aggregate",
+    "bounded_log_ratio",
+    "build_loss",
+    "clipped_surrogate",
     "compute_entropy_bonus",
     "compute_policy_loss",
     "masked_mean",
+    "ratio_metrics",
 ]
+
+
+def build_loss(settings: Mapping[str, Any]) -> PolicyLoss:
+    """Build the loss that `rl.loss` names.
+
+    Args:
+        settings: `type` (a registered name or `module:Class`) and that loss's options.
+
+    Raises:
+        ConfigError: there is no such loss, or an option is wrong.
+    """
+    built: PolicyLoss = build_from(LOSSES, settings)
+    return built

@@ -2,15 +2,72 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor
 
+from skill_ttrl.config import Section
 from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
-from skill_ttrl.rl.losses.registry import LOSSES
+from skill_ttrl.rl.losses.contract import LOSSES, LossInputs
+from skill_ttrl.rl.losses.ratio import bounded_log_ratio, ratio_metrics
 
-LOG_RATIO_BOUND = 20.0
-"""Log-ratios are clamped to this, so that exp never overflows (as verl does)."""
+
+class PPOClipOptions(Section):
+    """Options of the clipped surrogate."""
+
+    clip_ratio: float = Field(default=0.2, gt=0)
+    """Lower clip, and the upper one where `clip_ratio_high` is None."""
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Upper clip where it differs (DAPO, arXiv 2503.14476: 0.28)."""
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    """Bound on the loss of a token with negative advantage, as a multiple of it (arXiv 1912.09729); None: no bound."""
+
+
+@LOSSES.register("ppo_clip")
+class PPOClip:
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347, equation 7)."""
+
+    options_type: ClassVar[type[Section]] = PPOClipOptions
+    zero_without_advantage: ClassVar[bool] = True
+
+    def __init__(self, options: PPOClipOptions) -> None:
+        self.options = options
+
+    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
+        """See `PolicyLoss`."""
+        log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
+        options = self.options
+        loss, decided = clipped_surrogate(
+            log_ratio.exp(), inputs.advantages, options.clip_ratio, options.clip_ratio_high, options.dual_clip
+        )
+        return loss, {"clip_fraction": masked_mean(decided.to(loss.dtype), inputs.response_mask)}
+
+
+def clipped_surrogate(
+    ratio: Float[Tensor, "N T"],
+    advantages: Float[Tensor, "N T"],
+    clip_ratio: float = 0.2,
+    clip_ratio_high: float | None = None,
+    dual_clip: float | None = None,
+) -> tuple[Float[Tensor, "N T"], Bool[Tensor, "N T"]]:
+    """The loss of each token, and where a clip decides it.
+
+    Where A < 0 and a dual clip c is set, the loss is at most -c A (arXiv 1912.09729, equation 5).
+    """
+    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    plain = -advantages * ratio
+    bounded = -advantages * ratio.clamp(1.0 - clip_ratio, 1.0 + high)
+    loss = torch.maximum(plain, bounded)
+    decided = bounded > plain
+    if dual_clip is not None:
+        ceiling = -advantages * dual_clip
+        beyond = (advantages < 0) & (loss > ceiling)
+        loss = torch.where(beyond, ceiling.expand_as(loss), loss)
+        decided = decided | beyond
+    return loss, decided
 
 
 def compute_policy_loss(
@@ -24,9 +81,7 @@ def compute_policy_loss(
     loss_agg_mode: AggregationMode = "token-mean",
     denominators: Denominators | None = None,
 ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-    """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347, equation 7).
-
-    Where A < 0 and a dual clip c is set, the loss is at most -c A (arXiv 1912.09729, equation 5).
+    """Compute the clipped surrogate loss of a batch, for a loop of one's own; see `clipped_surrogate`.
 
     Args:
         log_probs: Of the policy that learns, with gradient, in nats (N, T).
@@ -34,7 +89,7 @@ def compute_policy_loss(
         advantages: (N, T), or (N, 1) for one a sequence.
         response_mask: 1 at trained tokens (N, T).
         clip_ratio: Lower clip, and the upper one where `clip_ratio_high` is None.
-        clip_ratio_high: Upper clip (DAPO, arXiv 2503.14476: 0.28).
+        clip_ratio_high: Upper clip.
         dual_clip: c > 1, or None for no bound.
         loss_agg_mode: See `aggregate`.
         denominators: See `aggregate`.
@@ -43,26 +98,8 @@ def compute_policy_loss(
         (loss, info). `info` holds, detached: `clip_fraction` (share of tokens where the clip decides, either one),
         `approx_kl` (mean of rho - 1 - log rho, at least 0, nats), `ratio_mean` and `ratio_max`.
     """
-    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
-    log_ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    ratio = log_ratio.exp()
-    plain = -advantages * ratio
-    bounded = -advantages * ratio.clamp(1.0 - clip_ratio, 1.0 + high)
-    loss = torch.maximum(plain, bounded)
-    decided = bounded > plain
-    if dual_clip is not None:
-        ceiling = -advantages * dual_clip
-        beyond = (advantages < 0) & (loss > ceiling)
-        loss = torch.where(beyond, ceiling.expand_as(loss), loss)
-        decided = decided | beyond
-    with torch.no_grad():
-        info = {
-            "clip_fraction": masked_mean(decided.to(loss.dtype), response_mask),
-            "approx_kl": masked_mean(ratio - 1.0 - log_ratio, response_mask),
-            "ratio_mean": masked_mean(ratio, response_mask),
-            "ratio_max": (ratio * response_mask).max(),
-        }
+    log_ratio = bounded_log_ratio(log_probs, old_log_probs)
+    loss, decided = clipped_surrogate(log_ratio.exp(), advantages, clip_ratio, clip_ratio_high, dual_clip)
+    info = {"clip_fraction": masked_mean(decided.to(loss.dtype), response_mask)}
+    info |= ratio_metrics(log_ratio, response_mask)
     return aggregate(loss, response_mask, loss_agg_mode, denominators), info
-
-
-LOSSES.register("ppo_clip")(compute_policy_loss)

@@ -22,7 +22,7 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.defaults import with_defaults
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
@@ -91,7 +91,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
     """
     stated, assumptions = config, list[str]()
     with suppress(SkillTTRLError):  # such an environment is among the refusals
-        config = with_env_defaults(config)
+        config = with_defaults(config)
     model_config = _model_config(config, assumptions)
     device = _device(config, assumptions)
     memory = estimate_memory(

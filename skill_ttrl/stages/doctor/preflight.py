@@ -14,7 +14,6 @@ from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import episode_leaks
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
     foreign_splits,
@@ -25,6 +24,7 @@ from skill_ttrl.stages.inputs.leak import (
 )
 from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, source_tasks, training_tasks
 from skill_ttrl.stages.setup.checks import RULES, check_cut_series, check_enough, check_ready, wrong_names
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import imitated_file
 from skill_ttrl.types import Task, derive_seed
 
@@ -60,7 +60,7 @@ def look_before(config: SkillTTRLConfig) -> Preflight:
     found.attempt(check_ready, config)
     found.refusals += wrong_names(config)
     try:
-        config = with_env_defaults(config)
+        config = with_defaults(config)
     except SkillTTRLError:  # among the names
         return found
     for rule in RULES:

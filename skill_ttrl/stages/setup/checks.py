@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
 from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
@@ -247,11 +249,10 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
     found |= {
         "vote": partial(check_vote, config),
         "reward": partial(_reward, rl.reward),
-        "loss": partial(_loss, rl.loss),
-        "advantage": partial(_advantage, config),
+        "loss": partial(_loss, rl),
+        "rollout correction": partial(_correction, rl),
+        "algorithm": partial(_algorithm, config),
     }
-    if rl.algorithm is not None:
-        found["algorithm"] = partial(_algorithm, rl)
     if rl.stop_rule is not None:
         found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
     if skills is not None and skills.update == "merge":
@@ -272,6 +273,8 @@ def wrong_names(config: SkillTTRLConfig, skipping: Collection[str] = ()) -> Iter
     except SkillTTRLError as error:
         yield error
         env, skipping = False, (*skipping, "prompt template")  # it may be one that the environment brings
+    with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
+        config = with_algorithm_defaults(config)
     data, shown = config.data, config.sft.data if "sft" in config.phases else None
     every: list[Callable[[], object]] = [
         look for name, look in lookups(config, env=env).items() if name not in skipping
@@ -303,23 +306,30 @@ def _known(name: str, find: Callable[..., object], *args: Any) -> str:
     return name
 
 
-def _loss(name: str) -> str:
-    from skill_ttrl.rl.losses import LOSSES
+def _loss(rl: RLConfig) -> str:
+    from skill_ttrl.rl.losses import build_loss
 
-    return _known(name, LOSSES.get)
-
-
-def _algorithm(rl: RLConfig) -> str:
-    from skill_ttrl.rl.algorithms import build_algorithm
-
-    return type(build_algorithm(rl)).__name__
+    build_loss(rl.loss)
+    return str(rl.loss["type"])
 
 
-def _advantage(config: SkillTTRLConfig) -> str:
-    from skill_ttrl.rl.algorithms import check_advantage
+def _correction(rl: RLConfig) -> str:
+    from skill_ttrl.rl.correction import choose_correction
 
-    check_advantage(config.rl, vote_strategy=config.vote.strategy, projection=config.agent.projection)
-    return config.rl.advantage
+    choose_correction(rl, sampler_is_learner=True)
+    return rl.rollout_correction.type
+
+
+def _algorithm(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.rl.checks import check_algorithm
+
+    check_algorithm(
+        config.rl,
+        vote_strategy=config.vote.strategy,
+        action_parser=config.agent.projection,
+        multi_turn=config.agent.max_turns > 1,
+    )
+    return str(config.rl.algorithm["type"])
 
 
 def _template(config: SkillTTRLConfig) -> str:

@@ -17,7 +17,7 @@ from skill_ttrl.envs.lookup import env_fixed_actions
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.llm.chat import encode_chats, encode_plain
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI

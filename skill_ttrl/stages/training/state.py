@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.rl.algorithms import Algorithm
-from skill_ttrl.rl.correction import choose_correction
+from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import Learner, LocalLearner
 from skill_ttrl.runs.checkpoint import save_checkpoint
 from skill_ttrl.runs.identity import read_run_json
@@ -55,34 +54,35 @@ class RLState(PhaseState):
     """Learner, votes, evolution and step."""
 
     learner: Learner
+    rule: UpdateRule
     votes: VoteManager
     evolution: Evolver | None
 
     @classmethod
-    def restore(cls, run: Run, algorithm: Algorithm, evolution: Evolver | None) -> RLState:
+    def restore(cls, run: Run, evolution: Evolver | None) -> RLState:
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
-        if config.rl.kl_coef > 0 and "sft" in config.phases:
+        if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and "sft" in config.phases:
             parts.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
         learner = LocalLearner(
             parts.policy,
             config.rl,
             parts.accelerator,
             total_steps=config.rl.steps,
-            algorithm=algorithm,
             max_response_tokens=config.rollout.max_new_tokens,
-            correction=choose_correction(config.rl, sampler_is_learner=backend_facts(config).is_learner),
         )
+        rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner)
         if step:
             resumed.load_learner(learner)
+            rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
-        return cls(RL, step, learner=learner, votes=votes, evolution=evolution)
+        return cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution)
 
     def state_dict(self) -> dict[str, Any]:
-        """Votes and evolution."""
+        """Update rule, votes and evolution."""
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
-        return {**self.votes.state_dict(), **evolution}
+        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution}
 
 
 def record_step(

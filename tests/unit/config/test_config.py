@@ -32,8 +32,8 @@ def setting(override: str) -> Any:
         ("rl.learning_rate=1E-6", 1e-6),
         ("rl.learning_rate=2", 2.0),
         ("rl.steps=3", 3),
-        ("rl.clip_ratio_high=null", None),
-        ("rl.clip_ratio_high=", None),
+        ("rl.mini_batch_prompts=null", None),
+        ("rl.mini_batch_prompts=", None),
         ("rl.betas=[0.9, 0.95]", (0.9, 0.95)),
         ("rl.reward=random", "random"),
         ("rl.reward=my_rewards:score", "my_rewards:score"),
@@ -146,10 +146,10 @@ def test_a_wrong_value_hides_no_contradiction_and_invents_none() -> None:
 
 
 def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
-    data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "clip_ratio_high": None}, "phases": ["sft", "rl"]}
+    data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "mini_batch_prompts": None}, "phases": ["sft", "rl"]}
     (tmp_path / "a.json").write_text(json.dumps(data, indent="\t"), encoding="utf-8")
     (tmp_path / "a.yaml").write_text(
-        "name: x\nrl: {learning_rate: 1e-6, steps: 3, clip_ratio_high: null}\nphases: [sft, rl]\n", encoding="utf-8"
+        "name: x\nrl: {learning_rate: 1e-6, steps: 3, mini_batch_prompts: null}\nphases: [sft, rl]\n", encoding="utf-8"
     )
     assert load_config(tmp_path / "a.json") == load_config(str(tmp_path / "a.yaml")) == load_config(data)
 
@@ -253,7 +253,7 @@ def test_saved_config_reads_back_as_the_same(sparse: bool) -> None:
     }
     config = load_config(data)
     assert load_config(read_mapping(config.to_yaml(sparse=sparse), "it")) == config
-    assert ("advantage_epsilon" in config.to_yaml(sparse=sparse)) is not sparse
+    assert ("entropy_coef" in config.to_yaml(sparse=sparse)) is not sparse
 
 
 values = st.recursive(

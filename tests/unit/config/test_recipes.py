@@ -76,7 +76,8 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     assert (rollout.n_votes_per_prompt, rollout.n_samples_per_prompt, rollout.temperature) == (64, 32, 1.0)
     assert (rollout.max_new_tokens, config.data.max_prompt_tokens) == (3072, 512)
     assert (rl.prompts_per_step, rl.mini_batch_prompts, rl.epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
-    assert (rl.clip_ratio, rl.dual_clip, rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.2, 3.0, 0.001, "k3", 0.0)
+    assert rl.loss == {"type": "ppo_clip", "clip_ratio": 0.2, "dual_clip": 3.0}
+    assert (rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.001, "k3", 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
 
 

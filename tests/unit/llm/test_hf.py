@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, sample_token, truncate
-from skill_ttrl.rl.batch import pack
+from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
 
@@ -40,7 +40,7 @@ def training_logprobs(backend: HFBackend, found: list[Generation], temperature: 
         steps = [Step("", done.text, 0.0, True, False, generation.prompt_ids, done) for done in generation.completions]
         groups.append(Group(TASK, tuple(Trajectory(TASK, (step,), None, "terminated") for step in steps)))
     rows = [done for generation in found for done in generation.completions]
-    batch = pack(groups, [1.0] * len(rows))
+    batch = pack(groups)
     policy = Policy(backend.model, backend.tokenizer, "cpu")
     scored = []
     for row in range(len(rows)):

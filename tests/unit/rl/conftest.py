@@ -12,8 +12,9 @@ from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RuntimeConfig
-from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
@@ -112,6 +113,6 @@ def make_batch(make_groups: Callable[..., list[Group]]) -> Callable[..., Rollout
         groups = make_groups(**options)
         count = sum(len(group.trajectories) for group in groups)
         draw = random.Random(9)
-        return pack(groups, advantages or [draw.gauss(0, 1) for _ in range(count)])
+        return with_advantages(pack(groups), groups, advantages or [draw.gauss(0, 1) for _ in range(count)])
 
     return make

@@ -1,4 +1,4 @@
-"""GRPO as an algorithm: its options from the flat keys, advantages of rollouts and steps, and what it refuses."""
+"""Algorithms: options, advantages of rollouts and steps, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -8,29 +8,22 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from skill_ttrl.config import RLConfig
+from skill_ttrl.config import RLConfig, Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import (
-    GRPO,
-    GRPOOptions,
-    LossInputs,
-    TrainingSamples,
-    build_algorithm,
-    check_advantage,
-    make_batch,
-)
-from skill_ttrl.rl.batch import Advantages, RolloutBatch
+from skill_ttrl.rl.algorithms import GRPO, AdvantageEstimate, TrainingSamples, build_algorithm, relative_advantages
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.checks import check_algorithm
+from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import aggregate
+from skill_ttrl.rl.losses import LossInputs, build_loss
+from skill_ttrl.rl.pack import Advantages, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, Verdict, VoteResult
 
-PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
-
-PLAIN: dict[str, Any] = {"vote_strategy": "majority", "projection": "action"}
+VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
+PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
 
 
 def per_item(batch: RolloutBatch) -> list[float]:
@@ -49,8 +42,11 @@ def tried(*steps: Step, reward: float = 0.0) -> Trajectory:
 
 
 def batch_of(*tries: Trajectory, **rl: Any) -> RolloutBatch:
-    chosen = [(Group(tries[0].task, tries), PLAIN_VOTE)]
-    return make_batch(chosen, build_algorithm(RLConfig(**rl)), votes_rewarded=False)
+    config = RLConfig(**rl)
+    groups = [Group(tries[0].task, tries)]
+    batch = pack(groups, invalid_penalty=config.invalid_penalty)
+    rule = UpdateRule(config, sampler_is_learner=True)
+    return rule.estimate(TrainingSamples(groups, None, config.invalid_penalty, batch), batch)[0]
 
 
 def test_the_penalty_is_taken_off_single_steps() -> None:
@@ -60,52 +56,53 @@ def test_the_penalty_is_taken_off_single_steps() -> None:
     assert per_item(batch) == pytest.approx([5 / 22**0.5, 1 / 22**0.5, -3 / 22**0.5], abs=1e-5)
     plain = per_item(batch_of(good, bad))
     assert plain == pytest.approx([0.5**0.5, 0.5**0.5, -(0.5**0.5)], abs=1e-5)
-    rows = per_item(batch_of(good, bad, group_statistics="steps"))
+    rows = per_item(batch_of(good, bad, algorithm={"level": "step"}))
     assert rows == pytest.approx([(1 / 3) ** 0.5] * 2 + [-2 * (1 / 3) ** 0.5], abs=1e-5)
 
 
-def unaware(rewards: Sequence[float], groups: Sequence[Hashable], epsilon: float) -> torch.Tensor:
-    """An advantage that knows of no episodes."""
-    return torch.tensor(rewards)
+class Unaware(GRPO):
+    """Its estimator does not distinguish the steps of an episode."""
+
+    def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:  # type: ignore[override]
+        return torch.as_tensor(rewards)
+
+
+OWN = f"{__name__}:Unaware"
 
 
 @pytest.mark.parametrize(
     ("rl", "other", "words"),
     [
-        ({"invalid_penalty": 0.1, "advantage": f"{__name__}:unaware"}, {}, "does not take `episodes`"),
-        ({"group_statistics": "steps", "reward": "majority"}, {"vote_strategy": "harmonic"}, "whole tries"),
-        ({"invalid_penalty": 0.1}, {"projection": "none"}, "projection=none no action is ever found invalid"),
-        ({"advantage": "grop"}, {}, "Did you mean 'grpo'"),
+        ({"invalid_penalty": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
+        ({"algorithm": {"level": "step"}, "reward": "majority"}, {"vote_strategy": "harmonic"}, "whole rollouts"),
+        ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
+        ({"algorithm": "grop"}, {}, "Did you mean 'grpo'"),
+        ({"algorithm": {"levle": "step"}}, {}, "Did you mean 'level'"),
     ],
 )
-def test_what_an_advantage_cannot_do_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:
+def test_a_senseless_combination_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_advantage(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN | other)
+        check_algorithm(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN | other)
 
 
-def test_an_advantage_of_ones_own_is_taken_where_it_can_do_what_is_asked() -> None:
-    own = f"{__name__}:unaware"
-    for rl in ({}, {"group_statistics": "steps", "invalid_penalty": 0.5}):
-        check_advantage(RLConfig.model_validate({"reward": "env", "advantage": own} | rl), **PLAIN)
+def test_an_estimator_of_ones_own_works_at_the_level_of_steps() -> None:
+    for rl in ({"algorithm": OWN}, {"algorithm": {"type": OWN, "level": "step"}, "invalid_penalty": 0.5}):
+        check_algorithm(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN)
     good = tried(step("invalid"), step(), reward=1.0)
-    batch = batch_of(good, advantage=own, group_statistics="steps", invalid_penalty=0.5)
+    batch = batch_of(good, algorithm={"type": OWN, "level": "step"}, invalid_penalty=0.5)
     assert per_item(batch) == [0.5, 1.0]
 
 
-class FirstTokensOptions(BaseModel):
+class FirstTokensOptions(Section):
     """Options of `FirstTokens`."""
 
-    model_config = ConfigDict(extra="forbid")
-
     tokens: int = 1
-    scale: float = 1.0
 
 
 class FirstTokens:
-    """Rewards the first tokens of each completion: an algorithm with advantages for each token, options and a loss of its own."""
+    """Rewards the first tokens of each completion: an algorithm with advantages for each token and options of its own."""
 
     options_type = FirstTokensOptions
-    zero_without_advantage = True
 
     def __init__(self, options: FirstTokensOptions) -> None:
         self.options = options
@@ -120,24 +117,47 @@ class FirstTokens:
             for trajectory, reward in zip(samples.trajectories, samples.rewards, strict=True)
         ]
 
-    def loss(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = aggregate(-inputs.advantages * inputs.log_probs, inputs.response_mask, "token-mean", inputs.denominators)
-        return self.options.scale * loss, {}
+
+class ScaledOptions(Section):
+    """Options of `Scaled`."""
+
+    scale: float = 1.0
+
+
+class Scaled:
+    """REINFORCE times a factor: a loss of one's own."""
+
+    options_type = ScaledOptions
+    zero_without_advantage = True
+
+    def __init__(self, options: ScaledOptions) -> None:
+        self.scale = options.scale
+
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        return -self.scale * inputs.advantages * inputs.log_probs, {}
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0])
-def test_an_algorithm_of_ones_own_trains_a_step_with_advantages_for_each_token(
+def test_an_algorithm_and_a_loss_of_ones_own_train_a_step_with_advantages_for_each_token(
     scale: float, make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
 ) -> None:
     groups = [group.with_rewards([1.0] * len(group.trajectories)) for group in make_groups(turns=2)]
-    algorithm = build_algorithm({"type": f"{__name__}:FirstTokens", "tokens": 1, "scale": scale})
-    batch = make_batch([(group, PLAIN_VOTE) for group in groups], algorithm, votes_rewarded=False)
+    settings = RLConfig(
+        algorithm={"type": f"{__name__}:FirstTokens", "tokens": 1},
+        loss={"type": f"{__name__}:Scaled", "scale": scale},
+        learning_rate=1e-2,
+        warmup_steps=0,
+        prompts_per_step=3,
+        mini_batch_prompts=None,
+        kl_coef=0.0,
+    )
+    rule = UpdateRule(settings, sampler_is_learner=True)
+    batch, _ = rule.estimate(TrainingSamples(groups), pack(groups))
     starts_N = batch.starts_N + batch.prompt_lengths_N
     assert len(batch) == 24 and bool((batch.advantages_F[starts_N] == 1).all())
     assert float(batch.advantages_F.sum()) == len(batch), "all other tokens have none"
 
     policy = make_policy()
-    settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
     (micro_batch,) = batch.micro_batches(torch.arange(len(batch)), len(batch), 0)
 
     def of_first_tokens() -> float:
@@ -145,8 +165,8 @@ def test_an_algorithm_of_ones_own_trains_a_step_with_advantages_for_each_token(
             return float(policy.token_logprobs(micro_batch)[0][:, 0].sum())
 
     before = of_first_tokens()
-    learner = LocalLearner(policy, settings, accelerator, total_steps=1, algorithm=algorithm)
-    metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
+    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
+    metrics = rule(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
     assert metrics["updates"] == 1 and (of_first_tokens() > before) == (scale > 0)
 
 
@@ -154,8 +174,9 @@ def test_an_algorithm_of_ones_own_trains_a_step_with_advantages_for_each_token(
     ("options", "words"),
     [
         ({"type": "grop"}, "Did you mean 'grpo'"),
-        ({"type": "grpo", "clip_ratoi": 0.1}, "clip_ratoi"),
+        ({"type": "grpo", "epsilno": 0.1}, "Did you mean 'epsilon'"),
         ({"type": f"{__name__}:FirstTokens", "tokens": "many"}, "tokens"),
+        ({"type": f"{__name__}:PLAIN"}, "is no algorithm"),
     ],
 )
 def test_an_algorithm_with_wrong_options_is_refused(options: dict[str, Any], words: str) -> None:
@@ -163,22 +184,56 @@ def test_an_algorithm_with_wrong_options_is_refused(options: dict[str, Any], wor
         build_algorithm(options)
 
 
-def test_the_section_names_an_algorithm_with_options_of_its_own() -> None:
-    settings = RLConfig(algorithm={"type": f"{__name__}:FirstTokens", "tokens": 2})
-    algorithm = build_algorithm(settings)
-    assert isinstance(algorithm, FirstTokens) and algorithm.options.tokens == 2
-    with pytest.raises(ConfigError, match="toknes"):
-        build_algorithm(RLConfig(algorithm={"type": f"{__name__}:FirstTokens", "toknes": 2}))
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"type": "ppo_clp"}, "Did you mean 'ppo_clip'"),
+        ({"type": "ppo_clip", "clip_ratoi": 0.1}, "Did you mean 'clip_ratio'"),
+        ({"type": "ppo_clip", "clip_ratio": -1}, "greater than 0"),
+    ],
+)
+def test_a_loss_with_wrong_options_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_loss(options)
 
 
-def test_the_flat_keys_are_the_options_of_grpo() -> None:
-    settings = RLConfig(clip_ratio_high=0.28, dual_clip=None, loss_aggregation="seq-mean-token-sum")
-    from_keys, from_options = (
-        build_algorithm(settings),
-        build_algorithm(
-            {"type": "grpo", "clip_ratio_high": 0.28, "dual_clip": None, "loss_aggregation": "seq-mean-token-sum"}
-        ),
+def test_a_bare_name_and_options_without_a_type_are_read() -> None:
+    assert RLConfig.model_validate({"algorithm": "grpo", "loss": {"dual_clip": None}}).model_dump(
+        include={"algorithm", "loss"}
+    ) == {"algorithm": {"type": "grpo"}, "loss": {"type": "ppo_clip", "dual_clip": None}}
+
+
+def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(
+    make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
+) -> None:
+    groups = [group.with_rewards([1.0, 0.0, 1.0, 1.0]) for group in make_groups()]
+    settings = RLConfig(kl_in_reward={"coef": 0.5, "target": 0.01, "horizon": 100}, prompts_per_step=3, kl_coef=0.0)  # type: ignore[arg-type]
+    rule = UpdateRule(settings, sampler_is_learner=True)
+    seen: list[TrainingSamples] = []
+
+    class Watching(GRPO):
+        def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+            seen.append(samples)
+            return AdvantageEstimate(relative_advantages(samples, self.estimate))
+
+    rule.algorithm = Watching(GRPO.options_type())  # type: ignore[arg-type]
+    metrics = rule(
+        LocalLearner(make_policy(), settings, accelerator, total_steps=1),
+        groups,
+        VOTES,
+        step=0,
+        seed=0,
+        temperature=1.0,
     )
-    assert isinstance(from_keys, GRPO) and isinstance(from_options, GRPO)
-    assert from_keys.options == from_options.options
-    assert GRPOOptions() == GRPOOptions.from_settings(RLConfig()), "the same defaults"
+    ((samples),) = seen
+    batch = samples.batch
+    assert batch is not None and batch.ref_log_probs_F is not None
+    gap = (batch.old_log_probs_F - batch.ref_log_probs_F) * batch.trained_F
+    assert torch.allclose(batch.rewards_F, batch.scores_F - 0.5 * gap, atol=1e-6)
+    assert batch.sum_by_item(batch.scores_F).tolist() == [1.0, 0.0, 1.0, 1.0] * 3
+    sums = batch.sum_by_item(batch.rewards_F).tolist()
+    assert [row[0] for row in samples.step_rewards] == pytest.approx(sums, abs=1e-5)
+    assert metrics["reward_kl_coef"] == 0.5 and rule.kl is not None and rule.kl.coef != 0.5
+    again = UpdateRule(settings, sampler_is_learner=True)
+    again.load_state_dict(rule.state_dict())
+    assert again.kl is not None and again.kl.coef == rule.kl.coef

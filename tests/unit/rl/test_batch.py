@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import group_advantages
-from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_demonstrations
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.pack import EncodedDemonstration, pack, pack_demonstrations, with_advantages
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
@@ -21,7 +22,7 @@ def per_item(batch: RolloutBatch) -> list[float]:
 
 def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callable[..., list[Group]]) -> None:
     groups = make_groups(prompts=2, tries=2, turns=3)
-    batch = pack(groups, [0.1, 0.2, 0.3, 0.4])
+    batch = with_advantages(pack(groups), groups, [0.1, 0.2, 0.3, 0.4])
     assert len(batch) == 12
     assert per_item(batch) == pytest.approx([0.1] * 3 + [0.2] * 3 + [0.3] * 3 + [0.4] * 3)
     assert batch.prompt_index_N.tolist() == [0] * 6 + [1] * 6
@@ -30,7 +31,7 @@ def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callab
 def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: Callable[..., list[Group]]) -> None:
     groups = make_groups(prompts=3, tries=4)
     steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
-    batch = pack(groups, [float(i) for i in range(12)])
+    batch = with_advantages(pack(groups), groups, [float(i) for i in range(12)])
     seen = []
     for micro_batch in batch.micro_batches(torch.arange(12), size=5, pad_id=39):
         flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
@@ -57,18 +58,19 @@ def test_steps_without_a_completion_are_left_out(make_groups: Callable[..., list
     (group,) = make_groups(prompts=1, tries=2)
     empty = replace(group.trajectories[0].steps[0], completion=Completion("", (), (), "error"))
     failed = replace(group.trajectories[0], steps=(empty, replace(empty, completion=None)))
-    batch = pack([replace(group, trajectories=(failed, group.trajectories[1]))], [1.0, 2.0])
+    groups = [replace(group, trajectories=(failed, group.trajectories[1]))]
+    batch = with_advantages(pack(groups), groups, [1.0, 2.0])
     assert per_item(batch) == [2.0]
 
 
 def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]]) -> None:
     (group,) = make_groups(prompts=1, tries=1)
     with pytest.raises(ValueError, match="one advantage for each of 1 trajectories, found 2"):
-        pack([group], [1.0, 2.0])
+        with_advantages(pack([group]), [group], [1.0, 2.0])
     step = group.trajectories[0].steps[0]
     bare = replace(step, completion=Completion("", (1, 2), (), "stop"))
     with pytest.raises(ValueError, match="2 tokens has 0 log-probs"):
-        pack([replace(group, trajectories=(replace(group.trajectories[0], steps=(bare,)),))], [1.0])
+        pack([replace(group, trajectories=(replace(group.trajectories[0], steps=(bare,)),))])
     with pytest.raises(ValueError, match="no prompt tokens"):
         pack_demonstrations([EncodedDemonstration([], [1])])
     with pytest.raises(ValueError, match="empty response"):
@@ -105,7 +107,7 @@ def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
     completion = Completion("a b c", (5, 6, 7), (-0.1, 0.0, -0.3), "stop", mask=(True, False, True))
     task = Task("t", "env")
     step = Step("question", "a b c", 0.0, True, False, (1, 2), completion)
-    batch = pack([Group(task, (Trajectory(task, (step,), "c", "terminated"),))], [1.0])
+    batch = pack([Group(task, (Trajectory(task, (step,), "c", "terminated"),))])
 
     assert batch.tokens_F.tolist() == [1, 2, 5, 6, 7]
     assert batch.trained_F.tolist() == [False, False, True, False, True]

@@ -11,19 +11,29 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from skill_ttrl.config import RLConfig
-from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.config import RLConfig, RuntimeConfig
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
+from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
 
 
-def scorer(policy: Policy) -> Callable[[MicroBatch], Tensor]:
-    @torch.no_grad()
-    def score(micro_batch: MicroBatch) -> Tensor:
-        return policy.token_logprobs(micro_batch)[0]
+def scored(policy: Policy, batch: RolloutBatch, rows: int) -> RolloutBatch:
+    settings = RLConfig(micro_batch_size=rows, kl_coef=0.0)
+    learner = LocalLearner(policy, settings, make_accelerator(RuntimeConfig(device="cpu")), total_steps=1)
+    return learner.score(batch, temperature=1.0, own=True, reference=False)
 
-    return score
+
+def weighted(learner: LocalLearner, batch: RolloutBatch, correction: str | None) -> RolloutBatch:
+    if correction is None:
+        return batch
+    batch = learner.score(batch, temperature=1.0, own=True, reference=False)
+    return corrected(batch, correction, 2.0)[0]
+
+
+def as_sampled(batch: RolloutBatch, log_probs: Tensor) -> RolloutBatch:
+    return replace(batch, old_log_probs_F=log_probs, sampler_log_probs_F=log_probs)
 
 
 def sampled_by(policy: Policy, batch: RolloutBatch) -> RolloutBatch:
@@ -35,7 +45,7 @@ def sampled_by(policy: Policy, batch: RolloutBatch) -> RolloutBatch:
             scores = policy.token_logprobs(alone)[0]
         start = int(batch.starts_N[item] + batch.prompt_lengths_N[item])
         log_probs[start : start + int(batch.response_lengths_N[item])] = scores[0]
-    return replace(batch, old_log_probs_F=log_probs)
+    return as_sampled(batch, log_probs)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
@@ -44,7 +54,7 @@ def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
 ) -> None:
     policy = make_policy()
     batch = sampled_by(policy, make_batch())
-    found, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=rows, pad_id=0)
+    found, figures = corrected(scored(policy, batch, rows), "token_truncate", 2.0)
     assert found.weights_F is not None
     assert torch.allclose(found.weights_F, torch.ones_like(found.weights_F), atol=1e-5)
     assert torch.allclose(found.old_log_probs_F, batch.old_log_probs_F, atol=1e-5)
@@ -59,9 +69,9 @@ def test_each_token_has_the_weight_of_its_own_gap(
     gap = torch.zeros_like(own.old_log_probs_F)
     places = own.trained_F.nonzero().squeeze(1)
     gap[places[:4]] = torch.tensor([0.5, -0.5, 1.5, -1.5])  # learner minus sampler, nats
-    batch = replace(own, old_log_probs_F=own.old_log_probs_F - gap)
-    truncated, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=4, pad_id=0)
-    masked, _ = corrected(batch, scorer(policy), "mask", 2.0, rows=4, pad_id=0)
+    batch = as_sampled(own, own.old_log_probs_F - gap)
+    truncated, figures = corrected(scored(policy, batch, 4), "token_truncate", 2.0)
+    masked, _ = corrected(scored(policy, batch, 4), "token_mask", 2.0)
     assert truncated.weights_F is not None and masked.weights_F is not None
     grows = torch.tensor([0.5, -0.5, 1.5, -1.5]).exp()
     assert torch.allclose(truncated.weights_F[places[:4]], grows.clamp(max=2.0), rtol=1e-4)
@@ -73,10 +83,13 @@ def test_each_token_has_the_weight_of_its_own_gap(
     assert torch.allclose(truncated.old_log_probs_F, own.old_log_probs_F, atol=1e-5)
 
 
-def step(make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, **how: Any) -> Policy:
+def step(
+    make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, correction: str | None = None
+) -> Policy:
     policy = make_policy()
     settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
-    LocalLearner(policy, settings, accelerator, total_steps=1, **how).update(batch, step=0, seed=0, temperature=1.0)
+    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
+    learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)
     return policy
 
 
@@ -85,7 +98,7 @@ def test_without_a_gap_the_correction_changes_nothing_that_is_learnt(
 ) -> None:
     batch = sampled_by(make_policy(), make_batch())
     plain = step(make_policy, accelerator, batch)
-    weighed = step(make_policy, accelerator, batch, correction="truncate")
+    weighed = step(make_policy, accelerator, batch, correction="token_truncate")
     for one, other in zip(plain.model.parameters(), weighed.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
@@ -96,13 +109,13 @@ def test_the_gradient_is_that_of_weighted_advantages(
     # The learner finds every token twice as likely as the sampler did: the gradient doubles.
     policy = make_policy()
     own = sampled_by(policy, make_batch())
-    half = replace(own, old_log_probs_F=own.old_log_probs_F - torch.log(torch.tensor(2.0)) * own.trained_F)
+    half = as_sampled(own, own.old_log_probs_F - torch.log(torch.tensor(2.0)) * own.trained_F)
     settings = RLConfig(learning_rate=1e-9, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
     settings.grad_clip = 1e9
     norms = []
-    for batch, correction in ((own, None), (half, "truncate")):
-        learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1, correction=correction)  # type: ignore[arg-type]
-        norms.append(learner.update(batch, step=0, seed=0, temperature=1.0)["grad_norm"])
+    for batch, correction in ((own, None), (half, "token_truncate")):
+        learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1)
+        norms.append(learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)["grad_norm"])
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-3)
 
 
@@ -116,17 +129,27 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
     trained[first] = False
     wrong = batch.old_log_probs_F.clone()
     wrong[first] = -99.0
-    batch = replace(batch, trained_F=trained, old_log_probs_F=wrong)
-    found, figures = corrected(batch, scorer(policy), "truncate", 2.0, rows=2, pad_id=0)
+    batch = replace(batch, trained_F=trained, old_log_probs_F=wrong, sampler_log_probs_F=wrong)
+    found, figures = corrected(scored(policy, batch, 2), "token_truncate", 2.0)
     assert found.weights_F is not None and float(found.weights_F[first]) == 1.0
     assert figures["sampler_gap_max"] < 1e-5
 
 
 @pytest.mark.parametrize(
     ("setting", "own_model", "found"),
-    [("auto", True, None), ("auto", False, "truncate"), ("none", False, None), ("mask", True, "mask")],
+    [
+        ("auto", True, None),
+        ("auto", False, "token_truncate"),
+        ("none", False, None),
+        ("token_mask", True, "token_mask"),
+    ],
 )
 def test_the_sampler_is_corrected_for_where_it_is_not_the_learner(
     setting: Any, own_model: bool, found: str | None
 ) -> None:
-    assert choose_correction(RLConfig(sampler_correction=setting), sampler_is_learner=own_model) == found
+    assert (
+        choose_correction(
+            RLConfig.model_validate({"rollout_correction": {"type": setting}}), sampler_is_learner=own_model
+        )
+        == found
+    )

@@ -10,8 +10,9 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group
 
@@ -29,7 +30,8 @@ def uneven(make_groups: Callable[..., list[Group]], make_policy: Callable[..., P
     """One group: an episode of 1 step that won, one of 4 that lost; sampled by the policy that learns."""
     (group,) = make_groups(prompts=1, tries=2, turns=4)
     short, long = group.trajectories
-    batch = pack([replace(group, trajectories=(replace(short, steps=short.steps[:1]), long))], [0.75, -0.5])
+    groups = [replace(group, trajectories=(replace(short, steps=short.steps[:1]), long))]
+    batch = with_advantages(pack(groups), groups, [0.75, -0.5])
     (micro,) = batch.micro_batches(torch.arange(len(batch)), len(batch), 39)
     with torch.no_grad():
         scored = make_policy().token_logprobs(micro)[0]

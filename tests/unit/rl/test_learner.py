@@ -15,10 +15,11 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import LOSSES, AggregationMode, compute_policy_loss
+from skill_ttrl.rl.losses import LOSSES, AggregationMode, PPOClip, compute_policy_loss
+from skill_ttrl.rl.pack import EncodedDemonstration, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
 
@@ -59,6 +60,7 @@ def gradient_of_update(
             p.grad.clone() for p in learner._optimizer.parameters if p.grad is not None
         )
     )
+    batch = learner.score(batch, temperature=1.0, own=False, reference=learner.config.kl_coef > 0)
     metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
     handle.remove()
     return taken, metrics
@@ -127,7 +129,11 @@ def test_items_without_advantage_are_not_computed_but_count_in_the_mean(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(advantages=[0.0] * 4 + [1.0, -1.0, 0.0, 0.5] + [0.0] * 4)
-    LOSSES._items["as ppo"] = compute_policy_loss  # the same loss, not known to vanish without advantage
+
+    class AsPPO(PPOClip):  # the same loss, not known to vanish without advantage
+        zero_without_advantage = False
+
+    LOSSES._items["as ppo"] = AsPPO
     try:
         results = []
         for loss in ("ppo_clip", "as ppo"):
@@ -153,7 +159,7 @@ def test_a_batch_without_any_advantage_and_an_empty_one_move_nothing(
     policy = make_policy()
     learner, before = LocalLearner(policy, config(), accelerator, total_steps=2), weights(policy)
     metrics = learner.update(make_batch(advantages=[0.0] * 12), step=0, seed=0, temperature=1.0)
-    empty = learner.update(pack([], []), step=1, seed=0, temperature=1.0)
+    empty = learner.update(pack([]), step=1, seed=0, temperature=1.0)
     assert metrics["updates"] == empty["updates"] == 0 and same(before, weights(policy))
     assert (
         metrics.keys() - empty.keys() == {"entropy", "post_entropy", "learning_rate"} and empty.keys() < metrics.keys()
@@ -239,7 +245,16 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     make = make_lora_policy if adapters else make_policy
 
     def run(learner: LocalLearner, steps: range) -> list[dict[str, float]]:
-        return [learner.update(make_batch(seed=step), step=step, seed=3, temperature=0.9) for step in steps]
+        batches = {step: make_batch(seed=step) for step in steps}
+        return [
+            learner.update(
+                learner.score(batches[step], temperature=0.9, own=False, reference=True),
+                step=step,
+                seed=3,
+                temperature=0.9,
+            )
+            for step in steps
+        ]
 
     straight = make()
     learner = LocalLearner(straight, settings_, accelerator, total_steps=6)
@@ -277,6 +292,7 @@ def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
             parameter.mul_(1.5)
         log_probs = policy.token_logprobs(micro_batch)[0]
     own = replace(batch, old_log_probs_F=_flat(batch, log_probs))
+    own = learner.score(own, temperature=1.0, own=False, reference=True)
     metrics = learner.update(own, step=0, seed=0, temperature=1.0)
     assert metrics["ratio_max"] == pytest.approx(1, abs=1e-6) and metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
     assert metrics["kl"] > 0.1 and metrics["grad_norm"] > 0.1

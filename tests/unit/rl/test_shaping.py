@@ -14,13 +14,13 @@ from skill_ttrl.voting import Ballot, vote
 def test_a_plain_vote_changes_nothing() -> None:
     found = vote("majority", Ballot(("1", "2")))
     values = [0.1, -0.30000001192092896]
-    assert shape_advantages(found, values, group_advantages, 1e-6) == values
+    assert shape_advantages(found, values, group_advantages) == values
 
 
 def test_weight_penalty_and_bonus_in_their_order() -> None:
     """0.5 (1 - 0.2) = 0.4 and 0.5 (-1 - 0.2) = -0.6; mean |A| = 0.5, so a bonus of 0.3 adds 0.15."""
     found = VoteResult("1", 0.5, (True, False), weight=0.5, penalty=0.2, bonus=(0.0, 0.3))
-    assert shape_advantages(found, [1.0, -1.0], group_advantages, 1e-6) == pytest.approx([0.4, -0.45])
+    assert shape_advantages(found, [1.0, -1.0], group_advantages) == pytest.approx([0.4, -0.45])
 
 
 def test_restrain_adds_up_the_advantages_of_every_label() -> None:
@@ -31,7 +31,7 @@ def test_restrain_adds_up_the_advantages_of_every_label() -> None:
     g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
     gap = (g[0] - g[1]) / sum(g)
     u = math.exp(-0.5)
-    assert shape_advantages(found, [0.0] * 4, group_advantages, 1e-6) == pytest.approx(
+    assert shape_advantages(found, [0.0] * 4, group_advantages) == pytest.approx(
         [u * gap / 2, u * gap / 2, -3 * u * gap / 2, u * gap / 2], abs=1e-5
     )
 
@@ -39,11 +39,11 @@ def test_restrain_adds_up_the_advantages_of_every_label() -> None:
 def test_restrain_labels_that_were_not_kept_for_training_say_nothing() -> None:
     found = vote("restrain", Ballot(("a", "a", "b", "c"), base_share=1.0)).select([0, 2])
     gap = found.label_weights[0] - found.label_weights[1]
-    assert shape_advantages(found, [0.0] * 2, group_advantages, 1e-6) == pytest.approx(
+    assert shape_advantages(found, [0.0] * 2, group_advantages) == pytest.approx(
         [gap / math.sqrt(2), -gap / math.sqrt(2)], abs=1e-5
     )
 
 
 def test_restrains_penalty_is_all_there_is_of_a_weak_prompt() -> None:
     found = vote("restrain", Ballot(("a", "b", "c", None), base_share=0.5), {"kappa": 0.5, "delta": 2})
-    assert shape_advantages(found, [0.0] * 4, group_advantages, 1e-6) == pytest.approx([-2 * math.exp(-0.5)] * 4)
+    assert shape_advantages(found, [0.0] * 4, group_advantages) == pytest.approx([-2 * math.exp(-0.5)] * 4)

@@ -14,8 +14,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import GroupStatistics, group_advantages, is_stepwise, step_advantages
-from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.advantages import GroupLevel, group_advantages, is_stepwise, step_advantages
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.types import Group
 
 EPSILON = 1e-6
@@ -24,7 +25,7 @@ rewards = st.sampled_from([0.0, 0.25, 1.0, 10.0])
 episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st.integers(0, 2))
 """Outcome, whether each step was invalid, group."""
 episodes = st.lists(episode, min_size=1, max_size=12)
-statistics = st.sampled_from(["episodes", "steps"])
+statistics = st.sampled_from(["episode", "step"])
 few = settings(max_examples=40)
 
 
@@ -37,14 +38,17 @@ def per_item(batch: RolloutBatch) -> list[float]:
 def advantages(
     found: Sequence[tuple[float, Sequence[bool], int]],
     penalty: float,
-    statistics: GroupStatistics = "episodes",
+    statistics: GroupLevel = "episode",
     *,
     shift: float = 0.0,
     estimate: Any = group_advantages,
 ) -> list[list[float]]:
     outcomes = [reward + shift for reward, _, _ in found]
-    penalties = [[penalty * invalid for invalid in steps] for _, steps, _ in found]
-    return step_advantages(outcomes, penalties, [group for _, _, group in found], estimate, EPSILON, statistics)
+    rows = [
+        [outcome - penalty * invalid for invalid in steps]
+        for outcome, (_, steps, _) in zip(outcomes, found, strict=True)
+    ]
+    return step_advantages(outcomes, rows, [group for _, _, group in found], estimate, statistics)
 
 
 def test_statistics_over_steps_are_verl_agents() -> None:
@@ -56,7 +60,7 @@ def test_statistics_over_steps_are_verl_agents() -> None:
     assert deviation == pytest.approx(stdev(map(float, rows)), rel=1e-12) == pytest.approx(5.4956, abs=1e-4)
     expected = [float(row - mean) / (deviation + EPSILON) for row in rows]
     assert expected == pytest.approx([1.09543, 1.09543, -0.72422, -0.74241, -0.72422], abs=1e-4)
-    won, lost = advantages(found, 0.1, "steps")
+    won, lost = advantages(found, 0.1, "step")
     assert [*won, *lost] == pytest.approx(expected, abs=1e-6)
 
 
@@ -65,10 +69,10 @@ def test_over_steps_a_long_loss_weighs_more_and_over_episodes_it_does_not() -> N
     # -0.1 / 0.30305. Over episodes: mean 1/2, deviation sqrt(1/2).
     found = [(1.0, [False] * 5, 0), (0.0, [False] * 45, 0)]
     deviation = math.sqrt(Fraction(50, 49) * Fraction(9, 100))
-    won, lost = advantages(found, 0.0, "steps")
+    won, lost = advantages(found, 0.0, "step")
     assert won == pytest.approx([0.9 / deviation] * 5, abs=1e-5)
     assert lost == pytest.approx([-0.1 / deviation] * 45, abs=1e-5)
-    won, lost = advantages(found, 0.0, "episodes")
+    won, lost = advantages(found, 0.0, "episode")
     assert won == pytest.approx([math.sqrt(0.5)] * 5, abs=1e-5) and lost == pytest.approx(
         [-math.sqrt(0.5)] * 45, abs=1e-5
     )
@@ -97,7 +101,7 @@ def test_without_a_penalty_every_step_carries_grpo_over_episodes(found: list[tup
 @few
 @given(episodes, st.floats(0, 5), statistics)
 def test_an_invalid_step_is_never_better_than_a_valid_one_of_its_episode(
-    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics
+    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupLevel
 ) -> None:
     for (_, steps, _), row in zip(found, advantages(found, penalty, statistics), strict=True):
         assert len(row) == len(steps) and all(map(math.isfinite, row))
@@ -110,11 +114,11 @@ def test_an_invalid_step_is_never_better_than_a_valid_one_of_its_episode(
 @few
 @given(episodes, st.floats(0.01, 5), st.integers(-20, 20), statistics)
 def test_a_reward_for_everybody_changes_nothing_where_there_is_something_to_compare(
-    found: list[tuple[float, list[bool], int]], penalty: float, shift: int, statistics: GroupStatistics
+    found: list[tuple[float, list[bool], int]], penalty: float, shift: int, statistics: GroupLevel
 ) -> None:
     before, after = (advantages(found, penalty, statistics, shift=each) for each in (0.0, float(shift)))
     sizes = [
-        sum(1 if statistics == "episodes" else len(steps) for _, steps, g in found if g == group) for group in range(3)
+        sum(1 if statistics == "episode" else len(steps) for _, steps, g in found if g == group) for group in range(3)
     ]
     for (_, _, group), left, right in zip(found, before, after, strict=True):
         if sizes[group] > 1:
@@ -158,14 +162,12 @@ def test_an_episode_without_steps_counts_in_the_mean_over_episodes_alone() -> No
     empty, row = advantages(found, 0.5)
     # Scores 0 | 1 0.5: mean 3/8, variance (9 + (25 + 1) / 2) / 64 = 22/64.
     assert empty == [] and row == pytest.approx([5 / math.sqrt(22), 1 / math.sqrt(22)], abs=1e-5)
-    empty, row = advantages(found, 0.5, "steps")
+    empty, row = advantages(found, 0.5, "step")
     assert empty == [] and row == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], abs=1e-5)
-    assert advantages([(0.0, [], 0)], 0.5, "steps") == [[]] and advantages([], 0.5) == []
+    assert advantages([(0.0, [], 0)], 0.5, "step") == [[]] and advantages([], 0.5) == []
 
 
-def centred(
-    rewards: Sequence[float] | torch.Tensor, groups: Sequence[Hashable] | torch.Tensor, epsilon: float
-) -> torch.Tensor:
+def centred(rewards: Sequence[float] | torch.Tensor, groups: Sequence[Hashable] | torch.Tensor) -> torch.Tensor:
     """An estimator of a user's own, which knows of no steps."""
     return torch.as_tensor(rewards) - torch.as_tensor(rewards).mean()
 
@@ -174,7 +176,7 @@ def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_non
     found = [(1.0, [False, True], 0), (0.0, [False], 0)]
     assert is_stepwise(group_advantages) and not is_stepwise(centred)
     assert advantages(found, 0.0, estimate=centred) == [[0.5, 0.5], [-0.5]]
-    assert advantages(found, 0.6, "steps", estimate=centred)[0] == pytest.approx([1 - 1.4 / 3, 0.4 - 1.4 / 3])
+    assert advantages(found, 0.6, "step", estimate=centred)[0] == pytest.approx([1 - 1.4 / 3, 0.4 - 1.4 / 3])
     with pytest.raises(ValueError, match="does not take `episodes`"):
         advantages(found, 0.6, estimate=centred)
 
@@ -182,7 +184,7 @@ def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_non
 @few
 @given(episodes, st.floats(0.01, 2), statistics, st.randoms(use_true_random=False))
 def test_the_order_of_the_episodes_does_not_matter(
-    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupStatistics, draw: Any
+    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupLevel, draw: Any
 ) -> None:
     assume(len(found) > 1)
     order = draw.sample(range(len(found)), len(found))
@@ -198,10 +200,11 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:
     (group,) = make_groups(prompts=1, tries=2, turns=2)
-    batch = pack([group], [[0.5, -0.25], [0.125, 1.0]])
+    batch = with_advantages(pack([group]), [group], [[0.5, -0.25], [0.125, 1.0]])
     assert per_item(batch) == [0.5, -0.25, 0.125, 1.0]
     silent = replace(group.trajectories[0].steps[0], completion=None)
     mixed = replace(group.trajectories[0], steps=(silent, *group.trajectories[0].steps[1:]))
-    assert per_item(pack([replace(group, trajectories=(mixed,))], [[0.5, -0.25]])) == [-0.25]
+    mixed_groups = [replace(group, trajectories=(mixed,))]
+    assert per_item(with_advantages(pack(mixed_groups), mixed_groups, [[0.5, -0.25]])) == [-0.25]
     with pytest.raises(ValueError, match="one advantage for each of 2 steps, found 1"):
-        pack([group], [[0.5], [0.125, 1.0]])
+        with_advantages(pack([group]), [group], [[0.5], [0.125, 1.0]])

@@ -13,7 +13,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.rl.batch import RolloutBatch, pack
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.stages import train
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, vote
@@ -82,7 +83,8 @@ def test_each_sample_is_rewarded_over_its_own_length() -> None:
         )
         for n in lengths
     )
-    batch = pack([Group(TASK, tries)], [0.1, 0.2, 0.3, 0.4])
+    groups = [Group(TASK, tries)]
+    batch = with_advantages(pack(groups), groups, [0.1, 0.2, 0.3, 0.4])
     assert batch.response_lengths_N.tolist() == list(lengths) == batch.trained_tokens_N.tolist()
     assert per_item(batch) == pytest.approx([0.1, 0.2, 0.3, 0.4])
     for micro_batch in batch.micro_batches(batch.prompt_index_N.new_tensor([0, 1, 2, 3]), 2, pad_id=0):

@@ -244,15 +244,14 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
     """Sample and update with a random model, two optimiser steps a step; resident memory before it is there, and the peak of each phase."""
     import asyncio
 
-    import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from skill_ttrl.llm.backend import Request, Sampling
     from skill_ttrl.llm.hf import HFBackend
     from skill_ttrl.llm.models.builtin import build_tokenizer
-    from skill_ttrl.rl.batch import pack
     from skill_ttrl.rl.device import make_accelerator
     from skill_ttrl.rl.learner import LocalLearner
+    from skill_ttrl.rl.pack import pack, with_advantages
     from skill_ttrl.rl.policy import Policy
     from skill_ttrl.types import Group, Step, Task, Trajectory
 
@@ -278,7 +277,7 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
             groups.append(Group(task, tuple(Trajectory(task, (played,), None, "terminated") for played in steps)))
         advantages = [float((-1) ** place) for place in range(tries * len(groups))]
         forget_peak()
-        learner.update(pack(groups, torch.tensor(advantages).tolist()), step=step, seed=0, temperature=1.0)
+        learner.update(with_advantages(pack(groups), groups, advantages), step=step, seed=0, temperature=1.0)
         found["update"] = resident("VmHWM")
     return found
 

@@ -16,7 +16,7 @@ from skill_ttrl.stages.train import run
 
 WRONG = {
     "rl.loss": ("ppo_clp", "ppo_clip"),
-    "rl.advantage": ("gpro", "grpo"),
+    "rl.algorithm": ("gpro", "grpo"),
     "rl.reward": ("majorty", "majority"),
     "rl.stop_rule": ("entrpy", "entropy"),
     "vote.strategy": ("majorit", "majority"),

@@ -1,0 +1,102 @@
+"""Section of a config: reinforcement learning. Defaults: TTRL (arXiv 2504.16084, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from skill_ttrl.config.section import Beta, Section
+
+
+def _named(default: str) -> BeforeValidator:
+    """Read a bare name as `{"type": name}`, and options without a type as those of `default`."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            return {"type": value}
+        return {"type": default} | value if isinstance(value, dict) else value
+
+    return BeforeValidator(read)
+
+
+class KLInRewardConfig(Section):
+    """KL penalty on the rewards: `token_level_rewards` = `token_level_scores` - coef * KL (PPO for RLHF, arXiv 1909.08593)."""
+
+    coef: float = Field(default=0.001, gt=0)
+    """Coefficient; the initial one where `target` is set."""
+    estimator: Literal["k1", "k2", "k3"] = "k1"
+    """Estimate of each token's KL divergence to the reference."""
+    target: float | None = Field(default=None, gt=0)
+    """Mean KL (nats a token) that an adaptive coefficient aims at (arXiv 1909.08593, section 2.2); None: the coefficient is fixed."""
+    horizon: int = Field(default=10_000, ge=1)
+    """Rollouts over which an adaptive coefficient moves."""
+
+
+class RolloutCorrectionConfig(Section):
+    """Importance weights against a rollout backend whose log-probs are not the learner's own (docs/learner.md)."""
+
+    type: str = "auto"
+    """`token_truncate`: each token's loss is weighted by min(p_learner / p_backend, threshold) (truncated importance sampling).
+    `token_mask`: tokens whose weight is above the threshold or below its inverse are left out. Both measure the gap and take the
+    learner's own log-probs for the clip. `none`: the backend's log-probs are taken for both. `auto`: `none` for `hf`, which is the
+    learner, `token_truncate` else."""
+    threshold: float = Field(default=2.0, gt=1)
+    """Largest weight (verl: 2)."""
+
+
+class RLConfig(Section):
+    """Reinforcement learning: what is rewarded and how the weights follow. Defaults but that of `steps`: TTRL (arXiv 2504.16084, §3.1)."""
+
+    reward: str = "majority"
+    """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
+    `module:function`, or `model:PATH` for a Hugging Face reward model."""
+    reward_revision: str | None = None
+    """Commit of a hub's reward model, or digest of the files of one in a folder; recorded when it is resolved."""
+    steps: int = Field(default=80, ge=0)
+    """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
+    passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/resume.md)."""
+    prompts_per_step: int = Field(default=8, ge=1)
+    algorithm: Annotated[dict[str, Any], _named("grpo")] = Field(default_factory=lambda: {"type": "grpo"})
+    """How rewards become advantages: a name, or `type` (a registered name, or `module:Class`) with that algorithm's options
+    (docs/algorithms.md). An algorithm may bring other values for keys of this section that a config does not set."""
+    invalid_penalty: float = Field(default=0.0, ge=0)
+    """Taken off the reward of each step whose action was invalid (SkillRL: 0.1, beside a reward of 10)."""
+    loss: Annotated[dict[str, Any], _named("ppo_clip")] = Field(default_factory=lambda: {"type": "ppo_clip"})
+    """The policy loss: a name, or `type` (a registered name, or `module:Class`) with that loss's options (docs/algorithms.md)."""
+    learning_rate: float = Field(default=5e-7, gt=0, le=10)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """None: `warmup_ratio` of the optimiser's steps."""
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    grad_clip: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    """Passes over each batch of rollouts."""
+    mini_batch_prompts: int | None = Field(default=1, ge=1)
+    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
+    loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
+        "token-mean"
+    )
+    kl_coef: float = Field(default=0.001, ge=0)
+    """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in_reward: KLInRewardConfig | None = None
+    """A KL penalty on the rewards, before advantages; None: none."""
+    rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)
+    reference_refresh_steps: int | None = Field(default=None, ge=1)
+    """Copy the policy into the reference every so many steps; None: never."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
+    stop_rule: str | None = None
+    """Ends the phase early, at a checkpoint, by signs that need no label: `entropy`, `flip_rate`, `agreement`
+    (see `skill_ttrl.runs.stop_rules`), or `module:function` of your own. None: all steps are done."""
+    stop_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of that rule, e.g. `threshold`."""

@@ -1,0 +1,42 @@
+"""From a config's `{type: NAME, …options}` to the thing itself, for algorithms and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.registry import Registry, naming
+
+
+def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:
+    """Build what `settings["type"]` names from the rest of the settings.
+
+    Raises:
+        ConfigError: nothing has this name, or an option is wrong; each wrong option is named.
+        ExtensionError: a class of the user's own raised.
+    """
+    options = dict(settings)
+    name = str(options.pop("type"))
+    kind = registry.get(name)
+    what = f"The {registry.kind} {name!r}"
+    if not hasattr(kind, "options_type"):
+        raise ConfigError(f"{what} is no {registry.kind}: a class with `options_type` is needed, found {kind!r:.80}.")
+    try:
+        chosen = kind.options_type(**options)
+    except ValidationError as error:
+        known = list(kind.options_type.model_fields)
+        lines = []
+        for problem in error.errors():
+            option = ".".join(map(str, problem["loc"]))
+            if problem["type"] == "extra_forbidden":
+                lines.append(
+                    f"no option {option!r}.{did_you_mean(option, known)} It has: {', '.join(known) or 'none'}."
+                )
+            else:
+                lines.append(f"{option}: {problem['msg']} (found {problem['input']!r:.80}).")
+        raise ConfigError(f"{what}: " + " ".join(lines)) from None
+    with naming(what):
+        return kind(chosen)

@@ -1,0 +1,42 @@
+"""Defaults that come from the parts that a config names: its environment, then its algorithm."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+
+
+def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config of a training run: with the defaults of its environment and its algorithm, where it states nothing itself.
+
+    Raises:
+        EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have.
+    """
+    return with_algorithm_defaults(with_env_defaults(config))
+
+
+def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the values of `rl` that its algorithm brings (`AlgorithmType.defaults`), where it states nothing itself."""
+    from skill_ttrl.rl.algorithms import ALGORITHMS
+
+    name = config.rl.algorithm["type"]
+    brought = getattr(ALGORITHMS.get(name), "defaults", {})
+    rl, stated = config.rl.model_copy(deep=True), config.rl.model_fields_set
+    known = type(rl).model_fields
+    for key, value in brought.items():
+        if key not in known:
+            raise ConfigError(
+                f"The algorithm {name!r} has a default for rl.{key}, which no config has.{did_you_mean(key, known)}"
+            )
+        if key in stated:
+            continue
+        try:
+            setattr(rl, key, value)
+        except ValidationError as error:
+            raise ConfigError(
+                f"The algorithm {name!r} has the default rl.{key}={value!r}: {error.errors()[0]['msg']}."
+            ) from None
+    return config.model_copy(update={"rl": rl})
