@@ -1,0 +1,40 @@
+"""The values of `learner_values.json`, and what the tests that look at them have in common."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DOCUMENT: dict[str, Any] = json.loads(Path(__file__).with_name("learner_values.json").read_text(encoding="utf-8"))
+TOLERANCE = 1e-6
+"""Relative and absolute. The values have nine digits; TRL computes advantages in float32."""
+
+
+def cases(source: str, family: str) -> dict[str, dict[str, Any]]:
+    """The cases of a library whose names are `family/NAME`, by NAME; `family` alone is ""."""
+    found: dict[str, dict[str, Any]] = DOCUMENT[source]["cases"]
+    split = {name: name.partition("/") for name in found}
+    return {split[name][2]: case for name, case in found.items() if split[name][0] == family}
+
+
+def tensor(name: str) -> Tensor:
+    """An input by its name: float64, or integers."""
+    values = torch.tensor(DOCUMENT["inputs"][name])
+    return values.double() if values.is_floating_point() else values
+
+
+def given(case: dict[str, Any]) -> dict[str, Tensor]:
+    """A case's inputs, by the names of the library's arguments."""
+    return {argument: tensor(name) for argument, name in case["inputs"].items()}
+
+
+def assert_close(found: Any, expected: Any, where: str, mask: Tensor | None = None) -> None:
+    """Check that our values are the library's, under the mask where there is one."""
+    ours, theirs = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
+    if mask is not None:
+        ours, theirs = ours.expand_as(mask) * mask, theirs.expand_as(mask) * mask
+    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text: f"{where}: {text}")
