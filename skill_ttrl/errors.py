@@ -15,6 +15,7 @@
     ├── EndpointError    (RuntimeError)    6   a language model behind an address that refuses or cannot be reached
     ├── BudgetError      (RuntimeError)    7   what a run may spend on such models is spent
     ├── TrainingError    (RuntimeError)    8   updates that are all left out, because loss or gradient is not finite
+    ├── RankError        (RuntimeError)    9   one of several processes that train together is gone
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code (`EXIT_CODES`); anything else is a bug and keeps its traceback.
@@ -36,6 +37,7 @@ EXIT_CODES: Mapping[int, str] = {
     6: "a language model's server that refuses or gives no answer",
     7: "the budget for such models is spent",
     8: "no update is finite",
+    9: "one of several processes of a run has died",
 }
 """Exit codes of the command line; 128 + n after signal n."""
 
@@ -131,6 +133,21 @@ class TrainingError(SkillTTRLError, RuntimeError):
     """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out."""
 
     exit_code = 8
+
+
+class RankError(SkillTTRLError, RuntimeError):
+    """One of the processes that train together failed or is gone, so the others end too.
+
+    Args:
+        message: which, and why.
+        exit_code: that of the error which ended it, where it is known.
+    """
+
+    exit_code = 9
+
+    def __init__(self, message: str, *, exit_code: int = 9) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):

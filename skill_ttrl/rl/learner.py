@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -33,6 +33,8 @@ from skill_ttrl.rl.losses import (
     ratio_metrics,
 )
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
+from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
 
@@ -54,7 +56,10 @@ class Learner(Protocol):
 
 
 class LocalLearner:
-    """Policy-gradient learner in one process.
+    """Policy-gradient learner in one process, or this rank's part of one that spans several.
+
+    Every rank has the whole batch and computes its share of each mini-batch; denominators are the whole mini-batch's, so gradients
+    of all ranks add up to those of one process.
 
     Args:
         policy: What learns.
@@ -62,6 +67,7 @@ class LocalLearner:
         accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
+        ranks: Processes that call each method at the same time with the same arguments.
     """
 
     def __init__(
@@ -72,9 +78,11 @@ class LocalLearner:
         *,
         total_steps: int,
         max_response_tokens: int | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
         self.config = config
+        self._ranks = ranks
         self._accelerator = accelerator
         self._loss = build_loss(config.loss)
         self._horizon = max_response_tokens
@@ -88,6 +96,7 @@ class LocalLearner:
             betas=config.betas,
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
+            ranks=ranks,
         )
         per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_prompts or config.prompts_per_step))
         self._updates_per_step = per_epoch * config.epochs
@@ -112,23 +121,31 @@ class LocalLearner:
             The batch with these log-probs, in nats and float32.
         """
         self.policy.model.eval()
+        self.policy.release_weights()
         if own:
-            found_F = self._score(batch, lambda part: self.policy.token_logprobs(part, temperature=temperature)[0])
-            batch = replace(batch, old_log_probs_F=found_F)
+            batch = replace(batch, old_log_probs_F=self._score(batch, temperature))
         if reference:
-            found_F = self._score(batch, lambda part: self.policy.reference_logprobs(part, temperature=temperature))
-            batch = replace(batch, ref_log_probs_F=found_F)
+            with self.policy.as_reference():
+                batch = replace(batch, ref_log_probs_F=self._score(batch, temperature))
         return batch
 
-    def _score(self, batch: RolloutBatch, score: Callable[[MicroBatch], Tensor]) -> Float[Tensor, " F"]:
+    def _score(self, batch: RolloutBatch, temperature: float) -> Float[Tensor, " F"]:
+        """Log-probs of all trained tokens: each rank computes its share, and all have the whole."""
         found_F = torch.zeros(len(batch.tokens_F))
         # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
         with self._accelerator.autocast():
-            for rows in batch.micro_batch_rows(torch.arange(len(batch)), self.config.micro_batch_size):
+            for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
                 part = batch.micro_batch(rows, self.policy.pad_id)
-                scores_N_R = score(part.to(self.policy.device)).float().cpu()
-                found_F[batch.trained_places(rows)] = scores_N_R[part.response_mask_N_R.bool()]
+                log_probs_N_R, _ = self.policy.token_logprobs(part.to(self.policy.device), temperature=temperature)
+                if counts:
+                    found_F[batch.trained_places(rows)] = log_probs_N_R.float().cpu()[part.response_mask_N_R.bool()]
+        self._ranks.sum_([found_F])
         return found_F
+
+    def _own_rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
+        """Items of each micro-batch of this rank; see `own_micro_batches`."""
+        size, in_step = self.config.micro_batch_size, self.policy.sharding is not None
+        return own_micro_batches(batch, indices, size, self._ranks, in_step=in_step)
 
     def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch.
@@ -150,7 +167,8 @@ class LocalLearner:
             mini-batch that has no others takes no optimiser step.
         """
         metrics = _UpdateMetrics()
-        with self.policy.training(derive_seed(seed, "dropout", step)):
+        self.policy.release_weights()
+        with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
             for epoch in range(self.config.epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
@@ -159,7 +177,7 @@ class LocalLearner:
         refresh = self.config.reference_refresh_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference()
-        return metrics.summary() | _batch_metrics(batch)
+        return metrics.gathered(self._ranks).summary() | _batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch: whole prompts in a seeded order."""
@@ -190,13 +208,16 @@ class LocalLearner:
         metrics.rate = fraction * config.learning_rate
         if len(alive) == 0:
             return
-        losses = []
-        for micro_batch in batch.micro_batches(alive, config.micro_batch_size, self.policy.pad_id):
+        total = torch.zeros((), device=self.policy.device)
+        for rows, counts in self._own_rows(batch, alive):
+            micro_batch = batch.micro_batch(rows, self.policy.pad_id)
             loss, means = self._micro_batch_loss(micro_batch.to(self.policy.device), denominators, temperature)
-            self._optimizer.backward(loss)
-            losses.append(loss.detach())
-            metrics.add(means, micro_batch.trained_tokens)
-        norm, applied = self._optimizer.step(torch.stack(losses).sum(), config.grad_clip)
+            self._optimizer.backward(loss if counts else loss * 0.0)
+            if counts:
+                total += loss.detach()
+                metrics.add(means, micro_batch.trained_tokens)
+        self._ranks.sum_([total])
+        norm, applied = self._optimizer.step(total, config.grad_clip)
         metrics.count(norm, applied)
 
     def _micro_batch_loss(
@@ -289,6 +310,19 @@ class _UpdateMetrics:
     def count(self, norm: float, applied: bool) -> None:
         self._norms.append(norm)
         self._skipped += not applied
+
+    def gathered(self, ranks: Ranks) -> _UpdateMetrics:
+        """Those of all ranks together, on the driver; the other ranks' own elsewhere."""
+        if not ranks.several:
+            return self
+        whole = _UpdateMetrics()
+        whole.rate, whole._norms, whole._skipped = self.rate, self._norms, self._skipped
+        columns = {name: torch.stack(values).cpu() for name, values in self._means.items()}
+        for their_columns, weights in ranks.gather((columns, self._weights)):
+            for name, column in their_columns.items():
+                whole._means[name] += column
+            whole._weights += weights
+        return whole
 
     def summary(self) -> dict[str, float]:
         updates = len(self._norms)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
+from skill_ttrl.rl.parallel.tensors import like, local, whole
 
 Schedule = Literal["constant", "cosine"]
 
@@ -75,7 +77,8 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 buffer = state["momentum_buffer"].lerp_(matrix.grad, 1.0 - group["momentum"])
-                update = orthogonalise(matrix.grad.lerp(buffer, group["momentum"]))
+                # A sharded matrix is orthogonalised whole, on every rank.
+                update = like(orthogonalise(whole(matrix.grad.lerp(buffer, group["momentum"]))), matrix)
                 matrix.mul_(1.0 - group["lr"] * group["weight_decay"])
                 matrix.add_(update, alpha=-group["lr"] * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
 
@@ -92,9 +95,17 @@ def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
 
 
 class PolicyOptimizer:
-    """One or two torch optimisers, whose present rates are their peaks, behind one face; and the loss scaler of fp16, or None."""
+    """One or two torch optimisers, whose present rates are their peaks, behind one face.
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None) -> None:
+    Args:
+        optimizers: They take no parameter twice.
+        scaler: Loss scaler of fp16, or None.
+        ranks: Processes that compute parts of the same loss; their gradients are added up, unless the weights are sharded: then
+            the backward pass has done so.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks
         self._optimizers = list(optimizers)
         self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
         self._scaler = scaler
@@ -118,17 +129,18 @@ class PolicyOptimizer:
     def step(self, loss: Tensor, grad_clip: float) -> tuple[float, bool]:
         """Clip the gathered gradient to the norm `grad_clip`, update the weights, and forget the gradient.
 
-        The whole loss that the gradient belongs to, a number, is only looked at.
+        The whole loss that the gradient belongs to, a number (with several ranks their sum), is only looked at.
 
         Returns:
             (norm of the gradient before clipping, whether the weights were updated). They are not when the loss or the
-            gradient is not finite.
+            gradient is not finite, on any rank.
         """
+        self._add_up_gradients()
         if self._scaler is not None:
             for optimizer in self._optimizers:
                 self._scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, grad_clip)
-        norm_value, loss_value = torch.stack([norm.float(), loss.detach().float()]).tolist()
+        norm_value, loss_value = torch.stack([whole(norm).float().to(loss.device), loss.detach().float()]).tolist()
         finite = math.isfinite(norm_value) and math.isfinite(loss_value)
         if finite:
             for optimizer in self._optimizers:
@@ -139,15 +151,32 @@ class PolicyOptimizer:
             optimizer.zero_grad(set_to_none=True)
         return norm_value, finite
 
+    def _add_up_gradients(self) -> None:
+        """Add up the gradients of all ranks. Those of sharded weights are added up already, by the backward pass."""
+        plain = [parameter for parameter in self.parameters if local(parameter) is parameter]
+        if not self._ranks.several or not plain:
+            return
+        # A rank without a share of the batch has no gradients; what no rank has used keeps none.
+        used = torch.tensor([parameter.grad is not None for parameter in plain], dtype=torch.float32)
+        self._ranks.sum_([used])
+        for parameter, count in zip(plain, used.tolist(), strict=True):
+            if count and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.sum_([parameter.grad for parameter in plain if parameter.grad is not None])
+
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume."""
         scaler = None if self._scaler is None else self._scaler.state_dict()
         return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers], "scaler": scaler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore what `state_dict` gave, here or with another number of ranks: whole moments are cut to this rank's shards."""
         for optimizer, part in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(part)
+            for parameter, moments in optimizer.state.items():
+                for name, value in moments.items():
+                    if isinstance(value, Tensor):
+                        moments[name] = like(value, parameter)
         if self._scaler is not None and state["scaler"] is not None:
             self._scaler.load_state_dict(state["scaler"])
 
@@ -161,6 +190,7 @@ def build_optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     weight_decay: float = 0.0,
     scaler: Any = None,
+    ranks: Ranks = ALONE,
 ) -> PolicyOptimizer:
     """The optimiser of a model's trainable parameters. Vectors (biases, norms) are never decayed.
 
@@ -172,6 +202,7 @@ def build_optimizer(
         betas: Of AdamW.
         weight_decay: Of both, decoupled.
         scaler: Loss scaler of fp16 (`accelerator.scaler`), or None.
+        ranks: Processes that compute parts of the same loss.
 
     Raises:
         ModelError: nothing in the model is trainable.
@@ -192,7 +223,7 @@ def build_optimizer(
     groups = [group for group in groups if group["params"]]
     if groups:
         optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True))
-    return PolicyOptimizer(optimizers, scaler)
+    return PolicyOptimizer(optimizers, scaler, ranks)
 
 
 def _hidden_matrices(model: Any, trainable: Sequence[nn.Parameter]) -> list[nn.Parameter]:

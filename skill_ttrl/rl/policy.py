@@ -7,9 +7,9 @@ give the same logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.batch import MicroBatch
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.parallel.shard import Sharding
+
+T = TypeVar("T")
 
 LOGIT_BUDGET = 32_000_000
 """Most logits (rows x vocabulary) that are held at once."""
@@ -32,6 +37,7 @@ class Policy:
         device: Where it computes.
         gradient_checkpointing: Recompute activations in the backward pass.
         logit_budget: Most logits that are held at once.
+        sharding: How the model's weights are spread over several ranks; None: they are all here.
 
     Raises:
         ModelError: the model's logits are not its head applied to its decoder's output.
@@ -45,9 +51,11 @@ class Policy:
         *,
         gradient_checkpointing: bool = False,
         logit_budget: int = LOGIT_BUDGET,
+        sharding: Sharding | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.model = model.to(self.device)
+        self.sharding = sharding
+        self.model = model if sharding is not None else model.to(self.device)
         self.tokenizer = tokenizer
         self.logit_budget = logit_budget
         self.has_adapters = hasattr(model, "get_base_model")
@@ -98,9 +106,13 @@ class Policy:
         Returns:
             (log_probs, entropy) in nats, float32, (N, R), 0 where nothing is trained; entropy is None unless asked for.
         """
-        hidden_N_T_D = self._decoder(input_ids=micro_batch.tokens_N_T, use_cache=False).last_hidden_state
-        hidden_K_D = hidden_N_T_D.flatten(0, 1)[micro_batch.positions_K]
-        scores = self._score_in_chunks(hidden_K_D, micro_batch.targets_K, temperature, with_entropy)
+
+        def forward() -> tuple[Tensor, Tensor | None]:
+            hidden_N_T_D = self._decoder(input_ids=micro_batch.tokens_N_T, use_cache=False).last_hidden_state
+            hidden_K_D = hidden_N_T_D.flatten(0, 1)[micro_batch.positions_K]
+            return self._score_in_chunks(hidden_K_D, micro_batch.targets_K, temperature, with_entropy)
+
+        scores = self.forward_pass(forward)
         shape = micro_batch.response_mask_N_R
         log_probs, entropy = (
             None
@@ -110,6 +122,20 @@ class Policy:
         )
         assert log_probs is not None
         return log_probs, entropy
+
+    def forward_pass(self, forward: Callable[[], T]) -> T:
+        """Run `forward`, which calls parts of the model: sharded weights are gathered for it."""
+        return forward() if self.sharding is None else self.sharding.inside(forward)
+
+    def gather_weights(self) -> None:
+        """Gather sharded weights on every rank until `release_weights`, to sample with them; nothing to do where they are whole."""
+        if self.sharding is not None:
+            self.sharding.gather()
+
+    def release_weights(self) -> None:
+        """Free gathered weights: every rank holds its shard alone."""
+        if self.sharding is not None:
+            self.sharding.release()
 
     def _score_in_chunks(
         self, hidden_K_D: Tensor, targets_K: Tensor, temperature: float, with_entropy: bool
@@ -154,7 +180,10 @@ class Policy:
         probe: Int[Tensor, "1 T"] = torch.arange(8, device=self.device)[None] % self._vocabulary_size
         logits = self.model(input_ids=probe, use_cache=False).logits
         theirs = logits.float()
-        ours = self._logits(self._decoder(input_ids=probe, use_cache=False).last_hidden_state).float()
+        decoder = self._decoder
+        ours = self.forward_pass(
+            lambda: self._logits(decoder(input_ids=probe, use_cache=False).last_hidden_state)
+        ).float()
         tolerance = 1e-4 if logits.dtype == torch.float32 else 1e-3
         error = float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
         if not error <= tolerance:
@@ -172,6 +201,7 @@ class Policy:
     @torch.no_grad()
     def refresh_reference(self) -> None:
         """Make the present weights the reference. Costs one copy of the trainable weights in memory."""
+        self.release_weights()
         self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
 
     @torch.no_grad()
@@ -181,16 +211,26 @@ class Policy:
         Raises:
             RuntimeError: no reference is kept.
         """
+        with self.as_reference():
+            return self.token_logprobs(micro_batch, temperature=temperature)[0]
+
+    @contextmanager
+    def as_reference(self) -> Iterator[None]:
+        """Put the reference's weights in the place of the policy's for a while, without dropout.
+
+        Raises:
+            RuntimeError: no reference is kept.
+        """
         was_training = self.model.training
         self.model.eval()
         try:
-            with self._as_reference():
-                return self.token_logprobs(micro_batch, temperature=temperature)[0]
+            with self._reference_weights():
+                yield
         finally:
             self.model.train(was_training)
 
     @contextmanager
-    def _as_reference(self) -> Iterator[None]:
+    def _reference_weights(self) -> Iterator[None]:
         if self._reference is not None:
             self._swap_reference()
             try:
@@ -203,9 +243,16 @@ class Policy:
         else:
             raise RuntimeError("No reference is kept: call keep_reference() first.")
 
+    @torch.no_grad()
     def _swap_reference(self) -> None:
-        """Exchange the trainable weights with the reference's: pointers only, so it takes no second model."""
+        """Exchange the trainable weights with the reference's: pointers only, so it takes no second model.
+
+        Sharded weights are read from memory of their own, so there the values are exchanged, one shard at a time.
+        """
         assert self._reference is not None
+        if self.sharding is not None:
+            self.sharding.exchange(self.trainable_parameters(), self._reference)
+            return
         for name, parameter in self.trainable_parameters().items():
             parameter.data, self._reference[name] = self._reference[name], parameter.data
 
@@ -215,6 +262,8 @@ class Policy:
 
     def load_reference_state(self, state: dict[str, Tensor] | None) -> None:
         """Put back what `reference_state` gave."""
-        self._reference = (
-            None if state is None else {name: value.to(self.device).clone() for name, value in state.items()}
-        )
+        if state is not None and self.sharding is not None:
+            state = self.sharding.as_shards(state, self.trainable_parameters())
+        elif state is not None:
+            state = {name: value.to(self.device).clone() for name, value in state.items()}
+        self._reference = state

@@ -12,6 +12,8 @@ from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.losses import Denominators, aggregate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
+from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
 
@@ -23,10 +25,12 @@ class SFTLearner:
         policy: What learns.
         config: How; `config.steps` is the length of the learning-rate schedule.
         accelerator: Precision (autocast, fp16's scaler).
+        ranks: Processes that call each method at the same time with the same arguments; each computes its share of a batch.
     """
 
-    def __init__(self, policy: Policy, config: SFTConfig, accelerator: Accelerator) -> None:
+    def __init__(self, policy: Policy, config: SFTConfig, accelerator: Accelerator, ranks: Ranks = ALONE) -> None:
         self.policy = policy
+        self._ranks = ranks
         self.config = config
         self._accelerator = accelerator
         self._optimizer = build_optimizer(
@@ -37,6 +41,7 @@ class SFTLearner:
             betas=config.betas,
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
+            ranks=ranks,
         )
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
@@ -57,18 +62,23 @@ class SFTLearner:
         denominators = Denominators(tokens, len(batch), float(batch.response_lengths_N.max()))
         fraction = rate_fraction(step, config)
         self._optimizer.set_lr(fraction)
-        losses = []
-        with self.policy.training(derive_seed(seed, "dropout", "sft", step)):
-            for micro_batch in batch.micro_batches(
-                torch.arange(len(batch)), config.micro_batch_size, self.policy.pad_id
+        total = torch.zeros((), device=self.policy.device)
+        self.policy.release_weights()
+        with self.policy.training(derive_seed(seed, "dropout", "sft", step, *self._ranks.apart)):
+            for rows, counts in own_micro_batches(
+                batch,
+                torch.arange(len(batch)),
+                config.micro_batch_size,
+                self._ranks,
+                in_step=self.policy.sharding is not None,
             ):
-                on_device = micro_batch.to(self.policy.device)
+                on_device = batch.micro_batch(rows, self.policy.pad_id).to(self.policy.device)
                 with self._accelerator.autocast():
                     log_probs, _ = self.policy.token_logprobs(on_device)
                 loss = aggregate(-log_probs, on_device.response_mask_N_R, "token-mean", denominators)
-                self._optimizer.backward(loss)
-                losses.append(loss.detach())
-            total = torch.stack(losses).sum()
+                self._optimizer.backward(loss if counts else loss * 0.0)
+                total += loss.detach() * counts
+            self._ranks.sum_([total])
             norm, applied = self._optimizer.step(total, config.grad_clip)
         return {
             "loss": float(total),

@@ -1,0 +1,1 @@
+"""Several processes (ranks) that train one policy: starting them, talking to them, sharding weights and checkpoints."""

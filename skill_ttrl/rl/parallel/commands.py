@@ -1,0 +1,100 @@
+"""Commands: the driver (rank 0) calls a function, and every rank runs it on its own objects.
+
+A command is a module's own function, so that its name can be sent; its first argument are this rank's `Objects`. All ranks run it
+at the same time, so it may use the collectives of `Ranks` and those of sharded weights.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from skill_ttrl.errors import RankError, SkillTTRLError
+from skill_ttrl.rl.parallel.ranks import Ranks
+from skill_ttrl.signals import SIGNALS, signals_held
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass
+class Objects:
+    """Objects of one rank that commands work on."""
+
+    ranks: Ranks
+    named: dict[str, Any] = field(default_factory=dict)
+    """By the name under which a command has put them there, such as `policy`, `learner` and `backend`."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.named[name] = value
+
+
+Command = Callable[Concatenate[Objects, P], T]
+
+
+class Driver:
+    """Rank 0's hold on the others."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.objects = Objects(ranks)
+        self._in_step = True
+
+    def run(self, command: Command[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `command` on every rank and return what it gives here.
+
+        Signals wait until it is done: all ranks run the same commands, or none.
+
+        Raises:
+            RankError: another rank failed, or is gone.
+        """
+        if not self.ranks.several:
+            return command(self.objects, *args, **kwargs)
+        if not self._in_step:
+            raise RankError("A command failed half way, so the processes of the run are no longer at the same place.")
+        with signals_held():
+            self._in_step = False
+            self.ranks.broadcast((command, args, kwargs))
+            with self.ranks.watched():
+                result = command(self.objects, *args, **kwargs)
+            self._in_step = True
+        return result
+
+    def dismiss(self) -> None:
+        """End the others, if they wait for a command. Where one of theirs failed half way they end when this process does."""
+        if self.ranks.several and self._in_step:
+            self._in_step = False
+            self.ranks.broadcast(None)
+
+
+def serve(ranks: Ranks) -> None:
+    """Carry out the driver's commands until it dismisses this rank.
+
+    A signal to stop is the driver's business: the others do what it says. A rank that fails leaves the reason for the driver and
+    ends the process at once: the others notice that the connection is closed.
+    """
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    objects = Objects(ranks)
+    try:
+        while (order := ranks.broadcast(None)) is not None:
+            command, args, kwargs = order
+            with ranks.watched():
+                command(objects, *args, **kwargs)
+    except RankError as error:  # the driver or another rank is gone, and whoever failed has said why
+        print(f"Rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(RankError.exit_code)
+    except BaseException as error:
+        ranks.report_failure(error)
+        if not isinstance(error, SkillTTRLError):  # a bug, whose place the launcher shows
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(getattr(error, "exit_code", 1))

@@ -1,0 +1,210 @@
+"""Starts the ranks of a run on this machine, in place of `torchrun`: signals reach rank 0 once, and its exit code is the command's.
+
+`torchrun` gives a process 30 seconds after a signal and always ends with exit code 1; a run finishes its step and saves, which takes
+longer, and its exit code says what happened. The environment of a rank is torchrun's, so a rank does not see the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from skill_ttrl.cores import cores
+from skill_ttrl.errors import RankError
+from skill_ttrl.signals import SIGNALS
+
+LAUNCHER = "SKILLTTRL_LAUNCHER"
+"""Environment variable with the launcher's process id: a rank 0 whose launcher is gone stops as at SIGTERM."""
+GRACE_S = 30.0
+"""After another rank has failed rank 0 ends by itself within this time (its collectives fail), or is killed."""
+LINGER_S = 5.0
+"""After rank 0 has ended, or a second Ctrl-C, the others have this time."""
+_POLL_S = 0.05
+_TAIL_LINES = 30
+
+
+def launch(command: Sequence[str], count: int, *, notice: Callable[[str], None]) -> int:
+    """Start `command` as ranks 0 to `count` - 1 and wait for them.
+
+    Rank 0 has this process's terminal; what the others write is shown where they fail. Each has a process group of its own, so that
+    Ctrl-C comes to them from here alone: SIGINT, SIGTERM and SIGUSR1 are passed to rank 0.
+
+    Args:
+        command: program and arguments.
+        count: number of ranks, at least 2.
+        notice: called with each line for the user about a rank that failed.
+
+    Returns:
+        The exit code: rank 0's, or `RankError`'s where a rank was killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="skillttrl-ranks-") as folder, _Crew(Path(folder), notice) as crew:
+        environment = _environment(count)
+        for rank in range(count):
+            crew.start(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        return crew.wait()
+
+
+class _Crew:
+    """The processes of a run."""
+
+    def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:
+        self._folder, self._notice = folder, notice
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._outputs: list[IO[bytes]] = []
+        self._killed: set[subprocess.Popen[bytes]] = set()
+        self._interrupts = 0
+        self._deadline: float | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> _Crew:
+        for signum in SIGNALS:
+            self._before[signum] = signal.signal(signum, self._pass_on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill(self._ranks)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]  # what signal gave
+        for output in self._outputs:
+            output.close()
+
+    def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        rank = len(self._ranks)
+        output: IO[bytes] | None = None
+        if rank:
+            output = (self._folder / str(rank)).open("w+b")
+            self._outputs.append(output)
+        self._ranks.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                process_group=0,
+                stdin=None if rank == 0 else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        )
+
+    def wait(self) -> int:
+        """The exit code, once all have ended."""
+        driver, others = self._ranks[0], self._ranks[1:]
+        while driver.poll() is None:
+            if self._deadline is None and any(each.poll() for each in others):
+                self._deadline = time.monotonic() + GRACE_S
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                self._kill([driver])
+            time.sleep(_POLL_S)
+        until = time.monotonic() + LINGER_S
+        while any(each.poll() is None for each in others) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        self._kill(others)
+        return self._verdict()
+
+    def _verdict(self) -> int:
+        """The exit code; the user is shown each rank that failed without a word from rank 0, with the end of what it wrote."""
+        codes, driver = [each.returncode for each in self._ranks], self._ranks[0]
+        died = False
+        for rank, (process, code) in enumerate(zip(self._ranks, codes, strict=True)):
+            silent = code < 0 or code == 1 or driver in self._killed
+            if process in self._killed or not code or not silent or (not rank and code > 0):
+                continue
+            died = True
+            self._notice(f"Rank {rank} of {len(codes)} {_ended(code)}, and the others ended with it. {_GO_ON}")
+            for line in self._tail(rank):
+                self._notice(f"  rank {rank}: {line}")
+        if self._interrupts > 1:
+            return 128 + signal.SIGINT
+        return codes[0] if codes[0] > 0 else RankError.exit_code if codes[0] or died else 0
+
+    def _tail(self, rank: int) -> list[str]:
+        if rank == 0:
+            return []
+        text = (self._folder / str(rank)).read_text(encoding="utf-8", errors="replace")
+        return text.splitlines()[-_TAIL_LINES:]
+
+    def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        if self._ranks and self._ranks[0].poll() is None:
+            self._ranks[0].send_signal(signum)
+        self._interrupts += signum == signal.SIGINT
+        if self._interrupts > 1:
+            self._deadline = time.monotonic() + LINGER_S
+
+    def _kill(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        for each in processes:
+            if each.poll() is None:
+                self._killed.add(each)
+                each.kill()
+        for each in processes:
+            each.wait()
+
+
+_GO_ON = "The last checkpoint stands: go on with the same command and --resume auto."
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    killed = " (the system does so when memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was ended by {name}{killed}"
+
+
+def _environment(count: int) -> dict[str, str]:
+    """The environment of all ranks; threads are shared out where the user has not."""
+    threads = {"OMP_NUM_THREADS": str(max(1, cores() // count))}
+    return {
+        **threads,
+        **os.environ,
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        LAUNCHER: str(os.getpid()),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def this_command() -> list[str]:
+    """The command line of this process again, as a rank runs it."""
+    return [sys.executable, "-P", "-m", "skill_ttrl.cli.entry", *sys.argv[1:]]
+
+
+@contextmanager
+def following_launcher() -> Iterator[None]:
+    """While entered, this process gets SIGTERM once its launcher is gone; nothing where `launch` did not start it."""
+    import threading
+
+    launcher, done = os.environ.pop(LAUNCHER, None), threading.Event()
+    if launcher is None:
+        yield
+        return
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            if os.getppid() != int(launcher):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

@@ -1,0 +1,231 @@
+"""The processes of a run as each of them sees the others: its rank, and the collectives.
+
+`torchrun`, or `skillttrl train --nproc`, starts the same command several times. Rank 0 is the driver: it owns the run folder,
+the skill bank and the ledger. The others hold a replica or a shard of the policy and carry out the driver's commands
+(`commands`). Everything that is not a tensor of the model goes over a group of its own (gloo), so that a rank can wait for hours
+while the driver collects episodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from skill_ttrl.errors import RankError, SkillTTRLError
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+T = TypeVar("T")
+
+CONTROL_TIMEOUT = timedelta(days=30)
+"""A rank may wait so long for a command."""
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
+"""A rank may be so far behind the others inside a command."""
+BUCKET_BYTES = 64 * 1024**2
+"""Gradients are summed in pieces of about this size (torch's DDP: 25 MB)."""
+LAUNCH_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+"""Environment of a rank. `join` takes it out: an engine or an environment that this process starts is no rank."""
+_LOST = ("Connection closed", "Connection reset", "Broken pipe", "Socket closed", "Connection refused", "NCCL", "Gloo")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `size` of them; without arguments it is alone, and every collective returns its own argument."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Rank among the processes of this machine: the number of its GPU."""
+    control: dist.ProcessGroup | None = None
+    """Group for everything but the model's tensors."""
+    store: torch.distributed.distributed_c10d.Store | None = None
+    """Where a rank that fails leaves its reason."""
+
+    @property
+    def several(self) -> bool:
+        """True if there are others."""
+        return self.size > 1
+
+    @property
+    def is_driver(self) -> bool:
+        """True on rank 0."""
+        return self.rank == 0
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Labels that tell this rank's random draws from the driver's; the driver's are those of one process."""
+        return (self.rank,) if self.rank else ()
+
+    def broadcast(self, value: T) -> T:
+        """The driver's `value`, on every rank; anything that pickle takes.
+
+        Raises:
+            RankError: another rank is gone.
+        """
+        if not self.several:
+            return value
+        import torch.distributed as dist
+
+        box = [value if self.is_driver else None]
+        with self.watched():
+            dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]  # type: ignore[return-value]
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks in their order, on the driver; an empty list elsewhere.
+
+        Raises:
+            RankError: another rank is gone.
+        """
+        if not self.several:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] | None = [None] * self.size if self.is_driver else None
+        with self.watched():
+            dist.gather_object(value, found, dst=0, group=self.control)
+        return found or []
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all ranks. They are sent in flat pieces of about `BUCKET_BYTES`."""
+        if not self.several:
+            return
+        import torch.distributed as dist
+
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat)
+            for tensor, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def largest(self, value: int) -> int:
+        """The largest of all ranks' values, on every rank."""
+        if not self.several:
+            return value
+        import torch.distributed as dist
+
+        found = torch.tensor([value])
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
+        return int(found)
+
+    def copy_from_driver_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by the driver's."""
+        if not self.several:
+            return
+        import torch.distributed as dist
+
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Leave the reason why this rank ends where the driver looks for it (`failure`)."""
+        if self.store is not None:
+            known = isinstance(error, SkillTTRLError)
+            code, text = getattr(error, "exit_code", 1), str(error) if known else f"{type(error).__name__}: {error}"
+            self.store.set(f"failed/{self.rank}", json.dumps([text, code]))
+
+    def failure(self) -> RankError | None:
+        """The error that another rank has reported; None: none has."""
+        for other in range(self.size):
+            if self.store is not None and other != self.rank and self.store.check([f"failed/{other}"]):
+                text, code = json.loads(self.store.get(f"failed/{other}"))
+                return RankError(f"Rank {other} of {self.size} failed: {text}", exit_code=code)
+        return None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Turn the error of a collective whose other side is gone into one that says which rank failed, and why.
+
+        Raises:
+            RankError: in its place.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, SkillTTRLError) or not any(words in str(error) for words in _LOST):
+                raise
+            raise (self.failure() or RankError(f"{GONE} ({str(error).splitlines()[0]})")) from error
+
+
+GONE = (
+    "Another process of this run has ended without a word: it was killed, by hand or by the system for want of memory"
+)
+ALONE = Ranks()
+_joined: Ranks | None = None
+
+
+def launched() -> bool:
+    """True if the environment says that this process is one of several (`torchrun`, `skillttrl train --nproc`)."""
+    return _joined is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def current_ranks() -> Ranks:
+    """The ranks that this process has joined; alone where it has joined none."""
+    return ALONE if _joined is None else _joined
+
+
+def join() -> Ranks:
+    """Meet the other ranks, at most once a process. NCCL carries the tensors of GPUs, gloo all others.
+
+    Raises:
+        RankError: they do not come.
+    """
+    global _joined
+    if _joined is not None or not launched():
+        return current_ranks()
+    import torch.distributed as dist
+
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() > local_rank
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=COLLECTIVE_TIMEOUT)
+        control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    except (RuntimeError, ValueError, TimeoutError) as error:  # DistStoreError, DistNetworkError are RuntimeErrors
+        where = ", ".join(
+            f"{name}={os.environ.get(name)}" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        )
+        raise RankError(f"The processes of the run did not meet ({where}): {str(error).splitlines()[0]}") from error
+    store = dist.distributed_c10d._get_default_store()
+    _joined = Ranks(dist.get_rank(), dist.get_world_size(), local_rank, control, store)
+    for name in LAUNCH_VARIABLES:
+        os.environ.pop(name, None)
+    return _joined
+
+
+def leave() -> None:
+    """Forget the other ranks; the process group is torn down."""
+    global _joined
+    if _joined is not None:
+        import torch.distributed as dist
+
+        _joined = None
+        dist.destroy_process_group()
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one dtype and device that follow each other, about `BUCKET_BYTES` at a time."""
+    bucket: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        fits = bucket and (tensor.dtype, tensor.device) == (bucket[0].dtype, bucket[0].device)
+        if bucket and (not fits or size >= BUCKET_BYTES):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += tensor.numel() * tensor.element_size()
+    if bucket:
+        yield bucket

@@ -1,0 +1,139 @@
+"""Weights spread over the ranks: torch's `fully_shard` (FSDP2) for each decoder layer and then the root.
+
+Each rank holds 1/size of every parameter, gradient and optimiser moment; a layer's whole weights are there while it computes. The
+root is entered through `inside`, because the learner calls decoder and head by themselves and not the model's own `forward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+
+from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.parallel.tensors import like, local
+
+T = TypeVar("T")
+
+_ENTRY = "skill_ttrl_inside"
+
+
+class Sharding:
+    """A model whose parameters are sharded in place over all ranks; made on every rank at the same time.
+
+    Args:
+        model: A causal language model of transformers, plain or with peft adapters; its weights may be on the CPU.
+        device: Where this rank computes.
+        size: Number of ranks.
+        compute: Dtype of the forward pass where it is not that of the weights; gradients are summed in float32.
+        reshard_after_forward: Free a layer's whole weights after its forward pass and gather them again for the backward pass.
+            False: hold them until then.
+        offload: Hold shards, gradients and the optimiser's moments in the CPU's memory; the optimiser computes there.
+
+    Raises:
+        ModelError: the model's decoder layers are not to be found.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        size: int,
+        *,
+        compute: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+        offload: bool = False,
+    ) -> None:
+        self.mesh: DeviceMesh = init_device_mesh(device.type, (size,))
+        self._model = model
+        self._reshard = reshard_after_forward
+        self._gathered = False
+        policy = OffloadPolicy()
+        if offload:
+            policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        options: dict[str, Any] = {
+            "mesh": self.mesh,
+            "reshard_after_forward": reshard_after_forward,
+            "offload_policy": policy,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32 if compute else None),
+        }
+        for layer in decoder_layers(model):
+            fully_shard(layer, **options)
+        fully_shard(model, **options)
+        for part in self._parts():
+            # The losses of all ranks add up: the denominators are those of the whole mini-batch.
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+        setattr(type(model), _ENTRY, _call)
+        register_fsdp_forward_method(model, _ENTRY)
+
+    def inside(self, work: Callable[[], T]) -> T:
+        """Run `work`, which calls parts of the model, as if it were the model's forward pass."""
+        result: T = getattr(self._model, _ENTRY)(work)
+        return result
+
+    def gather(self) -> None:
+        """Gather all weights on every rank, to sample with them; forward passes then take no collective until `release`."""
+        if not self._gathered:
+            for part in self._parts():
+                part.set_reshard_after_forward(False, recurse=False)
+                part.unshard()
+            self._gathered = True
+
+    def release(self) -> None:
+        """Free the gathered weights; every rank holds its shard alone again."""
+        for part in self._parts():
+            part.reshard()
+            if self._gathered:
+                part.set_reshard_after_forward(self._reshard, recurse=False)
+        self._gathered = False
+
+    @torch.no_grad()
+    def exchange(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
+        """Exchange the values of sharded parameters with those of other tensors that are sharded alike."""
+        self.release()  # a gathered parameter would stay as it was
+        for name, parameter in parameters.items():
+            ours, theirs = local(parameter), local(others[name])
+            held = ours.clone()
+            ours.copy_(theirs)
+            theirs.copy_(held)
+
+    def as_shards(self, values: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of these values, sharded as the parameters of the same names are."""
+        self.release()
+        return {name: like(value, parameters[name]).clone() for name, value in values.items()}
+
+    def _parts(self) -> Iterator[FSDPModule]:
+        return (module for module in self._model.modules() if isinstance(module, FSDPModule))
+
+
+def _call(self: Any, work: Callable[[], T]) -> T:
+    return work()
+
+
+def decoder_layers(model: Any) -> list[nn.Module]:
+    """The decoder layers of a transformers model, by the class names that it gives for device maps (`_no_split_modules`).
+
+    Raises:
+        ModelError: it names none, or has none of that class.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    names = set(getattr(base, "_no_split_modules", None) or ())
+    found = [module for module in base.get_decoder().modules() if type(module).__name__ in names]
+    if not found:
+        raise ModelError(
+            f"{type(base).__name__} does not say which of its modules are decoder layers (_no_split_modules), so its weights "
+            "cannot be sharded. Use runtime.parallel=ddp."
+        )
+    return found
