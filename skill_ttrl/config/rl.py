@@ -64,7 +64,12 @@ class RLConfig(Section):
     """Taken off the reward of each step whose action was invalid (SkillRL: 0.1, beside a reward of 10)."""
     loss: Annotated[dict[str, Any], _named("ppo_clip")] = Field(default_factory=lambda: {"type": "ppo_clip"})
     """The policy loss: a name, or `type` (a registered name, or `module:Class`) with that loss's options (docs/algorithms.md)."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` takes hidden matrices, AdamW the rest."""
     learning_rate: float = Field(default=5e-7, gt=0, le=10)
+    """Peak rate of AdamW."""
+    muon_learning_rate: float = Field(default=0.005, gt=0, le=10)
+    """Peak rate of Muon."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.01, ge=0)
     warmup_steps: int | None = Field(default=None, ge=0)
@@ -77,6 +82,10 @@ class RLConfig(Section):
     """Passes over each batch of rollouts."""
     mini_batch_prompts: int | None = Field(default=1, ge=1)
     """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
+    mini_batch_by: Literal["prompts", "samples"] = "prompts"
+    """Unit in which a batch is shuffled and cut into mini-batches. `prompts`: all samples of a prompt stay together (verl).
+    `samples`: each mini-batch holds as many samples, of all prompts (TRL); their gradients differ less from one mini-batch to the
+    next."""
     micro_batch_size: int = Field(default=8, ge=1)
     """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (

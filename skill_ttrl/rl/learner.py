@@ -1,6 +1,6 @@
 """One policy update: a batch of rollouts in, better weights and metrics out.
 
-`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches of whole prompts, one optimiser step each; a mini-batch is computed in
+`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches, one optimiser step each; a mini-batch is computed in
 micro-batches whose gradients add up to that of the whole. The learner knows tokens, log-probs and advantages, and nothing
 of where they came from.
 """
@@ -91,8 +91,9 @@ class LocalLearner:
         self._skip_dead = alone and LOSSES.get(config.loss["type"]).zero_without_advantage
         self._optimizer = build_optimizer(
             policy.model,
-            "adamw",
+            config.optimizer,
             learning_rate=config.learning_rate,
+            muon_learning_rate=config.muon_learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
@@ -180,12 +181,17 @@ class LocalLearner:
         return metrics.gathered(self._ranks).summary() | _batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
-        """Item indices of each mini-batch: whole prompts in a seeded order."""
+        """Item indices of each mini-batch, in a seeded order of whole prompts or of samples."""
         if len(batch) == 0:
             return
-        prompts = torch.unique(batch.prompt_index_N)
-        order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(seed))
-        for chosen in torch.split(prompts[order], self.config.mini_batch_prompts or len(prompts)):
+        prompts, generator = torch.unique(batch.prompt_index_N), torch.Generator().manual_seed(seed)
+        size = self.config.mini_batch_prompts or len(prompts)
+        if self.config.mini_batch_by == "samples":
+            order = torch.randperm(len(batch), generator=generator)
+            yield from torch.tensor_split(order, min(len(batch), math.ceil(len(prompts) / size)))
+            return
+        order = torch.randperm(len(prompts), generator=generator)
+        for chosen in torch.split(prompts[order], size):
             yield torch.isin(batch.prompt_index_N, chosen).nonzero().squeeze(1)
 
     def _update_mini_batch(

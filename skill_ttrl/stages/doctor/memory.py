@@ -132,18 +132,23 @@ def _phases(
     def together(*names: str) -> int:
         return sum(parts[name] for name in names)
 
+    def optimizer_of(kind: str) -> int:
+        # Muon keeps one number for each weight of a hidden matrix, AdamW two.
+        return together("optimizer") - (shape.matrices * FP32 if kind == "muon" and not how.adapters else 0)
+
     fixed = together("weights", "reference", "casts", "runtime")
+    optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
     sleeps = config.vllm.sleep and not how.on_cpu
     engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
     phases = {
-        "sample": fixed + together("optimizer", "kv_cache", "sampling", "episodes", "engine"),
+        "sample": fixed + optimizer + together("kv_cache", "sampling", "episodes", "engine"),
         "update": fixed
-        + together("optimizer", "gradients", "activations", "logits", "heap", "episodes", "batch")
+        + optimizer
+        + together("gradients", "activations", "logits", "heap", "episodes", "batch")
         + engine,
     }
     if "sft" in config.phases:
-        muon = shape.matrices * FP32 if config.sft.optimizer == "muon" and not how.adapters else 0
-        fixed += together("optimizer") - muon - together("reference")
+        fixed += optimizer_of(config.sft.optimizer) - together("reference")
         phases["sft"] = fixed + together("gradients", "sft_activations")
     return phases
 
