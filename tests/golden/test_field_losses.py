@@ -1,0 +1,195 @@
+"""Our policy losses, aggregations, KL estimators and entropy bonus against verl's and TRL's own values, gradients included."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from skill_ttrl.rl.kl import KLEstimator, compute_kl_penalty, kl_estimate
+from skill_ttrl.rl.losses import (
+    LOSSES,
+    AggregationMode,
+    Denominators,
+    LossInputs,
+    aggregate,
+    build_loss,
+    compute_entropy_bonus,
+)
+from tests.golden.field_values import assert_close, cases, given, tensor
+
+Found = tuple[Tensor, Tensor, dict[str, Tensor]]
+
+VERL: dict[str, dict[str, Any]] = {
+    "vanilla": {"type": "ppo_clip"},
+    "vanilla/clip_higher": {"type": "ppo_clip", "clip_ratio_high": 0.28},
+    "vanilla/dual_clip=1.5": {"type": "ppo_clip", "dual_clip": 1.5},
+    "vanilla/dual_clip=10": {"type": "ppo_clip", "dual_clip": 10.0},
+    "gspo": {"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.28},
+    "gspo/narrow": {"type": "gspo", "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
+    "cispo": {"type": "cispo", "clip_ratio": 0.2, "clip_ratio_high": 0.28},
+    "cispo/no_lower": {"type": "cispo", "clip_ratio": None, "clip_ratio_high": 0.28},
+    "sapo": {"type": "sapo", "tau_pos": 1.0, "tau_neg": 1.05},
+    "sapo/steep": {"type": "sapo", "tau_pos": 2.0, "tau_neg": 3.0},
+}
+"""Our options for each of verl's."""
+
+TRL: dict[str, tuple[dict[str, Any], AggregationMode]] = {
+    "grpo": ({"type": "ppo_clip", "dual_clip": None}, "seq-mean-token-mean"),
+    "grpo/clip_higher": ({"type": "ppo_clip", "dual_clip": None, "clip_ratio_high": 0.28}, "seq-mean-token-mean"),
+    # TRL bounds the ratio itself, where positive advantages have met the upper clip before.
+    "grpo/delta": ({"type": "ppo_clip", "dual_clip": 1.5}, "seq-mean-token-mean"),
+    "bnpo": ({"type": "ppo_clip", "dual_clip": None, "clip_ratio_high": 0.28}, "token-mean"),
+    "dapo": ({"type": "ppo_clip", "dual_clip": None, "clip_ratio_high": 0.28}, "token-mean"),
+    "dr_grpo": ({"type": "ppo_clip", "dual_clip": None, "clip_ratio_high": 0.28}, "seq-mean-token-sum-norm"),
+    "weighted": ({"type": "ppo_clip", "dual_clip": None}, "token-mean"),
+    "gspo": ({"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.28}, "seq-mean-token-mean"),
+    "gspo/narrow": ({"type": "gspo", "clip_ratio": 3e-4, "clip_ratio_high": 4e-4}, "seq-mean-token-mean"),
+    "luspo": ({"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.28}, "seq-mean-token-sum"),
+    "cispo": ({"type": "cispo", "clip_ratio": None, "clip_ratio_high": 0.28}, "token-mean"),
+    "cispo/wide": ({"type": "cispo", "clip_ratio": None, "clip_ratio_high": 4.0}, "token-mean"),
+    "sapo": ({"type": "sapo", "tau_pos": 1.0, "tau_neg": 1.05}, "seq-mean-token-mean"),
+    "sapo/steep": ({"type": "sapo", "tau_pos": 2.0, "tau_neg": 3.0}, "seq-mean-token-mean"),
+}
+"""Our options and aggregation for each of TRL's `loss_type`s. Its `epsilon_high` of CISPO is the bound, ours the distance from 1."""
+
+NOT_OURS = {
+    "gpg": "its loss is -log pi A, that is the first step of ppo_clip without a clip",
+    "geo_mean": "GMPO is not among our losses",
+    "dppo_tv": "DPPO is not among our losses",
+    "dppo_kl": "DPPO is not among our losses",
+    "dro": "DRO is not among our losses",
+    "clip_cov": "Clip-Cov is not among our losses",
+    "kl_cov": "KL-Cov is not among our losses",
+    "vespo": "VESPO is not among our losses",
+    "off_policy_mask": "the mask of DeepSeek-V3.2 is not among our corrections",
+    "kl/importance_weighted": "a KL weighted by the policy ratio is not among our estimators",
+    "kl": "see test_the_kl_term_adds_up_as_in_trl",
+}
+"""Losses of the libraries that are not among ours, and why."""
+
+
+def ours(settings: dict[str, Any], case: dict[str, Any], mode: Any, whole: Denominators | None = None) -> Found:
+    """Our loss, its gradient and its metrics for a case of verl or TRL."""
+    names = {"log_prob": "log_probs", "old_log_prob": "old_log_probs", "response_mask": "mask"}
+    named = {names.get(argument, argument): value for argument, value in given(case).items()}
+    log_probs = named["log_probs"].requires_grad_()
+    old, mask = named["old_log_probs"], named["mask"]
+    token_loss, info = build_loss(settings)(LossInputs(log_probs, old, named["advantages"], mask, old))
+    weights = named.get("rollout_is_weights", named.get("weights"))
+    if weights is not None:
+        token_loss = token_loss * weights
+    loss = aggregate(token_loss, mask, mode, whole)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    return loss, gradient, info
+
+
+def base(name: str, table: Any) -> str | None:
+    """The longest name of a table that a case's name begins with."""
+    return max((key for key in table if f"{name}/".startswith(f"{key}/")), key=len, default=None)
+
+
+def named(source: str, table: Any) -> list[str]:
+    """The loss cases of a library that a table has."""
+    return [name for name in cases(source, "loss") if base(name, table) is not None]
+
+
+def test_no_loss_of_a_library_is_forgotten() -> None:
+    missing = {
+        name
+        for source, table in (("verl", VERL), ("trl", TRL))
+        for name in cases(source, "loss")
+        if base(name, table) is None and base(name, NOT_OURS) is None
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [n for n in named("verl", VERL) if VERL[str(base(n, VERL))]["type"] in LOSSES])
+def test_policy_losses_are_verls(name: str) -> None:
+    case = cases("verl", "loss")[name]
+    loss, gradient, info = ours(VERL[str(base(name, VERL))], case, case["settings"]["loss_agg_mode"])
+    assert_close(loss, case["values"]["loss"], name)
+    assert_close(gradient, case["values"]["gradient"], name)
+    shares = case["values"]["metrics"]
+    if "actor/pg_clipfrac_lower" in shares and "sapo" not in name:
+        decided = shares["actor/pg_clipfrac"] + shares["actor/pg_clipfrac_lower"]
+        assert_close(info["clip_fraction"], decided, name)
+
+
+@pytest.mark.parametrize("name", [n for n in named("trl", TRL) if TRL[str(base(n, TRL))][0]["type"] in LOSSES])
+def test_policy_losses_are_trls(name: str) -> None:
+    case = cases("trl", "loss")[name]
+    settings, mode = TRL[str(base(name, TRL))]
+    mask = given(case)["mask"]
+    # A deliberate difference: TRL divides by all sequences, we (and verl) by those that have a trained token.
+    whole = Denominators(float(mask.sum()), float(len(mask)), 12.0)
+    loss, gradient, _ = ours(settings, case, mode, whole)
+    assert_close(loss, case["values"]["loss"], name)
+    assert_close(gradient, case["values"]["gradient"], name)
+
+
+@pytest.mark.parametrize("name", sorted(cases("verl", "aggregate")))
+def test_aggregations_are_verls(name: str) -> None:
+    case = cases("verl", "aggregate")[name]
+    named, settings = given(case), case["settings"]
+    mask = named["loss_mask"]
+    counted = Denominators.of(mask)
+    whole = Denominators(
+        float(settings.get("batch_num_tokens", counted.tokens)),
+        float(settings.get("global_batch_size", counted.sequences)),
+        float(settings.get("loss_scale_factor", counted.horizon)),
+    )
+    assert_close(aggregate(named["loss_mat"], mask, settings["loss_agg_mode"], whole), case["values"]["loss"], name)
+
+
+KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3", "low_var_kl+": "k3+"}
+"""verl's other names."""
+PENDING = set() if "k3+" in get_args(KLEstimator) else {"k3+", "k3+/far", "low_var_kl+"}
+KL_NOT_OURS = {
+    "abs": "no estimator of the KL",
+    "abs+": "no estimator of the KL",
+    "k1+": "only k3 is offered with k2's gradient",
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(cases("verl", "kl")) - set(KL_NOT_OURS) - PENDING))
+def test_kl_estimators_are_verls(name: str) -> None:
+    case = cases("verl", "kl")[name]
+    asked = case["settings"]["kl_penalty"]
+    estimator: Any = KL_NAMES.get(asked, asked).replace("k2+", "k2")
+    named = given(case)
+    log_probs = named["logprob"].requires_grad_()
+    found = kl_estimate(log_probs, named["ref_logprob"], estimator)
+    (gradient,) = torch.autograd.grad(found.sum(), log_probs)
+    assert_close(found, case["values"]["kl"], name)
+    assert_close(gradient, case["values"]["gradient"], name)
+
+
+def test_the_kl_term_adds_up_as_in_trl() -> None:
+    case = cases("trl", "loss")["kl"]
+    named = given(case)
+    mask, log_probs = named["mask"], named["log_probs"].requires_grad_()
+    old = named["old_log_probs"]
+    token_loss, _ = build_loss({"type": "ppo_clip", "dual_clip": None})(
+        LossInputs(log_probs, old, named["advantages"], mask, old)
+    )
+    term, _ = compute_kl_penalty(log_probs, named["reference_log_probs"], mask, case["settings"]["beta"], "k3")
+    loss = aggregate(token_loss, mask) + term
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    assert_close(loss, case["values"]["loss"], "kl")
+    assert_close(gradient, case["values"]["gradient"], "kl")
+
+
+def test_the_entropy_and_its_bonus_are_the_libraries() -> None:
+    mask, logits = tensor("mask"), tensor("logits")
+    log_probs = logits.log_softmax(-1)
+    assert_close(
+        aggregate(-(log_probs.exp() * log_probs).sum(-1), mask),
+        cases("verl", "entropy")[""]["values"]["loss"],
+        "entropy",
+    )
+    case = cases("trl", "entropy")["fixed"]
+    bonus = compute_entropy_bonus(tensor("entropies"), mask, case["settings"]["entropy_coef"])
+    assert_close(bonus, case["values"]["loss"], "bonus")

@@ -1,0 +1,323 @@
+"""What verl gives: `generate_learner_values.py` runs this in an environment that has it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from tests.golden.generate_learner_values import Recorder
+
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+class Settings(dict[str, Any]):
+    """The options of an algorithm, by attribute as well, as verl reads them."""
+
+    __getattr__ = dict.__getitem__
+
+
+def collect(recorder: Recorder) -> None:
+    """Every case."""
+    core = import_module("verl.trainer.ppo.core_algos")
+    for add in (advantages, losses, aggregations, divergences, critics, corrections, controllers):
+        add(recorder, core)
+
+
+SOURCES: dict[str, Any] = {"verl": (lambda: {"version": version("verl")}, collect)}
+
+
+def advantages(recorder: Recorder, core: Any) -> None:
+    """Every registered estimator."""
+    outcome = {
+        "token_level_rewards": "token_level_scores",
+        "response_mask": "response_mask",
+        "index": "groups",
+    }
+    dense = outcome | {"token_level_rewards": "token_level_rewards"}
+    energies = dense | {"old_log_probs": "estimator_log_probs", "sum_pi_squared": "sum_pi_squared"}
+    cases: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
+        ("grpo", "grpo", outcome, {"norm_adv_by_std_in_grpo": True}),
+        ("grpo/mean_only", "grpo", outcome, {"norm_adv_by_std_in_grpo": False}),
+        ("grpo/with_kl", "grpo", dense, {"norm_adv_by_std_in_grpo": True}),
+        ("grpo_vectorized", "grpo_vectorized", outcome, {}),
+        ("rloo", "rloo", outcome, {}),
+        ("rloo_vectorized", "rloo_vectorized", outcome, {}),
+        ("opo", "opo", outcome, {}),
+        ("gpg", "gpg", outcome, {}),
+        ("reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", outcome, {}),
+        ("reinforce_plus_plus_baseline/with_kl", "reinforce_plus_plus_baseline", dense, {}),
+        ("optimal_token_baseline", "optimal_token_baseline", energies, {}),
+        (
+            "optimal_token_baseline/weighted",
+            "optimal_token_baseline",
+            energies | {"rollout_is_weights": "weights"},
+            {"handle_zero_tail": False},
+        ),
+        ("tir_optimal_token_baseline", "tir_optimal_token_baseline", energies, {}),
+    ]
+    for name, estimator, named, settings in cases:
+        function = core.get_adv_estimator_fn(estimator)
+        found, returns = function(**recorder.arguments(named), **settings)
+        recorder.note(f"advantage/{name}", function, named, settings, {"advantages": found, "returns": returns})
+    for gamma in (1.0, 0.9):
+        for name, named in (("scores", outcome), ("with_kl", dense)):
+            function = core.get_adv_estimator_fn("reinforce_plus_plus")
+            settings = {"gamma": gamma}
+            found, returns = function(**recorder.arguments(named), config=Settings(settings))
+            where = f"advantage/reinforce_plus_plus/{name}/gamma={gamma}"
+            recorder.note(where, function, named, settings, {"advantages": found, "returns": returns})
+    named = dense | {"reward_baselines": "greedy_rewards"}
+    for name, each in (("with_kl", named), ("scores", named | {"token_level_rewards": "token_level_scores"})):
+        function = core.get_adv_estimator_fn("remax")
+        found, returns = function(**recorder.arguments(each))
+        recorder.note(f"advantage/remax/{name}", function, each, {}, {"advantages": found, "returns": returns})
+    for gamma, lam in ((1.0, 1.0), (0.9, 0.8)):
+        function = core.get_adv_estimator_fn("gae")
+        named = {"token_level_rewards": "token_level_rewards", "values": "values", "response_mask": "response_mask"}
+        settings = {"gamma": gamma, "lam": lam}
+        found, returns = function(**recorder.arguments(named), **settings)
+        values = {"advantages": found, "returns": returns}
+        recorder.note(f"advantage/gae/gamma={gamma},lam={lam}", function, named, settings, values)
+    pairs(recorder, core, outcome)
+    several(recorder, core, outcome)
+
+
+def pairs(recorder: Recorder, core: Any, named: dict[str, str]) -> None:
+    """Pass@k refuses a group of one: the last sequence is left out, as it is by the test."""
+    function = core.get_adv_estimator_fn("grpo_passk")
+    for scaled in (True, False):
+        settings = {"norm_adv_by_std_in_grpo": scaled}
+        given = {key: value[:8] for key, value in recorder.arguments(named).items()}
+        found, returns = function(**given, config=Settings(settings))
+        where = "advantage/grpo_passk" + ("" if scaled else "/mean_only")
+        recorder.note(where, function, named, settings | {"rows": 8}, {"advantages": found, "returns": returns})
+
+
+def several(recorder: Recorder, core: Any, named: dict[str, str]) -> None:
+    """GDPO: one reward a component, each from the batch's own columns."""
+    function = core.get_adv_estimator_fn("gdpo")
+    keys = ["accuracy", "format"]
+    mask = recorder.tensor("response_mask")
+    lengths = torch.tensor([int(row.nonzero().max()) + 1 for row in mask])
+    attention = torch.cat(
+        [torch.ones(9, 2, dtype=torch.long), (torch.arange(5)[None, :] < lengths[:, None]).long()], dim=1
+    )
+    for weights in (None, [1.0, 0.5]):
+        settings = {"gdpo_reward_keys": keys, "gdpo_reward_weights": weights}
+        found, returns = function(
+            **recorder.arguments(named),
+            config=Settings(settings),
+            non_tensor_batch={key: np.array(recorder.given[key]) for key in keys},
+            batch={"prompts": torch.zeros(9, 2), "attention_mask": attention},
+        )
+        where = "advantage/gdpo" + ("" if weights is None else "/weighted")
+        values = {"advantages": found, "returns": returns}
+        recorder.note(where, function, {"response_mask": "response_mask", "index": "groups"}, settings, values)
+
+
+def losses(recorder: Recorder, core: Any) -> None:
+    """Every registered policy loss, with its gradient with respect to the log-probs."""
+    settings_of: list[tuple[str, str, dict[str, Any]]] = [
+        ("vanilla", "vanilla", {}),
+        ("vanilla/clip_higher", "vanilla", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}),
+        ("vanilla/dual_clip=1.5", "vanilla", {"clip_ratio_c": 1.5}),
+        ("vanilla/dual_clip=10", "vanilla", {"clip_ratio_c": 10.0}),
+        ("gspo", "gspo", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}),
+        ("gspo/narrow", "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}),
+        ("cispo", "cispo", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}),
+        ("cispo/no_lower", "cispo", {"clip_ratio_low": 1.0, "clip_ratio_high": 0.28}),
+        ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
+        ("sapo/steep", "sapo", {"tau_pos": 2.0, "tau_neg": 3.0}),
+        ("gpg", "gpg", {}),
+        ("geo_mean", "geo_mean", {"clip_ratio_low": 0.4, "clip_ratio_high": 0.4}),
+        ("dppo_tv", "dppo_tv", {"clip_ratio_low": 0.1, "clip_ratio_high": 0.12}),
+        ("dppo_kl", "dppo_kl", {"clip_ratio_low": 0.05, "clip_ratio_high": 0.06}),
+        ("dro", "dro", {"policy_loss": {"dro_beta": 0.5}}),
+        # At most as many tokens as there are candidates, so that verl's random choice among them chooses all.
+        (
+            "clip_cov",
+            "clip_cov",
+            {"policy_loss": {"clip_cov_ratio": 0.5, "clip_cov_lb": 0.2, "clip_cov_ub": 5.0}},
+        ),
+        ("kl_cov", "kl_cov", {"policy_loss": {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5}}),
+    ]
+    named = {
+        "old_log_prob": "old_log_probs",
+        "log_prob": "log_probs",
+        "advantages": "advantages",
+        "response_mask": "mask",
+    }
+    variants = {
+        "": {},
+        "/empty_row": {"response_mask": "mask_with_empty_row"},
+        "/tokens": {"advantages": "advantages_of_tokens"},
+        "/far": {"log_prob": "far_log_probs"},
+    }
+    for name, loss, settings in settings_of:
+        modes = (
+            MODES if name == "vanilla" else ("seq-mean-token-mean",) if loss in ("gspo", "sapo") else ("token-mean",)
+        )
+        for mode in modes:
+            for ending, other in variants.items() if mode == modes[0] else [("", variants[""])]:
+                if ending == "/far" and name not in ("vanilla", "gspo", "cispo", "sapo"):
+                    continue
+                where = f"loss/{name}{'' if mode == modes[0] else '/' + mode}{ending}"
+                _loss(recorder, core, where, loss, named | other, settings | {"loss_agg_mode": mode})
+    weighted = named | {"rollout_is_weights": "entropies"}  # any positive numbers serve as weights
+    for loss, mode in (("vanilla", "token-mean"), ("gspo", "seq-mean-token-mean"), ("cispo", "token-mean")):
+        _loss(recorder, core, f"loss/{loss}/weighted", loss, weighted, {"loss_agg_mode": mode})
+
+
+def _loss(
+    recorder: Recorder, core: Any, where: str, loss: str, named: dict[str, str], settings: dict[str, Any]
+) -> None:
+    actor = import_module("verl.workers.config.actor")
+    function = core.get_policy_loss_fn(loss)
+    options = {key: value for key, value in settings.items() if key not in ("policy_loss", "loss_agg_mode")}
+    config = actor.ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=actor.PolicyLossConfig(**settings.get("policy_loss", {})),
+        **options,
+    )
+    given = recorder.arguments(named)
+    given["log_prob"].requires_grad_()
+    torch.manual_seed(0)
+    value, metrics = function(**given, loss_agg_mode=settings["loss_agg_mode"], config=config)
+    (gradient,) = torch.autograd.grad(value, given["log_prob"])
+    recorder.note(where, function, named, settings, {"loss": value, "gradient": gradient, "metrics": metrics})
+
+
+def aggregations(recorder: Recorder, core: Any) -> None:
+    """The four names, with and without a row that has no token, and as a part of a larger batch."""
+    whole = {"batch_num_tokens": 40, "global_batch_size": 10}
+    for mode in MODES:
+        for ending, mask, settings in (
+            ("", "mask", {}),
+            ("/empty_row", "mask_with_empty_row", {}),
+            ("/part", "mask", whole),
+            ("/horizon", "mask", {"loss_scale_factor": 12}),
+        ):
+            named = {"loss_mat": "losses", "loss_mask": mask}
+            value = core.agg_loss(**recorder.arguments(named), loss_agg_mode=mode, **settings)
+            recorder.note(
+                f"aggregate/{mode}{ending}", core.agg_loss, named, {"loss_agg_mode": mode} | settings, {"loss": value}
+            )
+    named = {"logits": "logits", "response_mask": "mask"}
+    value = core.compute_entropy_loss(**recorder.arguments(named))
+    recorder.note("entropy", core.compute_entropy_loss, named, {}, {"loss": value})
+
+
+def divergences(recorder: Recorder, core: Any) -> None:
+    """Every KL estimator, and its gradient; the straight-through ones end in +."""
+    for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+", "k3+", "low_var_kl+", "abs+"):
+        for ending, first in (("", "log_probs"), ("/far", "far_log_probs")):
+            if ending and not name.startswith("k3"):
+                continue
+            named = {"logprob": first, "ref_logprob": "reference_log_probs"}
+            given = recorder.arguments(named)
+            given["logprob"].requires_grad_()
+            value = core.kl_penalty(**given, kl_penalty=name)
+            (gradient,) = torch.autograd.grad(value.sum(), given["logprob"])
+            values = {"kl": value, "gradient": gradient}
+            recorder.note(f"kl/{name}{ending}", core.kl_penalty, named, {"kl_penalty": name}, values)
+
+
+def critics(recorder: Recorder, core: Any) -> None:
+    """The clipped value loss, and whitening."""
+    named = {"vpreds": "new_values", "returns": "returns", "values": "values", "response_mask": "response_mask"}
+    for clip in (0.2, 0.5):
+        for mode in MODES if clip == 0.2 else MODES[:1]:
+            given = recorder.arguments(named)
+            given["vpreds"].requires_grad_()
+            settings = {"cliprange_value": clip, "loss_agg_mode": mode}
+            loss, fraction = core.compute_value_loss(**given, **settings)
+            (gradient,) = torch.autograd.grad(loss, given["vpreds"])
+            values = {"loss": loss, "clip_fraction": fraction, "gradient": gradient}
+            recorder.note(f"value/clip={clip}/{mode}", core.compute_value_loss, named, settings, values)
+    functional = import_module("verl.utils.torch_functional")
+    named = {"values": "values", "mask": "response_mask"}
+    for shift in (True, False):
+        found = functional.masked_whiten(**recorder.arguments(named), shift_mean=shift)
+        where = "whiten" + ("" if shift else "/mean_stays")
+        recorder.note(where, functional.masked_whiten, named, {"shift_mean": shift}, {"values": found})
+
+
+def corrections(recorder: Recorder, core: Any) -> None:
+    """Importance weights, rejection masks and their figures."""
+    helper = import_module("verl.trainer.ppo.rollout_corr_helper")
+    function = helper.compute_rollout_correction_and_rejection_mask
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("token_truncate", {"rollout_is": "token", "rollout_is_threshold": 2.0}),
+        ("token_truncate/low", {"rollout_is": "token", "rollout_is_threshold": 1.1}),
+        ("token_icepop", {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}),
+        ("token_icepop/wide", {"rollout_is": "token", "rollout_is_threshold": "0.4_5.0"}),
+        ("sequence_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 2.0}),
+        ("sequence_icepop", {"rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"}),
+        (
+            "token_truncate/normalised",
+            {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True},
+        ),
+        (
+            "sequence_truncate/normalised",
+            {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True},
+        ),
+        ("none", {}),
+    ]
+    for option in ("token_k1", "token_k3", "seq_sum_k1", "seq_mean_k1", "seq_mean_k3", "seq_max_k3"):
+        bounds = "0.5_2.0" if option.endswith("k1") else "0.3"
+        cases.append((f"reject/{option}", {"rollout_rs": option, "rollout_rs_threshold": bounds}))
+    named = {"old_log_prob": "old_log_probs", "rollout_log_prob": "sampler_log_probs", "response_mask": "mask"}
+    for name, settings in cases:
+        for ending, mask in (("", "mask"), ("/empty_row", "mask_with_empty_row")):
+            if ending and "rollout_rs" in settings:
+                continue
+            each = named | {"response_mask": mask}
+            weights, kept, metrics = function(**recorder.arguments(each), **settings)
+            values = {
+                "mask": kept,
+                "metrics": {key.removeprefix("rollout_corr/"): value for key, value in metrics.items()},
+            }
+            if weights is not None:
+                values["weights"] = weights.batch["rollout_is_weights"]
+            recorder.note(f"correction/{name}{ending}", function, each, settings, values)
+
+
+def controllers(recorder: Recorder, core: Any) -> None:
+    """The KL in the reward with a fixed and an adaptive weight, and the adaptive weight's course."""
+    adaptive = core.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=100)
+    course: list[Any] = []
+    steps = [(0.2, 10), (0.05, 20), (0.1, 5), (0.101, 50), (3.0, 100), (0.0, 100)]
+    for current, count in steps:
+        adaptive.update(current_kl=current, n_steps=count)
+        course.append(adaptive.value)
+    settings: dict[str, Any] = {"coef": 0.2, "target": 0.1, "horizon": 100, "steps": steps}
+    recorder.note("controller/adaptive", core.AdaptiveKLController, {}, settings, {"coef": course})
+    fixed = core.FixedKLController(kl_coef=0.2)
+    fixed.update(current_kl=3.0, n_steps=10)
+    recorder.note("controller/fixed", core.FixedKLController, {}, {"coef": 0.2}, {"coef": [fixed.value]})
+
+    trainer = import_module("verl.trainer.ppo.ray_trainer")
+    protocol = import_module("verl.protocol")
+    named = {
+        "old_log_probs": "old_log_probs",
+        "ref_log_prob": "reference_log_probs",
+        "response_mask": "mask",
+        "token_level_scores": "losses",
+    }
+    for estimator in ("kl", "abs", "mse", "low_var_kl"):
+        for kind in ("fixed", "adaptive"):
+            options = {"type": kind, "kl_coef": 0.05, "target_kl": 0.1, "horizon": 50}
+            control = core.get_kl_controller(Settings(options))
+            batch = protocol.DataProto.from_dict(tensors=recorder.arguments(named))
+            batch, metrics = trainer.apply_kl_penalty(batch, kl_ctrl=control, kl_penalty=estimator)
+            values: dict[str, Any] = {"rewards": batch.batch["token_level_rewards"], "metrics": metrics}
+            values["coef"] = control.value
+            where = f"kl_in_reward/{estimator}/{kind}"
+            recorder.note(where, trainer.apply_kl_penalty, named, options | {"kl_penalty": estimator}, values)
