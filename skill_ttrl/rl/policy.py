@@ -68,6 +68,7 @@ class Policy:
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self._reference: dict[str, Tensor] | None = None
         self._verify_logits()
+        self.release_weights()
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -78,7 +79,8 @@ class Policy:
         return 0 if pad_id is None else int(pad_id)
 
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters that learn, by name; tied ones once."""
+        """Parameters that learn, by name; tied ones once. Sharded ones are this rank's shards."""
+        self.release_weights()
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @contextmanager
@@ -201,7 +203,6 @@ class Policy:
     @torch.no_grad()
     def refresh_reference(self) -> None:
         """Make the present weights the reference. Costs one copy of the trainable weights in memory."""
-        self.release_weights()
         self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
 
     @torch.no_grad()

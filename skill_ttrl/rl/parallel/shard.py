@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
+from torch.utils._pytree import tree_map_only
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.parallel.tensors import like, local
@@ -102,7 +103,6 @@ class Sharding:
     @torch.no_grad()
     def exchange(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
         """Exchange the values of sharded parameters with those of other tensors that are sharded alike."""
-        self.release()  # a gathered parameter would stay as it was
         for name, parameter in parameters.items():
             ours, theirs = local(parameter), local(others[name])
             held = ours.clone()
@@ -111,7 +111,6 @@ class Sharding:
 
     def as_shards(self, values: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of these values, sharded as the parameters of the same names are."""
-        self.release()
         return {name: like(value, parameters[name]).clone() for name, value in values.items()}
 
     def _parts(self) -> Iterator[FSDPModule]:
@@ -119,7 +118,8 @@ class Sharding:
 
 
 def _call(self: Any, work: Callable[[], T]) -> T:
-    return work()
+    # An in-place operation on a view would drop the hook that gathers the weights for the backward pass.
+    return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, work())  # type: ignore[no-any-return]
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:

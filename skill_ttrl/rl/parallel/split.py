@@ -32,10 +32,11 @@ def own_micro_batches(
         places = balanced(batch.lengths_N[indices].tolist(), ranks.size)[ranks.rank]
         share = indices[torch.tensor(places, dtype=torch.long)]
     own = batch.micro_batch_rows(share, size)
+    count = ranks.largest(len(own)) if in_step else len(own)
     yield from ((rows, True) for rows in own)
-    if in_step and len(indices):
+    if count > len(own):
         shortest = indices[batch.lengths_N[indices].argmin()].unsqueeze(0)
-        yield from ((shortest, False) for _ in range(len(own), ranks.largest(len(own))))
+        yield from ((shortest, False) for _ in range(len(own), count))
 
 
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:

@@ -1,0 +1,196 @@
+"""Two and three real processes train as one does: the same weights after the same global batches, to 1e-5."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
+from skill_ttrl.rl.parallel.ranks import Ranks, join
+from skill_ttrl.rl.parallel.shard import Sharding
+from skill_ttrl.rl.parallel.tensors import whole
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.sft_learner import SFTLearner
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
+from tests.ranks import run_ranks
+
+VOCABULARY = 40
+CLOSE = 1e-5
+
+
+class Tokenizer:
+    pad_token_id = 39
+
+
+def make_policy(ranks: Ranks, *, fsdp: bool, lora: bool = False, **options: Any) -> Policy:
+    torch.manual_seed(0)
+    shape = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    model: Any = Qwen2ForCausalLM(shape)
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    sharding = Sharding(model, torch.device("cpu"), ranks.size, **options) if fsdp else None
+    return Policy(model, Tokenizer(), "cpu", sharding=sharding)
+
+
+def make_batch(seed: int, prompts: int = 3, samples: int = 4) -> RolloutBatch:
+    draw = random.Random(seed)
+
+    def ids(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(VOCABULARY - 1) for _ in range(draw.randint(low, high)))
+
+    groups, advantages = [], []
+    for index in range(prompts):
+        task, prompt, trajectories = Task(id=f"t{index}", env_id="e"), ids(2, 5), []
+        for _ in range(samples):
+            response = ids(1, 6)
+            completion = Completion("", response, tuple(-3.7 + 0.3 * draw.random() for _ in response), "stop")
+            step = Step("", "", 0.0, True, False, prompt_ids=prompt, completion=completion)
+            trajectories.append(Trajectory(task, (step,), None, "terminated"))
+            advantages.append(draw.gauss(0, 1))
+        groups.append(Group(task, tuple(trajectories)))
+    return with_advantages(pack(groups), groups, advantages)
+
+
+def plain(values: dict[str, Tensor]) -> dict[str, Any]:
+    return {name: whole(value.detach()).tolist() for name, value in values.items()}
+
+
+def distance(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    assert ours.keys() == theirs.keys()
+    return max(float((torch.tensor(ours[name]) - torch.tensor(theirs[name])).abs().max()) for name in ours)
+
+
+def reinforce(how: dict[str, Any]) -> dict[str, Any]:
+    """Three updates of the tiny policy on this rank's share; weights, metrics, scores and whether every weight is sharded."""
+    ranks = join()
+    policy = make_policy(ranks, **how["policy"])
+    config = RLConfig(
+        **{
+            "learning_rate": 1e-3,
+            "warmup_steps": 0,
+            "prompts_per_step": 3,
+            "mini_batch_prompts": 2,
+            "micro_batch_size": 2,
+            "kl_coef": 0.05,
+            "reference_refresh_steps": 2,
+            "entropy_coef": 0.01,
+            "schedule": "constant",
+        }
+        | how.get("rl", {})
+    )
+    accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
+    learner = LocalLearner(policy, config, accelerator, total_steps=3, ranks=ranks)
+    metrics = []
+    for step in range(3):
+        batch = learner.score(make_batch(step), temperature=1.0, own=True, reference=config.kl_coef > 0)
+        metrics.append(learner.update(batch, step=step, seed=0, temperature=1.0))
+    sharded = [isinstance(parameter, DTensor) for parameter in policy.model.parameters()]
+    moments = learner.state_dict()["optimizer"]["optimizers"][0]["state"]
+    return {
+        "weights": plain(dict(policy.model.named_parameters())),
+        "metrics": metrics,
+        "old": batch.old_log_probs_F.tolist(),
+        "reference": [] if batch.ref_log_probs_F is None else batch.ref_log_probs_F.tolist(),
+        "sharded": sharded,
+        "moments_sharded": [isinstance(each["exp_avg"], DTensor) for each in moments.values()],
+    }
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "ddp": {"policy": {"fsdp": False}},
+    "fsdp": {"policy": {"fsdp": True}},
+    "fsdp, layers held": {"policy": {"fsdp": True, "reshard_after_forward": False}},
+    "fsdp, offloaded": {"policy": {"fsdp": True, "offload": True}},
+    "ddp, adapters": {"policy": {"fsdp": False, "lora": True}},
+    "fsdp, adapters": {"policy": {"fsdp": True, "lora": True}},
+    "fsdp, dead samples left out": {
+        "policy": {"fsdp": True},
+        "rl": {"kl_coef": 0.0, "entropy_coef": 0.0, "reference_refresh_steps": None, "micro_batch_size": 3},
+    },
+}
+
+
+THREE = ("ddp", "fsdp")
+
+
+def reinforce_in_each_way(ways: list[str]) -> dict[str, Any]:
+    return {way: reinforce(WAYS[way]) for way in ways}
+
+
+@cache
+def on_ranks(size: int) -> list[dict[str, Any]]:
+    """The results of every rank, way by way."""
+    return run_ranks(reinforce_in_each_way, size, [*(WAYS if size == 2 else THREE)])
+
+
+@pytest.mark.parametrize(("size", "way"), [*((2, way) for way in WAYS), *((3, way) for way in THREE)])
+def test_ranks_train_as_one_does(size: int, way: str) -> None:
+    policy = {"fsdp": False, "lora": WAYS[way]["policy"].get("lora", False)}
+    alone = reinforce({**WAYS[way], "policy": policy})
+    check([found[way] for found in on_ranks(size)], alone, fsdp=WAYS[way]["policy"]["fsdp"])
+
+
+def check(together: list[dict[str, Any]], alone: dict[str, Any], *, fsdp: bool) -> None:
+    for found in together:
+        assert distance(found["weights"], alone["weights"]) < CLOSE
+        assert found["old"] == pytest.approx(alone["old"], abs=CLOSE)
+        assert found["reference"] == pytest.approx(alone["reference"], abs=CLOSE)
+        assert all(found["sharded"]) if fsdp else not any(found["sharded"])
+        assert all(found["moments_sharded"]) if fsdp else not any(found["moments_sharded"])
+    for ours, theirs in zip(together[0]["metrics"], alone["metrics"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4, rel=1e-4)
+
+
+IMITATE = [(fsdp, optimizer) for fsdp in (False, True) for optimizer in ("adamw", "muon")]
+
+
+def imitate_in_each_way(ways: list[tuple[bool, str]]) -> list[dict[str, Any]]:
+    return [imitate(fsdp, optimizer) for fsdp, optimizer in ways]
+
+
+def imitate(fsdp: bool, optimizer: Any) -> dict[str, Any]:
+    ranks = join()
+    policy = make_policy(ranks, fsdp=fsdp)
+    config = SFTConfig(steps=3, batch_size=5, micro_batch_size=2, learning_rate=1e-3, optimizer=optimizer)
+    learner = SFTLearner(policy, config, make_accelerator(RuntimeConfig(device="cpu", precision="fp32")), ranks)
+    draw = random.Random(3)
+    metrics = []
+    for step in range(3):
+        batch = [
+            EncodedDemonstration([draw.randrange(39) for _ in range(3)], [draw.randrange(39) for _ in range(1 + place)])
+            for place in range(5)
+        ]
+        metrics.append(learner.step(batch, step))
+    return {"weights": plain(dict(policy.model.named_parameters())), "metrics": metrics}
+
+
+def test_ranks_imitate_as_one_does() -> None:
+    together = run_ranks(imitate_in_each_way, 2, IMITATE)
+    for place, (_, optimizer) in enumerate(IMITATE):
+        alone = imitate(False, optimizer)
+        for found in together:
+            assert distance(found[place]["weights"], alone["weights"]) < CLOSE
+            for ours, theirs in zip(found[place]["metrics"], alone["metrics"], strict=True):
+                assert ours == pytest.approx(theirs, abs=1e-4, rel=1e-4)
