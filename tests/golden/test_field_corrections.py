@@ -11,7 +11,8 @@ from skill_ttrl.config.rl import KLInRewardConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.pack import pack
-from tests.golden.field_values import assert_close, cases, flat, padded, sampled_groups, tensor
+from tests.golden.field_values import assert_close, cases, tensor
+from tests.sampled import flat, padded, sampled_groups
 
 WIDTH = 5
 ESTIMATORS: dict[str, Any] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
