@@ -67,16 +67,22 @@ class HFBackend(TokenizerMixin):
         """Nothing was started."""
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """Sample every request; see `Backend.generate`."""
+        """Sample every request; see `Backend.generate`. A sample depends on the seed, its request's place and its own number alone."""
+        return self.sample(requests, sampling, sample_seeds(requests, seed))
+
+    def sample(
+        self, requests: Sequence[Request], sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
+        row_seeds = [seed for of_request in seeds for seed in of_request]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
-            for number, start in enumerate(range(0, len(owners), self.max_batch_size)):
-                rows = owners[start : start + self.max_batch_size]
-                generator = torch.Generator(device=self.model.device)
-                generator.manual_seed(derive_seed(seed, "batch", number))
-                sampled = self._sample(prompts, limits, rows, sampling, generator)
+            for start in range(0, len(owners), self.max_batch_size):
+                part = slice(start, start + self.max_batch_size)
+                rows = owners[part]
+                sampled = self._sample(prompts, limits, rows, sampling, row_seeds[part])
                 for owner, completion in zip(rows, sampled, strict=True):
                     found[owner].append(completion)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
@@ -99,9 +105,9 @@ class HFBackend(TokenizerMixin):
         limits: Sequence[int],
         rows: list[int],
         sampling: Sampling,
-        generator: torch.Generator,
+        seeds: Sequence[int],
     ) -> list[Completion]:
-        """One completion for each row; `rows` names the prompt (and limit) of each, equal ones side by side."""
+        """One completion for each row; `rows` names the prompt (and limit) of each, equal ones next to each other."""
         unique = sorted(set(rows))
         state = self._prefill([prompts[index] for index in unique])
         position = {index: row for row, index in enumerate(unique)}
@@ -110,6 +116,7 @@ class HFBackend(TokenizerMixin):
         limit_N = torch.tensor([limits[index] for index in rows], device=self.model.device)
         count, longest = len(rows), int(limit_N.max())
         stops = self._stop_texts(sampling.stop)
+        uniform_N_T = row_uniforms(seeds, longest).to(self.model.device)
         tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=self.model.device)
         logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=self.model.device)
         lengths_N = torch.zeros(count, dtype=torch.long, device=self.model.device)
@@ -119,7 +126,7 @@ class HFBackend(TokenizerMixin):
         finished = torch.zeros(count, dtype=torch.bool, device=self.model.device)
 
         for step in range(longest):
-            token_N, logprob_N = sample_token(state.logits, sampling, generator)
+            token_N, logprob_N = sample_token(state.logits, sampling, uniform_N_T[alive, step])
             running = ~finished
             tokens_N_T[alive, step] = torch.where(running, token_N, self.pad_id)
             logprobs_N_T[alive, step] = torch.where(running, logprob_N, 0.0)
@@ -200,13 +207,29 @@ class _Decoding:
         self.mask, self.positions, self.logits = self.mask[rows], self.positions[rows], self.logits[rows]
 
 
+def sample_seeds(requests: Sequence[Request], seed: int) -> list[list[int]]:
+    """A seed for each sample of each request."""
+    return [
+        [derive_seed(seed, "sample", number, sample) for sample in range(request.n)]
+        for number, request in enumerate(requests)
+    ]
+
+
+def row_uniforms(seeds: Sequence[int], length: int) -> torch.Tensor:
+    """(N, length) numbers in [0, 1), each row drawn from its own seed: what a row samples depends on no other row."""
+    generator = torch.Generator()
+    rows = [torch.rand(length, generator=generator.manual_seed(seed)) for seed in seeds]
+    return torch.stack(rows) if rows else torch.zeros(0, length)
+
+
 def sample_token(
-    logits_N_V: torch.Tensor, sampling: Sampling, generator: torch.Generator
+    logits_N_V: torch.Tensor, sampling: Sampling, uniform_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token a row and its log-probability (nats) at the sampling temperature, before any truncation.
 
-    Truncation (`top_k`, `top_p`) decides which tokens can be drawn; the log-probability stays that of the whole
-    distribution, the one the learner can compute again. Temperature 0 takes the most likely token.
+    The token is where the cumulative distribution passes the row's number in [0, 1). Truncation (`top_k`, `top_p`) decides which
+    tokens can be drawn; the log-probability stays that of the whole distribution, the one the learner can compute again.
+    Temperature 0 takes the most likely token.
     """
     logits = logits_N_V.float()
     if sampling.temperature > 0:
@@ -215,7 +238,11 @@ def sample_token(
     if sampling.temperature == 0:
         token_N = logprobs.argmax(-1)
     else:
-        token_N = torch.multinomial(truncate(logprobs, sampling).exp(), 1, generator=generator).squeeze(1)
+        # A sum over a vocabulary of 151k loses its small terms in float32; Metal has nothing larger.
+        wide = torch.float32 if logits.device.type == "mps" else torch.float64
+        cumulative = truncate(logprobs, sampling).exp().cumsum(-1, dtype=wide)
+        place = uniform_N[:, None].to(wide) * cumulative[:, -1:]
+        token_N = torch.searchsorted(cumulative, place, right=True).squeeze(1).clamp_(max=logits.shape[-1] - 1)
     return token_N, logprobs.gather(1, token_N[:, None]).squeeze(1)
 
 

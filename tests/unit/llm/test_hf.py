@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.hf import HFBackend, sample_token, truncate
+from skill_ttrl.llm.hf import HFBackend, sample_seeds, sample_token, truncate
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
@@ -161,6 +162,32 @@ def test_greedy_takes_the_likeliest_token(backend: HFBackend) -> None:
         ids.append(token)
 
 
+def uniforms(count: int) -> torch.Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_token_without_probability_is_never_drawn() -> None:
+    logits = torch.tensor([-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]).expand(4, -1)
+    tokens, _ = sample_token(logits, Sampling(), torch.tensor([0.0, 0.4999, 0.5, 1.0 - 2**-24]))
+    assert tokens.tolist() == [1, 1, 3, 3]
+
+
+def test_a_sample_depends_on_no_other_in_its_batch(backend: HFBackend) -> None:
+    """So several processes that sample parts of a batch give what one gives."""
+    requests = [Request(token_ids=backend.tokenizer.encode(prompt), n=5) for prompt in RAGGED]
+    sampling, seeds = Sampling(max_new_tokens=10), sample_seeds(requests, 3)
+    whole = backend.sample(requests, sampling, seeds)
+    parts = [
+        backend.sample([replace(request, n=last - first)], sampling, [own[first:last]])[0].completions
+        for request, own in zip(requests, seeds, strict=True)
+        for first, last in ((0, 2), (2, 5))
+    ]
+    tokens = [[done.token_ids for done in each.completions] for each in whole]
+    assert tokens == [
+        [done.token_ids for done in (*parts[2 * place], *parts[2 * place + 1])] for place in range(len(RAGGED))
+    ]
+
+
 @pytest.mark.parametrize(
     ("how", "allowed"),
     [
@@ -175,7 +202,7 @@ def test_greedy_takes_the_likeliest_token(backend: HFBackend) -> None:
 )
 def test_truncation_draws_allowed_tokens_only(how: dict[str, Any], allowed: set[int]) -> None:
     logits = torch.tensor([0.12, 0.26, 0.55, 0.07]).log().expand(4000, -1)
-    tokens, logprobs = sample_token(logits, Sampling(**how), torch.Generator().manual_seed(0))
+    tokens, logprobs = sample_token(logits, Sampling(**how), uniforms(4000))
     assert set(tokens.tolist()) == allowed
     torch.testing.assert_close(logprobs, logits.gather(1, tokens[:, None]).squeeze(1))
     assert int(truncate(logits[:1], Sampling(**how)).isfinite().sum()) == len(allowed)
@@ -183,7 +210,7 @@ def test_truncation_draws_allowed_tokens_only(how: dict[str, Any], allowed: set[
 
 def test_frequencies_follow_the_temperature() -> None:
     logits = torch.tensor([0.2, 0.3, 0.5]).log().expand(20_000, -1)
-    tokens, _ = sample_token(logits, Sampling(temperature=0.5), torch.Generator().manual_seed(0))
+    tokens, _ = sample_token(logits, Sampling(temperature=0.5), uniforms(20_000))
     expected = torch.tensor([0.04, 0.09, 0.25]) / 0.38
     torch.testing.assert_close(torch.bincount(tokens, minlength=3) / 20_000, expected, atol=0.015, rtol=0)
 
