@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.errors import RankError, SkillTTRLError
+from skill_ttrl.rl.parallel.environment import launched, local_rank, take_variables
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -32,11 +33,6 @@ COLLECTIVE_TIMEOUT = timedelta(hours=1)
 """A rank may be so far behind the others inside a command."""
 BUCKET_BYTES = 64 * 1024**2
 """Gradients are summed in pieces of about this size (torch's DDP: 25 MB)."""
-LAUNCH_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
-)
-"""Environment of a rank. `join` takes it out: an engine or an environment that this process starts is no rank."""
 _LOST = ("Connection closed", "Connection reset", "Broken pipe", "Socket closed", "Connection refused", "NCCL", "Gloo")
 
 
@@ -46,8 +42,6 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    """Rank among the processes of this machine: the number of its GPU."""
     control: dist.ProcessGroup | None = None
     """Group for everything but the model's tensors."""
     store: torch.distributed.distributed_c10d.Store | None = None
@@ -166,11 +160,6 @@ ALONE = Ranks()
 _joined: Ranks | None = None
 
 
-def launched() -> bool:
-    """True if the environment says that this process is one of several (`torchrun`, `skillttrl train --nproc`)."""
-    return _joined is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 def current_ranks() -> Ranks:
     """The ranks that this process has joined; alone where it has joined none."""
     return ALONE if _joined is None else _joined
@@ -187,10 +176,9 @@ def join() -> Ranks:
         return current_ranks()
     import torch.distributed as dist
 
-    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
-    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() > local_rank
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() > local_rank()
     if on_gpu:
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(local_rank())
     try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=COLLECTIVE_TIMEOUT)
         control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
@@ -200,9 +188,8 @@ def join() -> Ranks:
         )
         raise RankError(f"The processes of the run did not meet ({where}): {str(error).splitlines()[0]}") from error
     store = dist.distributed_c10d._get_default_store()
-    _joined = Ranks(dist.get_rank(), dist.get_world_size(), local_rank, control, store)
-    for name in LAUNCH_VARIABLES:
-        os.environ.pop(name, None)
+    _joined = Ranks(dist.get_rank(), dist.get_world_size(), control, store)
+    take_variables()
     return _joined
 
 

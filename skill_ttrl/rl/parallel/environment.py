@@ -1,0 +1,42 @@
+"""The environment by which `torchrun` and `launch` say how many ranks there are. Alone, so that asking loads nothing else."""
+
+from __future__ import annotations
+
+import os
+
+LAUNCH_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+_taken: dict[str, str] = {}
+
+
+def launched() -> bool:
+    """True if this process is one of several ranks."""
+    return world_size() > 1
+
+
+def world_size() -> int:
+    """Number of ranks; 1 without a launcher."""
+    return int(_value("WORLD_SIZE") or 1)
+
+
+def local_world_size() -> int:
+    """Number of ranks on this machine."""
+    return int(_value("LOCAL_WORLD_SIZE") or world_size())
+
+
+def local_rank() -> int:
+    """Number of this rank among those of this machine; 0 without a launcher."""
+    return int(_value("LOCAL_RANK") or _value("RANK") or 0)
+
+
+def take_variables() -> None:
+    """Take the variables out of the environment: an engine or an environment that this process starts is no rank."""
+    for name in LAUNCH_VARIABLES:
+        if name in os.environ:
+            _taken[name] = os.environ.pop(name)
+
+
+def _value(name: str) -> str | None:
+    return _taken.get(name) or os.environ.get(name)
