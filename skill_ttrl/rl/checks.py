@@ -26,6 +26,7 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
     algorithm = build_algorithm(rl.algorithm)
     problems = [
         *_missing_inputs(rl, multi_turn),
+        *_vote_problems(rl, vote_strategy),
         *_step_problems(rl, algorithm, vote_strategy),
     ]
     if rl.invalid_penalty and action_parser == "none":
@@ -47,6 +48,17 @@ def _missing_inputs(rl: RLConfig, multi_turn: bool) -> Iterator[str]:
         yield (
             f"rl.algorithm={name} compares steps of episodes, but agent.max_turns is 1: each rollout has a single step. "
             "Use an environment of several turns (alfworld, webshop), or rl.algorithm=grpo."
+        )
+
+
+def _vote_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
+    """A line where the algorithm cannot follow the voting strategy."""
+    name = rl.algorithm["type"]
+    known: frozenset[str] | None = getattr(ALGORITHMS.get(name), "vote_strategies", None)
+    if rl.reward == VOTED and known is not None and vote_strategy not in known:
+        yield (
+            f"rl.algorithm={name} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
+            f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
         )
 
 

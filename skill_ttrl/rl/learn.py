@@ -7,7 +7,7 @@ learner may span several processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import RLConfig
@@ -23,6 +23,38 @@ VOTED = "majority"
 """The reward that the votes decide."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """What an update saw in each of its trajectories (E), group after group: for the record, never read by it."""
+
+    scores: Sequence[float]
+    """What each was rewarded, before a KL penalty."""
+    advantages: Sequence[Sequence[float]]
+    """Of each a row with the mean advantage of each step's trained tokens."""
+
+
+def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequence[float] | None = None) -> UpdateRecord:
+    """Read from the batch what each trajectory was rewarded and what its advantages are.
+
+    Args:
+        samples: Rollouts with rewards.
+        batch: The same, with advantages.
+        scores: Of each trajectory (E); None: its reward.
+    """
+    means_N = batch.sum_by_item(batch.advantages_F * batch.trained_F) / batch.trained_tokens_N.clamp(min=1)
+    rows = [[0.0] * len(each.steps) for each in samples.trajectories]
+    places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
+    for (trajectory, step), mean in zip(places, means_N.tolist(), strict=True):
+        rows[trajectory][step] = mean
+    return UpdateRecord(samples.rewards if scores is None else scores, rows)
+
+
+def _in_order(groups: Sequence[Group], voters: Sequence[Group]) -> Sequence[Group]:
+    """The voters of each group."""
+    found = {group.task.id: group for group in voters}
+    return [found.get(group.task.id, group) for group in groups]
+
+
 class UpdateRule:
     """How a step's rollouts change the weights.
 
@@ -33,6 +65,9 @@ class UpdateRule:
     Raises:
         ConfigError: there is no such algorithm or correction, or an option is wrong.
     """
+
+    record: UpdateRecord | None = None
+    """Of the latest update."""
 
     def __init__(self, config: RLConfig, *, sampler_is_learner: bool) -> None:
         self.config = config
@@ -49,6 +84,7 @@ class UpdateRule:
         step: int,
         seed: int,
         temperature: float,
+        voters: Sequence[Group] = (),
     ) -> dict[str, float]:
         """Learn from one step's rollouts.
 
@@ -59,6 +95,7 @@ class UpdateRule:
             step: Number of the step, 0 for the first.
             seed: The run's seed.
             temperature: At which the tokens were sampled.
+            voters: All rollouts of these tasks that voted, those of `groups` among them; empty: `groups`.
 
         Returns:
             Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
@@ -79,17 +116,21 @@ class UpdateRule:
         if self.kl is not None:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)
             metrics |= kl_metrics
-        samples = TrainingSamples(groups, votes if self.config.reward == VOTED else None, penalty, batch)
+        cast, pool = (votes, _in_order(groups, voters)) if self.config.reward == VOTED else (None, None)
+        samples = TrainingSamples(groups, cast, penalty, batch, pool)
         batch, found = self.estimate(samples, batch)
         return metrics | dict(found) | learner.update(batch, step=step, seed=seed, temperature=temperature)
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
-        """Estimate the batch's advantages; gives the metrics of the algorithm too."""
+        """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`."""
         found = self.algorithm.advantages(samples)
         if not isinstance(found, AdvantageEstimate):
             found = AdvantageEstimate(found)
-        batch = with_advantages(batch, samples.groups, found.advantages)
-        return replace(batch, returns_F=found.returns_F), found.metrics
+        if found.trained_F is not None:
+            batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
+        batch = replace(with_advantages(batch, samples.groups, found.advantages), returns_F=found.returns_F)
+        self.record = record_update(samples, batch, found.scores)
+        return batch, found.metrics
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""

@@ -208,7 +208,8 @@ class LocalLearner:
             sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
             horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
         )
-        alive = indices[batch.has_advantage_N[indices]] if self._skip_dead else indices
+        computed_N = batch.has_advantage_N if self._skip_dead else batch.trained_tokens_N > 0
+        alive = indices[computed_N[indices]]
         fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
         self._optimizer.set_lr(fraction)
         metrics.rate = fraction * config.learning_rate

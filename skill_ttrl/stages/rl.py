@@ -63,7 +63,9 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             temperature = parts.worker.sampling.temperature
-            metrics = state.rule(state.learner, rollouts, cast, step=step, seed=config.seed, temperature=temperature)
+            metrics = state.rule(
+                state.learner, rollouts, cast, step=step, seed=config.seed, temperature=temperature, voters=groups
+            )
         if bank:
             with clock("skills"):
                 metrics |= skill_metrics(groups)

@@ -19,18 +19,24 @@ from skill_ttrl.rl.algorithms.contract import (
     TrainingSamples,
 )
 from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
+from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
+from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
 from skill_ttrl.rl.algorithms.relative import relative_advantages
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
     "GRPO",
+    "GRPONSR",
+    "NSR",
+    "PSR",
     "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",
     "GRPOOptions",
     "Requirement",
     "TrainingSamples",
+    "WReinforce",
     "build_algorithm",
     "relative_advantages",
 ]

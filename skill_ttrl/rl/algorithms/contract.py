@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import BaseModel
 from torch import Tensor
 
@@ -32,6 +32,9 @@ class TrainingSamples:
     """Taken off the score of each step whose action was invalid."""
     batch: RolloutBatch | None = None
     """The same rollouts as tokens, with `scores_F`, `rewards_F` and `values_F`; None for texts without tokens."""
+    voters: Sequence[Group] | None = None
+    """All rollouts that voted on each group's task, those of the group among them (TTRL: 64, of which 32 are trained on); None where
+    votes are not rewarded."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -76,6 +79,10 @@ class AdvantageEstimate:
     """An entry for each trajectory, group after group, see `Advantages`; or one for each token of the flat batch."""
     returns_F: Float[Tensor, " F"] | None = None
     """Targets of the critic, where there is one."""
+    trained_F: Bool[Tensor, " F"] | None = None
+    """Tokens that are learnt from, where the algorithm drops some of them from the batch."""
+    scores: Sequence[float] | None = None
+    """Score of each trajectory, where the algorithm gives another than its reward: for the record."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -87,7 +94,10 @@ class Algorithm(Protocol):
 
 
 class AlgorithmType(Protocol):
-    """A class of algorithms, called with its options once a run."""
+    """A class of algorithms, called with its options once a run.
+
+    One that follows some voting strategies only names them in an attribute `vote_strategies`.
+    """
 
     @property
     def defaults(self) -> Mapping[str, Any]:

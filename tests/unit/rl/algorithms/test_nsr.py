@@ -1,0 +1,110 @@
+"""The algorithms of negative sample reinforcement on rollouts: which samples learn, by how much, and what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms.grpo_nsr import POSITIVE, POSITIVE_TOKENS
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.checks import check_algorithm
+from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.types import Group, VoteResult
+
+Groups = Callable[..., list[Group]]
+PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
+
+
+def estimate(groups: list[Group], algorithm: dict[str, Any]) -> tuple[RolloutBatch, dict[str, float], UpdateRule]:
+    batch = pack(groups)
+    rule = UpdateRule(RLConfig(algorithm=algorithm), sampler_is_learner=True)
+    found, metrics = rule.estimate(TrainingSamples(groups, None, 0.0, batch), batch)
+    return found, dict(metrics), rule
+
+
+def first_tokens(batch: RolloutBatch) -> list[float]:
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values
+
+
+def rewarded(make_groups: Groups, *rewards: float) -> list[Group]:
+    return [group.with_rewards(list(rewards)) for group in make_groups(prompts=1, tries=len(rewards))]
+
+
+def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups) -> None:
+    groups = rewarded(make_groups, 1.0, 0.0, 0.0, 0.0)
+    batch, metrics, rule = estimate(groups, {"type": "grpo_nsr", "positive_weight": 0.1, "negative_weight": 2.0})
+    assert first_tokens(batch) == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
+    assert metrics[POSITIVE] == 0.25
+    tokens = batch.trained_tokens_N.tolist()
+    assert metrics[POSITIVE_TOKENS] == pytest.approx(tokens[0] / sum(tokens))
+    assert rule.record is not None and rule.record.scores == [1, 0, 0, 0]
+    assert [row[0] for row in rule.record.advantages] == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
+
+
+def test_grpo_nsr_weighs_each_step_by_its_own_score(make_groups: Groups) -> None:
+    groups = [group.with_rewards([1.0, 0.0]) for group in make_groups(prompts=1, tries=2, turns=2)]
+    batch, metrics, _ = estimate(groups, {"type": "grpo_nsr", "negative_weight": 3.0, "norm_by_std": False})
+    assert first_tokens(batch) == pytest.approx([0.5, 0.5, -1.5, -1.5])
+    assert metrics[POSITIVE] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected", "learning"),
+    [
+        ({"type": "psr"}, [1, 0, 0, 1], [0, 3]),
+        ({"type": "nsr"}, [0, -1, -1, 0], [1, 2]),
+        ({"type": "nsr", "drop": False}, [0, -1, -1, 0], [0, 1, 2, 3]),
+        ({"type": "w_reinforce"}, [0.1, -1, -1, 0.1], [0, 1, 2, 3]),
+    ],
+)
+def test_the_halves_that_learn(
+    algorithm: dict[str, Any], expected: list[float], learning: list[int], make_groups: Groups
+) -> None:
+    groups = rewarded(make_groups, 1.0, 0.0, 0.0, 1.0)
+    batch, _, _ = estimate(groups, algorithm)
+    assert first_tokens(batch) == pytest.approx(expected)
+    assert (batch.trained_tokens_N > 0).nonzero().squeeze(1).tolist() == learning
+    rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
+    assert [row[0] for row in rows] == pytest.approx(expected), "texts without tokens learn the same"
+
+
+def test_where_all_are_wrong_grpo_learns_nothing_and_nsr_does(make_groups: Groups) -> None:
+    groups = rewarded(make_groups, 0.0, 0.0, 0.0)
+    assert first_tokens(estimate(groups, {"type": "nsr"})[0]) == [-1, -1, -1]
+    assert first_tokens(estimate(groups, {"type": "grpo_nsr", "negative_weight": 5.0})[0]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_a_batch_of_which_nothing_learns_takes_no_step(
+    kl_coef: float, make_groups: Groups, make_policy: Callable[..., Policy], accelerator: Accelerator
+) -> None:
+    groups = rewarded(make_groups, 1.0, 1.0)
+    settings = RLConfig(algorithm={"type": "nsr"}, kl_coef=kl_coef, prompts_per_step=1)
+    policy = make_policy()
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
+    rule = UpdateRule(settings, sampler_is_learner=True)
+    votes = [VoteResult("1", 1.0, (True, True))]
+    metrics = rule(learner, groups, votes, step=0, seed=0, temperature=1.0)
+    assert metrics["updates"] == 0 and metrics["skipped_updates"] == 0
+    assert all(torch.equal(before[name], value) for name, value in policy.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["psr", "nsr", "w_reinforce"])
+def test_a_strategy_that_shapes_advantages_is_refused_where_votes_are_rewarded(name: str) -> None:
+    for strategy in ("restrain", "guard"):
+        with pytest.raises(ConfigError, match=f"cannot follow vote.strategy={strategy}"):
+            check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN | {"vote_strategy": strategy})
+        check_algorithm(RLConfig(algorithm={"type": name}, reward="label"), **PLAIN | {"vote_strategy": strategy})
+    check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN)
