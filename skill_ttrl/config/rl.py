@@ -88,6 +88,9 @@ class RLConfig(Section):
     next."""
     micro_batch_size: int = Field(default=8, ge=1)
     """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """In place of `micro_batch_size`: most tokens that the model computes in a forward pass: rows x longest row, or where they are
+    packed (`model.packing`) each prompt once and all responses. A longer sequence is a forward pass of its own."""
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
     LOSSES,
@@ -136,17 +137,19 @@ class LocalLearner:
         # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
         with self._accelerator.autocast():
             for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
-                part = batch.micro_batch(rows, self.policy.pad_id)
-                log_probs_N_R, _ = self.policy.token_logprobs(part.to(self.policy.device), temperature=temperature)
+                part = self.policy.lay_out(batch, rows)
+                log_probs_N_R, _ = self.policy.token_logprobs(part, temperature=temperature)
                 if counts:
-                    found_F[batch.trained_places(rows)] = log_probs_N_R.float().cpu()[part.response_mask_N_R.bool()]
+                    trained_K = log_probs_N_R.float()[part.response_mask_N_R.bool()]
+                    found_F[batch.trained_places(rows)] = trained_K.cpu()
         self._ranks.sum_([found_F])
         return found_F
 
     def _own_rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
         """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        size, in_step = self.config.micro_batch_size, self.policy.sharding is not None
-        return own_micro_batches(batch, indices, size, self._ranks, in_step=in_step)
+        tokens = self.config.micro_batch_tokens
+        sequences = self.config.micro_batch_size if tokens is None else None
+        return own_micro_batches(self.policy, batch, indices, self._ranks, sequences=sequences, tokens=tokens)
 
     def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch.
@@ -217,8 +220,8 @@ class LocalLearner:
             return
         total = torch.zeros((), device=self.policy.device)
         for rows, counts in self._own_rows(batch, alive):
-            micro_batch = batch.micro_batch(rows, self.policy.pad_id)
-            loss, means = self._micro_batch_loss(micro_batch.to(self.policy.device), denominators, temperature)
+            micro_batch = self.policy.lay_out(batch, rows)
+            loss, means = self._micro_batch_loss(micro_batch, denominators, temperature)
             self._optimizer.backward(loss if counts else loss * 0.0)
             if counts:
                 total += loss.detach()

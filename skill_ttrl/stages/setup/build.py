@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
@@ -21,11 +22,14 @@ from skill_ttrl.stages.inputs.tasks import (
     training_tasks,
 )
 from skill_ttrl.stages.setup.checks import check_cut_series
-from skill_ttrl.stages.setup.policy import build_policy, check_context
+from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Task
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.policy import Policy
 
 NO_BANK = NoBank()
 
@@ -52,8 +56,6 @@ def build(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    from skill_ttrl.rl.policy import Policy
-
     env_id = resolve_env(config.env.id)
     check_controls(config)
     train = training_tasks(config, env_id, config.data.train, progress)
@@ -68,9 +70,7 @@ def build(
         parts = build_policy(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
         stack.callback(parts.backend.close)
         assert parts.accelerator is not None  # the weights are here
-        loaded = parts.context.loaded
-        checkpointing = config.model.gradient_checkpointing
-        policy = Policy(loaded.model, loaded.tokenizer, parts.context.device, gradient_checkpointing=checkpointing)
+        policy = _learner_policy(config, parts, progress)
         check_context(config, parts)
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
@@ -90,6 +90,18 @@ def build(
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
     tasks = [task.without_reference() for task in train]
     return TrainingComponents(worker, policy, parts.accelerator, tasks, bank), meter
+
+
+def _learner_policy(config: SkillTTRLConfig, parts: PolicyBundle, progress: Progress) -> Policy:
+    """The weights as the learner holds them."""
+    from skill_ttrl.rl.policy import Policy
+
+    options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
+    loaded = parts.context.loaded
+    policy = Policy(loaded.model, loaded.tokenizer, parts.context.device, **options)
+    if policy.packing_refused:
+        progress.notice(f"Sequences are padded, not packed (model.packing): {policy.packing_refused}.")
+    return policy
 
 
 def build_for_eval(
