@@ -56,6 +56,8 @@ class RolloutBatch:
     """What the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
+    selected_F: Float[Tensor, " F"] | None = None
+    """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
 
     def __len__(self) -> int:
         return len(self.prompt_lengths_N)

@@ -24,9 +24,9 @@ from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
-    LOSSES,
     Denominators,
     LossInputs,
+    SelectingLoss,
     aggregate,
     bounded_log_ratio,
     build_loss,
@@ -89,7 +89,7 @@ class LocalLearner:
         self._horizon = max_response_tokens
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
         alone = config.kl_coef == 0 and config.entropy_coef == 0
-        self._skip_dead = alone and LOSSES.get(config.loss["type"]).zero_without_advantage
+        self._skip_dead = alone and getattr(self._loss, "zero_without_advantage", False)
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,
@@ -171,6 +171,8 @@ class LocalLearner:
             mini-batch that has no others takes no optimiser step.
         """
         metrics = _UpdateMetrics()
+        if isinstance(self._loss, SelectingLoss):
+            batch = _with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
@@ -245,6 +247,7 @@ class LocalLearner:
             mask,
             micro_batch.sampler_log_probs_N_R,
             entropy,
+            micro_batch.selected_N_R,
         )
         token_loss, info = self._loss(inputs)
         if micro_batch.weights_N_R is not None:
@@ -292,6 +295,17 @@ class LocalLearner:
             )
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])
+
+
+def _with_selection(batch: RolloutBatch, loss: SelectingLoss, seed: int) -> RolloutBatch:
+    """The batch with the tokens that the loss selects; the same on all ranks."""
+    trained = batch.trained_F
+    if not bool(trained.any()):
+        return batch
+    generator = torch.Generator().manual_seed(seed)
+    selected_F = torch.zeros(len(trained))
+    selected_F[trained] = loss.select(batch.old_log_probs_F[trained], batch.advantages_F[trained], generator).float()
+    return replace(batch, selected_F=selected_F)
 
 
 def _batch_metrics(batch: RolloutBatch) -> dict[str, float]:
