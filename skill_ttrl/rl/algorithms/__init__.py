@@ -21,11 +21,15 @@ from skill_ttrl.rl.algorithms.contract import (
 from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
 from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
 from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
+from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
 from skill_ttrl.rl.algorithms.relative import relative_advantages
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
+    "CISPOAlgorithm",
+    "GSPOAlgorithm",
+    "SAPOAlgorithm",
     "GRPO",
     "GRPONSR",
     "NSR",

@@ -39,6 +39,9 @@ class Law:
 
 LAWS: dict[str, Law] = {
     "grpo": Law("invariant", alone="reward"),
+    "gspo": Law("invariant", alone="reward"),
+    "cispo": Law("invariant", alone="reward"),
+    "sapo": Law("invariant", alone="reward"),
 }
 
 
