@@ -15,7 +15,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import LossInputs, aggregate, build_loss, token_covariance
+from skill_ttrl.rl.losses import LossInputs, SelectingLoss, aggregate, build_loss, token_covariance
 from skill_ttrl.rl.policy import Policy
 
 
@@ -69,7 +69,7 @@ def test_gspo_weighs_each_token_by_its_sequences_ratio(aggregation: Any) -> None
 def test_gspos_gradient_is_that_of_the_sequences_objective() -> None:
     before = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
     moved = torch.tensor([[0.1, -0.3, 0.05]], dtype=torch.float64)
-    gradients = []
+    gradients: list[Tensor] = []
     for token_level in (True, False):
         after = (before + moved).requires_grad_()
         if token_level:
@@ -149,11 +149,11 @@ def test_the_covariance_finds_what_is_likely_and_good() -> None:
     log_probs, advantages = torch.tensor([-0.1, -0.1, -3.0, -3.0]), torch.tensor([2.0, -2.0, 2.0, -2.0])
     assert token_covariance(log_probs, advantages).tolist() == pytest.approx([2.9, -2.9, -2.9, 2.9])
     generator = torch.Generator().manual_seed(0)
-    top = build_loss({"type": "kl_cov", "fraction": 0.25}).select(
-        log_probs + torch.tensor([0.1, 0, 0, 0]), advantages, generator
-    )  # type: ignore[attr-defined]
-    assert top.tolist() == [True, False, False, False]
-    drawn = build_loss({"type": "clip_cov", "fraction": 0.25}).select(log_probs, advantages, generator)  # type: ignore[attr-defined]
+    top, few = build_loss({"type": "kl_cov", "fraction": 0.25}), build_loss({"type": "clip_cov", "fraction": 0.25})
+    assert isinstance(top, SelectingLoss) and isinstance(few, SelectingLoss)
+    nearer = log_probs + torch.tensor([0.1, 0.0, 0.0, 0.0])
+    assert top.select(nearer, advantages, generator).tolist() == [True, False, False, False]
+    drawn = few.select(log_probs, advantages, generator)
     assert int(drawn.sum()) == 1 and bool(drawn[0] | drawn[3])
 
 
