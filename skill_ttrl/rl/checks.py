@@ -60,6 +60,11 @@ def _vote_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
             f"rl.algorithm={name} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
             f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
         )
+    if getattr(ALGORITHMS.get(name), "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
+        yield (
+            f"rl.algorithm={name} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
+            "rl.kl_coef puts a KL term into the loss."
+        )
 
 
 def _step_problems(rl: RLConfig, algorithm: object, vote_strategy: str) -> Iterator[str]:

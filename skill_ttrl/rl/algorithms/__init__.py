@@ -18,11 +18,13 @@ from skill_ttrl.rl.algorithms.contract import (
     Requirement,
     TrainingSamples,
 )
+from skill_ttrl.rl.algorithms.gmae import GMAE
 from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
 from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
 from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
 from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
 from skill_ttrl.rl.algorithms.relative import relative_advantages
+from skill_ttrl.rl.algorithms.scrl import SCRL
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "CISPOAlgorithm",
     "GSPOAlgorithm",
     "SAPOAlgorithm",
+    "GMAE",
     "GRPO",
     "GRPONSR",
     "NSR",
     "PSR",
+    "SCRL",
     "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",

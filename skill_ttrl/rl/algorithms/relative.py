@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from skill_ttrl.rl.advantages import AdvantageEstimator, GroupLevel, shape_advantages, step_advantages
 from skill_ttrl.rl.algorithms.contract import TrainingSamples
 from skill_ttrl.rl.pack import Advantages
@@ -31,3 +34,13 @@ def relative_advantages(
     by_group = [[next(given) for _ in group.trajectories] for group in samples.groups]
     shaped = [shape_advantages(vote, row, estimate) for vote, row in zip(samples.votes, by_group, strict=True)]
     return [value for row in shaped for value in row]
+
+
+def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSamples:
+    """Put other scores in the place of the rewards (E), group after group; the votes that gave those do not shape what comes of them.
+
+    A penalty on invalid actions and a KL penalty are taken off these as they were off the rewards.
+    """
+    given = iter(scores)
+    groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
+    return replace(samples, groups=groups, votes=None)
