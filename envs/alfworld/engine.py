@@ -43,6 +43,20 @@ class FastEngine:
         rule = self._rules.get(command.strip())
         return self._frame(NOTHING if rule is None else self._apply(*rule))
 
+    def _restart(self) -> None:
+        world = self.world
+        self._here = world.start
+        self._contents = {receptacle: list(world.contents.get(receptacle, ())) for receptacle in world.in_sight}
+        self._lying = set(world.lying)
+        self._taken: set[tuple[str, str]] = set()
+        """(object, receptacle) where a taking made it false that the one is in the other, and nothing made it true again."""
+        self._held: list[str] = []
+        self._marks = {name: set(objects) for name, objects in world.marks.items()}
+        self._rules: dict[str, Rule] = {}
+        self._facts_at_start = self._facts()
+        self._changed: list[tuple[str, ...]] | None = []
+        """Facts that hold now or held at the start, but not both, sorted; None where they are to be found again."""
+
     def state(self) -> str:
         """Digest of the state; see `Engine.state`."""
         if self._changed is None:
@@ -58,20 +72,6 @@ class FastEngine:
             *(("holds", thing) for thing in self._held),
             *((mark, thing) for mark, things in self._marks.items() for thing in things),
         }
-
-    def _restart(self) -> None:
-        world = self.world
-        self._here = world.start
-        self._contents = {receptacle: list(world.contents.get(receptacle, ())) for receptacle in world.in_sight}
-        self._lying = set(world.lying)
-        self._taken: set[tuple[str, str]] = set()
-        """(object, receptacle) where a taking made it false that the one is in the other, and nothing made it true again."""
-        self._held: list[str] = []
-        self._marks = {name: set(objects) for name, objects in world.marks.items()}
-        self._rules: dict[str, Rule] = {}
-        self._facts_at_start = self._facts()
-        self._changed: list[tuple[str, ...]] | None = []
-        """Facts that hold now or held at the start, but not both, sorted; None where they are to be found again."""
 
     def _frame(self, feedback: str) -> Frame:
         self._rules = {**self.world.go_to[self._here], **dict(self._applicable())}

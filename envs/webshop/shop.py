@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
@@ -38,7 +39,6 @@ from skill_ttrl.envs.webshop.pages import (
     search_page,
     sub_page,
 )
-from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
 from skill_ttrl.types import derive_seed
 

@@ -25,7 +25,7 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
     """
     algorithm = build_algorithm(rl.algorithm)
     problems = [
-        *_missing_inputs(rl, multi_turn),
+        *_missing_inputs(rl, algorithm, multi_turn),
         *_vote_problems(rl, vote_strategy),
         *_step_problems(rl, algorithm, vote_strategy),
     ]
@@ -38,10 +38,15 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
         raise ConfigError("\n".join(problems))
 
 
-def _missing_inputs(rl: RLConfig, multi_turn: bool) -> Iterator[str]:
+def requirements(algorithm: object) -> frozenset[Requirement]:
+    """The inputs that an algorithm cannot do without: those of its class, and those that its options add (`also_requires`)."""
+    names = ("requires", "also_requires")
+    return frozenset(each for name in names for each in getattr(algorithm, name, frozenset()))
+
+
+def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterator[str]:
     """A line for each input that the algorithm requires and the run does not have."""
-    name = rl.algorithm["type"]
-    requires: frozenset[Requirement] = getattr(ALGORITHMS.get(name), "requires", frozenset())
+    name, requires = rl.algorithm["type"], requirements(algorithm)
     if "votes" in requires and rl.reward != VOTED:
         yield f"rl.algorithm={name} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
     if {"episodes", "states"} & requires and not multi_turn:

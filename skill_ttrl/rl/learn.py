@@ -21,6 +21,8 @@ from skill_ttrl.types import Group, VoteResult
 
 VOTED = "majority"
 """The reward that the votes decide."""
+ENV = "env"
+"""The reward that the environment decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class UpdateRule:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)
             metrics |= kl_metrics
         cast, pool = (votes, _in_order(groups, voters)) if self.config.reward == VOTED else (None, None)
-        samples = TrainingSamples(groups, cast, penalty, batch, pool)
+        samples = TrainingSamples(groups, cast, penalty, batch, pool, env_rewards=self.config.reward == ENV)
         batch, found = self.estimate(samples, batch)
         return metrics | dict(found) | learner.update(batch, step=step, seed=seed, temperature=temperature)
 

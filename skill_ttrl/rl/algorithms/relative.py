@@ -44,3 +44,25 @@ def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSampl
     given = iter(scores)
     groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
     return replace(samples, groups=groups, votes=None)
+
+
+def add_step_advantages(
+    samples: TrainingSamples, episodes: Advantages, steps: Sequence[float], weight: float = 1.0
+) -> list[list[float]]:
+    """Add advantages of steps to `weight` times those of their episodes.
+
+    Args:
+        samples: Rollouts with rewards.
+        episodes: As `relative_advantages` gives them.
+        steps: One for each step, trajectory after trajectory.
+        weight: Of the episodes.
+
+    Returns:
+        A row for each trajectory, with one advantage for each of its steps.
+    """
+    given = iter(steps)
+    rows = []
+    for each, whole in zip(samples.trajectories, episodes, strict=True):
+        row = whole if isinstance(whole, Sequence) else [whole] * len(each.steps)
+        rows.append([weight * value + next(given) for value in row if not isinstance(value, Sequence)])
+    return rows

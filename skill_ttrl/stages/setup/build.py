@@ -21,7 +21,7 @@ from skill_ttrl.stages.inputs.tasks import (
     source_tasks,
     training_tasks,
 )
-from skill_ttrl.stages.setup.checks import check_cut_series
+from skill_ttrl.stages.setup.checks import check_cut_series, check_states
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
@@ -66,6 +66,7 @@ def build(
             config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress
         )
     envs = make_envs(config, [*train, *evaluated])
+    check_states(config, envs.acquire(1)[0], train[0])
     with ExitStack() as stack:
         parts = build_policy(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
         stack.callback(parts.backend.close)

@@ -39,6 +39,9 @@ class Law:
 
 LAWS: dict[str, Law] = {
     "grpo": Law("invariant", alone="reward"),
+    "gigpo": Law("linear", alone="reward"),
+    # A success is a rollout whose reward is above 0.
+    "graphgpo": Law("invariant", shift=False, alone="reward"),
     "gspo": Law("invariant", alone="reward"),
     "cispo": Law("invariant", alone="reward"),
     "sapo": Law("invariant", alone="reward"),
