@@ -76,9 +76,8 @@ def build(
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
             evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-            found = leaks(config, train, evaluated)
-            if warnings is not None:
-                warnings += found
+            found = [] if warnings is None else warnings
+            found += leaks(config, train, evaluated)
         else:
             evaluated = train
         stack.pop_all()

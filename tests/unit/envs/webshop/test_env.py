@@ -494,37 +494,3 @@ def test_64_environments_of_a_process_weigh_little_more_than_one(data: str, offi
         sizes.append(process.memory_info().rss)
     assert sizes[-1] - sizes[0] < 30 * 2**20
     assert all(env.shop is kept[0].shop for env in kept)
-
-
-@pytest.mark.parametrize("mode", ["text", "text_rich"])
-def test_the_same_state_leads_to_the_same_pages_and_scores_whatever_led_to_it(data: str, mode: str) -> None:
-    env = WebShopEnv(data, observation_mode=mode, max_steps=100)
-    rng = random.Random(0)
-    seen: dict[tuple[str, str], tuple[object, ...]] = {}
-    met = 0
-    for _ in range(30):
-        observation, info = env.reset(options={"task": LAMP})
-        for _ in range(30):
-            action = rng.choice(
-                [*info["admissible_commands"], "search[oak desk lamp]", "search[lamp]", "click[nothing]"]
-            )
-            before = info["state"], action
-            observation, reward, terminated, _, info = env.step(action)
-            after = observation, reward, terminated, info["state"], info["admissible_commands"]
-            met += before in seen
-            assert seen.setdefault(before, after) == after
-            if terminated:
-                break
-    assert met > 100 and len({state for state, _ in seen}) > 10
-
-
-def test_a_state_is_left_and_returned_to(env: WebShopEnv) -> None:
-    start = env.reset(options={"task": LAMP})[1]["state"]
-    states = [env.step(action)[4]["state"] for action in [*BUY[:2], "click[< prev]", "click[back to search]"]]
-    assert states[2] == states[0] and states[3] == start and len({start, *states}) == 3
-    assert env.step("nonsense")[4]["state"] == start
-    for options in (["click[red]", "click[s | m]"], ["click[s | m]", "click[red]"]):
-        env.reset(options={"task": LAMP})
-        chosen = [env.step(action)[4]["state"] for action in [*BUY[:2], *options]]
-        states.append(chosen[-1])
-    assert states[-1] == states[-2], "the order in which options were chosen leads nowhere else"
