@@ -23,6 +23,11 @@ def estimate(groups: list[Group], **options: Any) -> AdvantageEstimate:
     return found
 
 
+def advantages(groups: list[Group], **options: Any) -> Any:
+    """A row for each episode."""
+    return estimate(groups, **options).advantages
+
+
 def test_distances_and_returns_by_hand() -> None:
     # a -> b -> success, a -> c -> a, d -> d: c reaches success through a, d never does.
     edges = [Edge("a", "b"), Edge("b", SUCCESS), Edge("a", "c"), Edge("c", "a"), Edge("d", "d")]
@@ -56,14 +61,14 @@ def test_distances_are_those_of_repeated_relaxation(seed: int) -> None:
 def test_a_step_towards_success_in_a_lost_episode_earns_more_than_one_away_from_it() -> None:
     won, lost = episode("abw", 1.0), episode("abcde", 0.0)
     away = episode("ax", 0.0)
-    rows = estimate([Group(won.task, (won, lost, away))], episode_weight=0.0).advantages
+    rows = advantages([Group(won.task, (won, lost, away))], episode_weight=0.0)
     # From a: to b twice (return 1), to x once (unreached: 10 ** (1 - 3)); from b: success 10, to c .01.
     values = [1.0, 1.0, 0.01]
     first = (1.0 - statistics.mean(values)) / statistics.stdev(values)
     half = math.sqrt(0.5)
-    assert rows[0] == pytest.approx([first, half], abs=1e-5)  # type: ignore[index]
-    assert rows[1] == pytest.approx([first, -half, 0.0, 0.0], abs=1e-5)  # type: ignore[index]
-    assert rows[2] == pytest.approx([-2 * first], abs=1e-5)  # type: ignore[index]
+    assert rows[0] == pytest.approx([first, half], abs=1e-5)
+    assert rows[1] == pytest.approx([first, -half, 0.0, 0.0], abs=1e-5)
+    assert rows[2] == pytest.approx([-2 * first], abs=1e-5)
 
 
 def test_both_parts_are_weighted() -> None:
@@ -71,7 +76,7 @@ def test_both_parts_are_weighted() -> None:
     groups = [Group(won.task, (won, lost))]
     half = math.sqrt(0.5)
     for graph, whole in ((1.0, 1.0), (2.0, 0.5), (0.0, 1.0)):
-        rows = estimate(groups, graph_weight=graph, episode_weight=whole).advantages
+        rows = advantages(groups, graph_weight=graph, episode_weight=whole)
         assert rows == [
             pytest.approx([half * (graph + whole)], abs=1e-5),
             pytest.approx([-half * (graph + whole)], abs=1e-5),
@@ -88,9 +93,9 @@ def test_without_success_only_the_episodes_count() -> None:
 def test_what_counts_as_success_is_the_best_reward_or_a_set_one() -> None:
     best, partial, nothing = episode("aw", 0.8), episode("ab", 0.3), episode("ac", 0.0)
     groups = [Group(best.task, (best, partial, nothing))]
-    one = estimate(groups, episode_weight=0.0).advantages
-    both = estimate(groups, episode_weight=0.0, success_reward=0.3).advantages
-    assert one[0][0] > 0 > one[1][0] == one[2][0] and both[0][0] == both[1][0] > 0  # type: ignore[index]
+    one = advantages(groups, episode_weight=0.0)
+    both = advantages(groups, episode_weight=0.0, success_reward=0.3)
+    assert one[0][0] > 0 > one[1][0] == one[2][0] and both[0][0] == both[1][0] > 0
     assert estimate(groups, success_reward=0.9).metrics["groups_with_success"] == 0
 
 
@@ -131,7 +136,7 @@ def brute_force(group: Group) -> list[list[float]]:
 @given(st.integers(0, 10_000))
 def test_the_graph_part_is_its_definition(seed: int) -> None:
     groups = random_groups(seed, groups=2, size=4, states=4, longest=5)
-    found = iter(estimate(groups, episode_weight=0.0).advantages)
+    found = iter(advantages(groups, episode_weight=0.0))
     for group in groups:
         for expected in brute_force(group):
             assert next(found) == pytest.approx(expected, abs=1e-4)
