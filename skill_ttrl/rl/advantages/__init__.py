@@ -21,6 +21,7 @@ from skill_ttrl.rl.advantages.negative import (
     nsr_advantages,
     reward_to_go,
 )
+from skill_ttrl.rl.advantages.novelty import cosine_similarity, evol_rl_rewards, ngram_similarity, novelty
 from skill_ttrl.rl.advantages.scrl import SCRLLabels, scrl_labels, scrl_reward
 from skill_ttrl.rl.advantages.shaping import shape_advantages
 from skill_ttrl.rl.advantages.states import state_advantages, state_metrics
@@ -37,6 +38,10 @@ __all__ = [
     "StepwiseEstimator",
     "anchor_groups",
     "compute_gae_advantage",
+    "cosine_similarity",
+    "evol_rl_rewards",
+    "ngram_similarity",
+    "novelty",
     "compute_grpo_advantage",
     "compute_grpo_nsr_outcome_advantage",
     "discounted_returns",

@@ -18,6 +18,7 @@ from skill_ttrl.rl.algorithms.contract import (
     Requirement,
     TrainingSamples,
 )
+from skill_ttrl.rl.algorithms.evol_rl import EvolRL
 from skill_ttrl.rl.algorithms.gigpo import GiGPO, GiGPOOptions
 from skill_ttrl.rl.algorithms.gmae import GMAE
 from skill_ttrl.rl.algorithms.graphgpo import GraphGPO, GraphGPOOptions
@@ -27,6 +28,7 @@ from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
 from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
 from skill_ttrl.rl.algorithms.relative import add_step_advantages, relative_advantages
 from skill_ttrl.rl.algorithms.scrl import SCRL
+from skill_ttrl.rl.algorithms.ttpo import TTPO
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "NSR",
     "PSR",
     "SCRL",
+    "TTPO",
+    "EvolRL",
     "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from skill_ttrl.rl.advantages import AdvantageEstimator, GroupLevel, shape_advantages, step_advantages
 from skill_ttrl.rl.algorithms.contract import TrainingSamples
@@ -66,3 +67,8 @@ def add_step_advantages(
         row = whole if isinstance(whole, Sequence) else [whole] * len(each.steps)
         rows.append([weight * value + next(given) for value in row if not isinstance(value, Sequence)])
     return rows
+
+
+def by_step(value: Any, steps: int) -> Sequence[float]:
+    """The advantage of each step of a trajectory, where `relative_advantages` may have given one for all."""
+    return value if isinstance(value, Sequence) else [value] * steps

@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import RLConfig
+from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms.evol_rl import SIMILARITY
 from skill_ttrl.rl.algorithms.gmae import REWARD
 from skill_ttrl.rl.algorithms.pool import pool_of
 from skill_ttrl.rl.algorithms.scrl import NEGATIVES, POSITIVE
+from skill_ttrl.rl.algorithms.ttpo import AGREEING
 from skill_ttrl.rl.checks import check_algorithm
+from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
 
 Samples = Callable[..., TrainingSamples]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
-VOTED = ("gmae", "scrl")
+VOTED = ("gmae", "scrl", "ttpo", "evol_rl")
 
 
 def estimate(samples: TrainingSamples, name: str, **options: Any) -> AdvantageEstimate:
@@ -90,6 +93,49 @@ def test_scrl_rewards_shares_and_entropies(voted: Samples) -> None:
     """One class of 3/4 with mean entropy 1, one of 1/4 with 2; the prompt's is 5/4: 3/4 + 0.1/4 and -0.1 * 3/4."""
     samples = voted(["a", "a", "a", "b"], surprise=[0.5, 1, 1.5, 2])
     assert estimate(samples, "scrl", rewards="continuous").scores == pytest.approx([0.775, 0.775, 0.775, -0.075])
+
+
+def test_ttpo_imitates_agreeing_samples_and_takes_a_tenth_of_grpo_of_the_others(voted: Samples) -> None:
+    found = estimate(voted(["a", "a", "a", "b"]), "ttpo")
+    assert [row[0] for row in values(found)] == pytest.approx([1, 1, 1, -0.15], abs=1e-5)
+    assert found.metrics == {AGREEING: 0.75}
+    nobody = estimate(voted([None, None]), "ttpo")
+    assert [row[0] for row in values(nobody)] == [0, 0]
+
+
+def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> None:
+    """Two of three agreeing samples wrote the same; one did not answer. Rewards 0.5 0.5 1 -1: mean 1/4, deviation sqrt(3/4)."""
+    samples = voted(["a", "a", "a", None], tokens=[(1, 2, 3), (1, 2, 3), (4, 5, 6), (9, 9, 9)])
+    found = estimate(samples, "evol_rl")
+    assert found.scores == pytest.approx([0.5, 0.5, 1, -1])
+    deviation = math.sqrt(3) / 2
+    expected = [each / deviation for each in (0.25, 0.25, 0.75, -1.25)]
+    assert values(found) == pytest.approx(expected, abs=1e-5)
+    assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """All texts alike but the last."""
+    return [[1.0, 0.0]] * (len(texts) - 1) + [[0.0, 1.0]]
+
+
+def broken(texts: Sequence[str]) -> list[float]:
+    return [1.0] * len(texts)
+
+
+def test_evol_rl_with_an_embedder_of_ones_own(voted: Samples) -> None:
+    samples = voted(["a", "a", "a"])
+    assert estimate(samples, "evol_rl").scores == [0.75] * 3, "the same tokens"
+    assert estimate(samples, "evol_rl", embedder=f"{__name__}:embed").scores == [0.5, 0.5, 1]
+    with pytest.raises(ConfigError, match=r"must give finite vectors of shape \(3, D\)"):
+        estimate(samples, "evol_rl", embedder=f"{__name__}:broken")
+
+
+def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
+    config = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl"}}))
+    assert config.rl.entropy_coef == 0.003 and config.rl.loss["clip_ratio_high"] == 0.28
+    stated = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl", "entropy_coef": 0.0}}))
+    assert stated.rl.entropy_coef == 0.0
 
 
 @pytest.mark.parametrize("name", VOTED)
