@@ -41,7 +41,7 @@ VERL: dict[str, dict[str, Any]] = {
     "dppo_kl": {"type": "dppo", "divergence": "kl", "threshold": 0.05, "threshold_high": 0.06, "ratio_max": 2.0},
     "geo_mean": {"type": "geo_mean", "clip_ratio": 0.4},
     # verl leaves out what the surrogate clips before it draws, and here draws all that is left.
-    "clip_cov": {"type": "clip_cov", "fraction": 1.0, "low": 0.2, "high": 5.0},
+    "clip_cov": {"type": "clip_cov", "clip_ratio": 10.0, "fraction": 0.9, "low": 0.2, "high": 5.0},
     "kl_cov": {"type": "kl_cov", "fraction": 0.2, "kl_coef": 0.5},
 }
 """Our options for each of verl's."""
