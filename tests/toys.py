@@ -6,7 +6,7 @@ Prompts and actions are single tokens. Samples are drawn from the policy's exact
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -81,7 +81,7 @@ class Toy:
     paths: tuple[tuple[int, ...], ...]
 
     @torch.no_grad()
-    def probabilities(self, policy: Policy, prompts: list[tuple[int, ...]]) -> Tensor:
+    def probabilities(self, policy: Policy, prompts: Sequence[tuple[int, ...]]) -> Tensor:
         """Distribution of the next token after prompts of equal length (N, V)."""
         logits: Tensor = policy.model(input_ids=torch.tensor(prompts)).logits[:, -1]
         return logits.double().softmax(-1)
@@ -99,7 +99,7 @@ class Toy:
         self, policy: Policy, generator: torch.Generator, *, greedy: bool = False, samples: int = SAMPLES
     ) -> list[Group]:
         """Sample each task; rewards are 1 for the rewarded sequence, else 0."""
-        rows = [(task,) for task in range(len(self.paths)) for _ in range(samples)]
+        rows: list[tuple[int, ...]] = [(task,) for task in range(len(self.paths)) for _ in range(samples)]
         steps: list[list[Step]] = [[] for _ in rows]
         for turn in range(len(self.paths[0])):
             table = self.probabilities(policy, rows)
