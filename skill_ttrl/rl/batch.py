@@ -56,6 +56,8 @@ class RolloutBatch:
     """What the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
+    entropies_F: Float[Tensor, " F"] | None = None
+    """Entropy of the policy's distribution at each trained token, in nats; None where nothing needs it."""
     selected_F: Float[Tensor, " F"] | None = None
     """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
 

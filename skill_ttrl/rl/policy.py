@@ -235,8 +235,15 @@ class Policy:
             self.refresh_reference()
 
     @torch.no_grad()
-    def refresh_reference(self) -> None:
-        """Make the present weights the reference. Costs one copy of the trainable weights in memory."""
+    def refresh_reference(self, alpha: float = 1.0) -> None:
+        """Make the present weights the reference, or alpha of them and 1 - alpha of the old reference's (TR-DPO, arXiv 2404.09656).
+
+        Costs one copy of the trainable weights in memory.
+        """
+        if alpha < 1.0 and self._reference is not None:
+            for name, parameter in self.trainable_parameters().items():
+                self._reference[name].mul_(1.0 - alpha).add_(parameter.detach(), alpha=alpha)
+            return
         self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
 
     @torch.no_grad()

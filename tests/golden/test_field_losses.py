@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from skill_ttrl.rl.kl import KLEstimator, compute_kl_penalty, kl_estimate
+from skill_ttrl.config.rl import AdaptiveEntropyConfig
+from skill_ttrl.rl.entropy import EntropyController
+from skill_ttrl.rl.kl import compute_kl_penalty, kl_estimate
 from skill_ttrl.rl.losses import (
     AggregationMode,
     Denominators,
@@ -68,7 +70,6 @@ TRL: dict[str, tuple[dict[str, Any], AggregationMode]] = {
 
 NOT_OURS = {
     "off_policy_mask": "the mask of DeepSeek-V3.2 is not among our corrections",
-    "kl/importance_weighted": "a KL weighted by the policy ratio is not among our estimators",
     "kl": "see test_the_kl_term_adds_up_as_in_trl",
 }
 """Losses of the libraries that are not among ours, and why."""
@@ -163,15 +164,10 @@ def test_aggregations_are_verls(name: str) -> None:
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3", "low_var_kl+": "k3+"}
 """verl's other names."""
-PENDING = set() if "k3+" in get_args(KLEstimator) else {"k3+", "k3+/far", "low_var_kl+"}
-KL_NOT_OURS = {
-    "abs": "no estimator of the KL",
-    "abs+": "no estimator of the KL",
-    "k1+": "only k3 is offered with k2's gradient",
-}
+KL_NOT_OURS = {"abs+": "the absolute difference is offered with its own gradient alone"}
 
 
-@pytest.mark.parametrize("name", sorted(set(cases("verl", "kl")) - set(KL_NOT_OURS) - PENDING))
+@pytest.mark.parametrize("name", sorted(set(cases("verl", "kl")) - set(KL_NOT_OURS)))
 def test_kl_estimators_are_verls(name: str) -> None:
     case = cases("verl", "kl")[name]
     asked = case["settings"]["kl_penalty"]
@@ -184,15 +180,19 @@ def test_kl_estimators_are_verls(name: str) -> None:
     assert_close(gradient, case["values"]["gradient"], name)
 
 
-def test_the_kl_term_adds_up_as_in_trl() -> None:
-    case = cases("trl", "loss")["kl"]
+@pytest.mark.parametrize("name", ["kl", "kl/importance_weighted"])
+def test_the_kl_term_adds_up_as_in_trl(name: str) -> None:
+    case = cases("trl", "loss")[name]
     named = given(case)
     mask, log_probs = named["mask"], named["log_probs"].requires_grad_()
     old = named["old_log_probs"]
     token_loss, _ = build_loss({"type": "ppo_clip", "dual_clip": None})(
         LossInputs(log_probs, old, named["advantages"], mask, old)
     )
-    term, _ = compute_kl_penalty(log_probs, named["reference_log_probs"], mask, case["settings"]["beta"], "k3")
+    log_ratio = log_probs - old if case["settings"]["use_bias_correction_kl"] else None
+    term, _ = compute_kl_penalty(
+        log_probs, named["reference_log_probs"], mask, case["settings"]["beta"], "k3", log_ratio=log_ratio
+    )
     loss = aggregate(token_loss, mask) + term
     (gradient,) = torch.autograd.grad(loss, log_probs)
     assert_close(loss, case["values"]["loss"], "kl")
@@ -210,3 +210,20 @@ def test_the_entropy_and_its_bonus_are_the_libraries() -> None:
     case = cases("trl", "entropy")["fixed"]
     bonus = compute_entropy_bonus(tensor("entropies"), mask, case["settings"]["entropy_coef"])
     assert_close(bonus, case["values"]["loss"], "bonus")
+
+
+def test_the_adaptive_entropy_coefficient_takes_trls_course() -> None:
+    case = cases("trl", "entropy")["adaptive"]
+    asked, mask, entropies = case["settings"], tensor("mask"), tensor("entropies")
+    settings = AdaptiveEntropyConfig(
+        target=asked["entropy_target"],
+        delta=asked["entropy_coef_delta"],
+        min=asked["entropy_coef_min"],
+        max=asked["entropy_coef_max"],
+    )
+    controller, course = EntropyController(settings, asked["entropy_coef"]), []
+    for factor in asked["factors"]:
+        # A deliberate difference: TRL applies it where the entropy of the step before was low, we and Skywork-OR1 where this one's is.
+        controller.apply(float(factor * (entropies * mask).sum() / mask.sum()))
+        course.append(controller.coef)
+    assert_close(course, case["values"]["entropy_coef"], "adaptive")
