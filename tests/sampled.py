@@ -15,15 +15,14 @@ def one_step(trained: Sequence[bool], *, observation: str = "", reward: float = 
     """A step whose completion has one token for each entry; a token whose entry is False is not trained on."""
     length = len(trained)
     completion = Completion("", tuple(range(1, length + 1)), (-1.0,) * length, "stop", mask=tuple(trained))
-    info = {"state": "end"}
-    return Step(observation, "", reward, True, False, prompt_ids=(1, 2), completion=completion, info=info)
+    return Step(observation, "", reward, True, False, prompt_ids=(1, 2), completion=completion)
 
 
 def trajectory(
     steps: Sequence[Step], *, task: str = "t", reward: float | None = None, answer: str | None = None
 ) -> Trajectory:
     """A finished rollout."""
-    return Trajectory(Task(id=task, env_id="e"), tuple(steps), answer, "terminated", reward, start_state="start")
+    return Trajectory(Task(id=task, env_id="e"), tuple(steps), answer, "terminated", reward)
 
 
 def sampled_groups(mask: Tensor, rewards: Tensor | None = None, groups: Tensor | None = None) -> list[Group]:
