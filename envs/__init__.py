@@ -20,7 +20,7 @@ from skill_ttrl.envs.lookup import (
     resolve_env,
 )
 from skill_ttrl.envs.tasks import env_tasks
-from skill_ttrl.envs.text_env import TextEnv, TextSpace
+from skill_ttrl.envs.text_env import TextEnv, TextSpace, state_digest
 
 __all__ = [
     "SHORT_NAMES",
@@ -36,6 +36,7 @@ __all__ = [
     "prepare_env",
     "prepare_unit",
     "resolve_env",
+    "state_digest",
 ]
 
 gymnasium.register("SkillTTRL/Math-v0", entry_point="skill_ttrl.envs.math.env:MathEnv")

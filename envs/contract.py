@@ -54,6 +54,15 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     _check_info(info, f"{name}.step")
 
 
+def names_states(env: gymnasium.Env[Any, Any], task: Task) -> bool:
+    """True if an environment that keeps the contract names its exact state (`info["state"]`), at the start and with a step of `task`.
+
+    It is left in the middle of an episode, as by `check_text_env`.
+    """
+    _, begun = env.reset(seed=task.seed or 0, options=dict(task.options))
+    return "state" in begun and "state" in env.step(_PROBE)[4]
+
+
 def close_env(env: gymnasium.Env[Any, Any]) -> None:
     """Close an environment; where it cannot be closed, warn: what was played in it is not lost for that."""
     try:
@@ -92,6 +101,11 @@ def _check_info(info: Any, where: str) -> None:
         json.dumps(dict(info))
     except (TypeError, ValueError) as error:
         raise EnvError(f"{where} must return info that JSON can write: {error}.") from None
+    state = info.get("state", "-")
+    if not isinstance(state, str) or not state:
+        raise EnvError(
+            f'{where} must return a digest of its state as info["state"], a str, or none; found {state!r:.80}.'
+        )
 
 
 def _kind(value: Any) -> str:

@@ -11,7 +11,9 @@
 
 What `info` may say beside: `admissible_commands`, a list of actions; `source`, where the tasks are from; `won`, whether the
 episode has succeeded, which is then what counts as success, else a return above 0; `score`, how near to perfect it came, from 0 to
-1, where that is more than won or not; `exploits`, how often so far the agent has tried a way around the task.
+1, where that is more than won or not; `exploits`, how often so far the agent has tried a way around the task; `state`, a digest of
+the exact state (`state_digest`), from `reset` and from every `step`: two states have the same digest if and only if the same actions
+lead to the same rewards and observations from there. Algorithms that compare steps from one state need it (`graphgpo`).
 
 A plain `gymnasium.Env` that does this needs nothing from here: its tasks are seeds. One that knows its tasks has a method
 `tasks(split)`, as `TextEnv` shows. `skill_ttrl.envs.check_text_env` looks whether the contract is kept.
@@ -19,6 +21,7 @@ A plain `gymnasium.Env` that does this needs nothing from here: its tasks are se
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -29,6 +32,11 @@ from skill_ttrl.types import Task
 
 # Printable ASCII, white space, two- to four-byte UTF-8: what an environment must stand.
 _SAMPLE_CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n", "\t", "ä", "ß", "→", "数", "😀"]
+
+
+def state_digest(*parts: Any) -> str:
+    """Compute 16 hexadecimal digits for `info["state"]` from the parts of a state: plain data whose `repr` is its value, sets sorted."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 class TextSpace(gymnasium.Space[str]):

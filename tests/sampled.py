@@ -15,14 +15,15 @@ def one_step(trained: Sequence[bool], *, observation: str = "", reward: float = 
     """A step whose completion has one token for each entry; a token whose entry is False is not trained on."""
     length = len(trained)
     completion = Completion("", tuple(range(1, length + 1)), (-1.0,) * length, "stop", mask=tuple(trained))
-    return Step(observation, "", reward, True, False, prompt_ids=(1, 2), completion=completion)
+    info = {"state": "end"}
+    return Step(observation, "", reward, True, False, prompt_ids=(1, 2), completion=completion, info=info)
 
 
 def trajectory(
     steps: Sequence[Step], *, task: str = "t", reward: float | None = None, answer: str | None = None
 ) -> Trajectory:
     """A finished rollout."""
-    return Trajectory(Task(id=task, env_id="e"), tuple(steps), answer, "terminated", reward)
+    return Trajectory(Task(id=task, env_id="e"), tuple(steps), answer, "terminated", reward, start_state="start")
 
 
 def sampled_groups(mask: Tensor, rewards: Tensor | None = None, groups: Tensor | None = None) -> list[Group]:

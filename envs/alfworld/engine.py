@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from skill_ttrl.envs.alfworld.frame import Frame
 from skill_ttrl.envs.alfworld.world import KNIVES, TOOLS, Rule, World
+from skill_ttrl.envs.text_env import state_digest
 
 NOTHING = "Nothing happens."
 _LOOK_AT = "#examineReceptacle.feedback#"
@@ -19,6 +20,8 @@ _STATES = {"clean": ("cleanable", "isclean"), "heat": ("heatable", "ishot"), "co
 """Kind of goal → what the object must allow, and what it must be."""
 _TREATMENTS = {"CleanObject": ("isclean",), "HeatObject": ("ishot", "iscool"), "CoolObject": ("iscool", "ishot")}
 """Action → what the object is after it, and then what it is no more."""
+_HARMLESS = frozenset({"GotoLocation", "examineReceptacle", "examineObject", "inventory", "look", "help"})
+"""Actions that change nothing but where the agent stands."""
 _NONE: frozenset[str] = frozenset()
 
 
@@ -50,6 +53,25 @@ class FastEngine:
         self._held: list[str] = []
         self._marks = {name: set(objects) for name, objects in world.marks.items()}
         self._rules: dict[str, Rule] = {}
+        self._facts_at_start = self._facts()
+        self._changed: list[tuple[str, ...]] | None = []
+        """Facts that hold now or held at the start, but not both, sorted; None where they are to be found again."""
+
+    def state(self) -> str:
+        """Digest of the state; see `Engine.state`."""
+        if self._changed is None:
+            self._changed = sorted(self._facts() ^ self._facts_at_start)
+        return state_digest(self._here, self._changed)
+
+    def _facts(self) -> set[tuple[str, ...]]:
+        """All that can change but where the agent stands, in the words of `alfred.pddl`."""
+        return {
+            *(("inreceptacle", thing, place) for place, contents in self._contents.items() for thing in contents),
+            *(("not_inreceptacle", *pair) for pair in self._taken),
+            *(("objectatlocation", *pair) for pair in self._lying),
+            *(("holds", thing) for thing in self._held),
+            *((mark, thing) for mark, things in self._marks.items() for thing in things),
+        }
 
     def _frame(self, feedback: str) -> Frame:
         self._rules = {**self.world.go_to[self._here], **dict(self._applicable())}
@@ -88,6 +110,8 @@ class FastEngine:
     def _apply(self, action: str, *objects: str) -> str:
         """The effect of an action, and what is said of it."""
         marks = self._marks
+        if action not in _HARMLESS:
+            self._changed = None
         match action, *objects:
             case "GotoLocation", receptacle, place:
                 self._here = place

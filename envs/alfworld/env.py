@@ -34,7 +34,7 @@ class ALFWorldEnv(TextEnv):
 
     `reset(options={"task": id})` plays one game; without, the seed draws one of the split. The observation is the engine's
     feedback; `step` takes any text and gives `reward` × won. `info` has `admissible_commands` (sorted; the engine knows no
-    other), `won`, `task` (in words), `task_type`, `game` (its id), `gamefile` and `source`; with
+    other), `won`, `task` (in words), `task_type`, `game` (its id), `gamefile`, `source` and `state` (see `text_env`); with
     `options={"walkthrough": True}` also `walkthrough`, commands that win, which no agent may know.
 
     `terminated` when the goal holds, `truncated` after `max_steps`. Both engines give the same episode for the same commands.
@@ -174,7 +174,7 @@ class ALFWorldEnv(TextEnv):
         self._engine = self._game = self._frame = None
 
     def _info(self) -> dict[str, Any]:
-        assert self._frame is not None and self._game is not None
+        assert self._frame is not None and self._game is not None and self._engine is not None
         return {
             "admissible_commands": list(self._frame.commands),
             "won": self._frame.won,
@@ -183,6 +183,7 @@ class ALFWorldEnv(TextEnv):
             "game": self._game.id,
             "gamefile": str(self._game.path),
             "source": self._game.source,
+            "state": self._engine.state(),
         }
 
     def _make_engine(self, game: Game) -> Engine:

@@ -29,3 +29,7 @@ class Engine(Protocol):
     def step(self, command: str) -> Frame:
         """Any text is a command; surrounding white space is dropped, and one that is not admissible changes nothing."""
         ...
+
+    def state(self) -> str:
+        """Digest of the exact state (`state_digest`): where the agent stands, and which facts have changed since the start."""
+        ...

@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.errors import EnvError
 
 _ONE_AT_A_TIME = threading.RLock()
 KEPT_TRANSLATIONS = 64
 """Translated problems that are held, two per game, 0.3 to 1.8 MB each."""
+_CHANGING = frozenset(
+    "atlocation inreceptacle not_inreceptacle objectatlocation holds opened isclean ishot iscool istoggled issliced".split()
+)
 _idle: list[Any] = []
 """Environments of the package whose engines are gone; the next engine plays on one of them, as the package's own batches do.
 Each holds a copy of fast-downward (34 MB of disk), which cannot be given back: a process that has unloaded one crashes at its end.
@@ -42,6 +46,7 @@ class OfficialEngine:
 
     def __init__(self, path: Path) -> None:
         self._env = _environment()
+        self._facts: frozenset[tuple[str, ...]] = frozenset()
         weakref.finalize(self, _idle.append, self._env).atexit = False
         with _kept_translations():
             try:
@@ -52,17 +57,35 @@ class OfficialEngine:
     def reset(self) -> Frame:
         """The game from its start."""
         with _kept_translations():
-            return _frame(self._env.reset())
+            state = self._env.reset()
+            self._facts = self._facts_at_start = _changing_facts(state)
+            return _frame(state)
 
     def step(self, command: str) -> Frame:
         """One command, some 30 to 120 ms (benchmarks/alfworld_speed.py)."""
         with _ONE_AT_A_TIME:  # the parser of the game's grammar is one for all
             state, _, _ = self._env.step(command)
+            self._facts = _changing_facts(state)
             return _frame(state)
+
+    def state(self) -> str:
+        """Digest of the state; see `Engine.state`."""
+        (here,) = (fact[1] for fact in self._facts if fact[0] == "atlocation")
+        changed = sorted(fact for fact in self._facts ^ self._facts_at_start if fact[0] != "atlocation")
+        return state_digest(here, changed)
 
 
 def _frame(state: Any) -> Frame:
     return Frame(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
+
+
+def _changing_facts(state: Any) -> frozenset[tuple[str, ...]]:
+    """Facts that bear on what follows, without the agent, who is always the same.
+
+    The engine also notes what was examined and most of what has ceased to hold; no precondition and no text asks for these.
+    """
+    found = ((fact.name, *(each.name for each in fact.arguments if each.type != "agent")) for fact in state["_facts"])
+    return frozenset(fact for fact in found if fact[0] in _CHANGING)
 
 
 def load_packages() -> tuple[Any, Any, Any]:

@@ -44,7 +44,7 @@ class WebShopEnv(TextEnv):
     `info` has `task` (the instruction), `task_type` (the goal's category), `goal` (its number in the fixed order; its id would name
     the product), `admissible_commands` (a search stands there as "search[<your query>]"), `available_actions` (upstream's), `won`
     (bought with reward 1), `score` (upstream's reward, whatever `reward` and `partial` say), `exploits` (searches with
-    upstream's query codes so far) and `source`; after a purchase also the parts of the reward, see `reward.PurchaseReward`. With
+    upstream's query codes so far), `state` (see `text_env`) and `source`; after a purchase also the parts of the reward, see `reward.PurchaseReward`. With
     `options={"walkthrough": True}` also `walkthrough`: the actions of an oracle that knows the goal, which no agent may.
 
     Products, index and goals are kept once on a machine and mapped into memory. An environment pickles in mid-episode.
@@ -285,6 +285,7 @@ class WebShopEnv(TextEnv):
             "won": view.score == 1.0,
             "score": view.score or 0.0,
             "exploits": self._coded,
+            "state": view.state,
             **view.parts,
         }
 

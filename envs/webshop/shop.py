@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
@@ -225,6 +226,16 @@ def follow(state: State, page: Page, action: str) -> State:
     if clicked.kind == "option":
         return replace(state, place="item", options={**state.options, clicked.option.lower(): argument})
     return replace(state, place="item", sub="")
+
+
+def digest(state: State, mode: str) -> str:
+    """Digest of a state as it bears on the rest of an episode (`state_digest`).
+
+    Which products were opened shows in the observation mode `text_rich` alone, and so it is part of the state there alone.
+    """
+    seen = sorted(state.seen) if mode == "text_rich" else ()
+    options = sorted(state.options.items())
+    return state_digest(state.place, state.keywords, state.page, state.asin, options, state.sub, seen)
 
 
 def page_url(session: str, state: State) -> str:

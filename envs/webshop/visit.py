@@ -8,7 +8,7 @@ from typing import Any
 
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.pages import Page, as_rich_text, as_text, clickables, has_search_bar
-from skill_ttrl.envs.webshop.shop import Shop, State, page_url
+from skill_ttrl.envs.webshop.shop import Shop, State, digest, page_url
 from skill_ttrl.errors import EnvError
 
 MODES = ("text", "text_rich", "html", "url")
@@ -24,6 +24,8 @@ class View:
     clickables: tuple[str, ...]
     """What `click[...]` can name, in small letters and in upstream's order; "search" is among them and cannot be clicked."""
     search_bar: bool
+    state: str
+    """Digest of where the shopper stands (`shop.digest`)."""
     score: float | None = None
     """Upstream's reward in [0, 1], once something is bought; None before."""
     parts: Mapping[str, Any] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class ShopVisit:
             self._observation(),
             tuple(clickables(self._page)),
             has_search_bar(self._page),
+            digest(self.state, self.mode),
             None if bought is None else bought.total,
             {} if bought is None else asdict(bought),
         )

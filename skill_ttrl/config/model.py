@@ -58,3 +58,7 @@ class ModelConfig(Section):
     """Recompute activations in the backward pass: about a third slower, far less memory."""
     attn_implementation: str | None = None
     """`sdpa`, `eager`, `flash_attention_2`; None lets transformers choose."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """How the learner computes sequences. `on`: without padding, and what several begin with (a prompt, the first words of its
+    answers) once for all; needs a model with plain causal attention on `sdpa`. `off`: in padded rows. `auto`: `on` where
+    the model passes a test of it at the start, else `off` with a notice."""

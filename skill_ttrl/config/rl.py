@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from skill_ttrl.config.section import Beta, Section
 
@@ -25,12 +25,31 @@ class KLInRewardConfig(Section):
 
     coef: float = Field(default=0.001, gt=0)
     """Coefficient; the initial one where `target` is set."""
-    estimator: Literal["k1", "k2", "k3"] = "k1"
+    estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
     """Estimate of each token's KL divergence to the reference."""
     target: float | None = Field(default=None, gt=0)
     """Mean KL (nats a token) that an adaptive coefficient aims at (arXiv 1909.08593, section 2.2); None: the coefficient is fixed."""
     horizon: int = Field(default=10_000, ge=1)
     """Rollouts over which an adaptive coefficient moves."""
+
+
+class AdaptiveEntropyConfig(Section):
+    """An entropy coefficient that follows the policy's entropy (Skywork-OR1, arXiv 2505.22312); it begins at `rl.entropy_coef`."""
+
+    target: float = Field(ge=0)
+    """Entropy (nats a token). At or below it the coefficient applies and grows, above it the coefficient is 0 in the loss and falls."""
+    delta: float = Field(default=0.005, gt=0)
+    """Change of the coefficient a step."""
+    min: float = Field(default=0.0, ge=0)
+    """Smallest coefficient."""
+    max: float = Field(default=1.0, gt=0)
+    """Largest coefficient."""
+
+    @model_validator(mode="after")
+    def _min_is_not_above_max(self) -> AdaptiveEntropyConfig:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min:g}) must not be above max ({self.max:g})")
+        return self
 
 
 class RolloutCorrectionConfig(Section):
@@ -88,18 +107,35 @@ class RLConfig(Section):
     next."""
     micro_batch_size: int = Field(default=8, ge=1)
     """Sequences in each forward pass; gradients accumulate over them. Changes memory, not results."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """In place of `micro_batch_size`: most tokens that the model computes in a forward pass: rows x longest row, or where they are
+    packed (`model.packing`) each prompt once and all responses. A longer sequence is a forward pass of its own."""
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )
     kl_coef: float = Field(default=0.001, ge=0)
     """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "abs", "k1+", "k3+"] = "k3"
+    """Estimate of each token's KL divergence. `k1+` and `k3+` have the value of `k1` and `k3` and the gradient of `k2`, which alone is
+    that of the KL (docs/algorithms.md)."""
+    kl_bias_correction: bool = False
+    """Multiply the KL term by the policy ratio: k3's gradient is then that of the KL (DeepSeek-V3.2; TRL's `use_bias_correction_kl`)."""
     kl_in_reward: KLInRewardConfig | None = None
     """A KL penalty on the rewards, before advantages; None: none."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)
     reference_refresh_steps: int | None = Field(default=None, ge=1)
     """Copy the policy into the reference every so many steps; None: never."""
+    reference_mixup_alpha: float = Field(default=1.0, gt=0, le=1)
+    """Share of the policy in the new reference, the old one has the rest (TR-DPO, arXiv 2404.09656; TRL: 0.6). 1: a copy."""
     entropy_coef: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus in the loss."""
+    adaptive_entropy: AdaptiveEntropyConfig | None = None
+    """Let the coefficient follow a target; None: it is fixed."""
+    top_entropy_quantile: float = Field(default=1.0, gt=0, le=1)
+    """Share of a step's tokens, those of the highest entropy, that have a policy loss (arXiv 2506.01939: 0.2; SPINE, arXiv 2511.17938). The
+    others still count in the means. Below 1 it costs a forward pass a step, none more where a correction scores the batch anyway."""
+    whiten_advantages: bool = False
+    """Shift and scale a step's advantages to mean 0 and variance 1 over its tokens, whatever the algorithm."""
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints."""
     validate_every: int | None = Field(default=None, ge=1)

@@ -1,65 +1,23 @@
 """Rollouts as tensors: the only place where they are defined. `pack` makes them.
 
 A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items.
-`RolloutBatch` holds all items flat, without padding; `micro_batches` cuts it into padded `MicroBatch`es of similar lengths,
-which is where nearly all of the gain of packing lies on a CPU.
+`RolloutBatch` holds all items flat; `micro_batches` cuts it into `MicroBatch`es, padded or packed (see `rl.forward`).
 
-Suffixes name the dimensions: _N items, _T positions of prompt and response, _R positions of the response alone,
-_F flat over all tokens of all items, _K trained tokens of a micro-batch.
+Suffixes name the dimensions: _N items, _F flat over all tokens of all items, _K trained tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """N items padded on the right: prompt, response, padding. Attention is causal, so no real token sees padding."""
-
-    tokens_N_T: Int[Tensor, "N T"]
-    positions_K: Int[Tensor, " K"]
-    """Where in the flattened (N, T) the trained tokens are predicted: one position before each."""
-    targets_K: Int[Tensor, " K"]
-    """The trained tokens."""
-    slots_K: Int[Tensor, " K"]
-    """Where each belongs in the flattened (N, R)."""
-    response_mask_N_R: Float[Tensor, "N R"]
-    """1 at trained tokens, 0 elsewhere."""
-    sampler_log_probs_N_R: Float[Tensor, "N R"]
-    old_log_probs_N_R: Float[Tensor, "N R"]
-    advantages_N_R: Float[Tensor, "N R"]
-    """0 where nothing is trained, as all matrices here."""
-    ref_log_probs_N_R: Float[Tensor, "N R"] | None = None
-    values_N_R: Float[Tensor, "N R"] | None = None
-    returns_N_R: Float[Tensor, "N R"] | None = None
-    weights_N_R: Float[Tensor, "N R"] | None = None
-
-    @property
-    def trained_tokens(self) -> int:
-        """Number of trained tokens (K)."""
-        return len(self.targets_K)
-
-    def to(self, device: torch.device) -> MicroBatch:
-        """Move to another device."""
-        if self.tokens_N_T.device == device:
-            return self
-        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts.items()}
-        return MicroBatch(**moved)
-
-
-MATRICES = tuple(
-    field.name for field in fields(MicroBatch) if field.name.endswith("_N_R") and field.name != "response_mask_N_R"
-)
-"""Fields of a `MicroBatch` that hold the values of a batch's field of the same name, with _F."""
+from skill_ttrl.rl.forward.micro_batch import MicroBatch, pack_tree, pad
+from skill_ttrl.rl.forward.plan import cut_micro_batches
 
 
 @dataclass(frozen=True)
@@ -98,6 +56,10 @@ class RolloutBatch:
     """What the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
+    entropies_F: Float[Tensor, " F"] | None = None
+    """Entropy of the policy's distribution at each trained token, in nats; None where nothing needs it."""
+    selected_F: Float[Tensor, " F"] | None = None
+    """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
 
     def __len__(self) -> int:
         return len(self.prompt_lengths_N)
@@ -145,16 +107,25 @@ class RolloutBatch:
         counts_F = torch.cat([torch.zeros(1, dtype=torch.long), marked_F.cumsum(0)])
         return counts_F[self.starts_N + self.lengths_N] - counts_F[self.starts_N]
 
-    def micro_batches(self, indices: Int[Tensor, " M"], size: int, pad_id: int) -> Iterator[MicroBatch]:
-        """The items at `indices` (M,), shortest first, at most `size` (at least 1) at a time; `pad_id` fills up the rows."""
-        for rows in self.micro_batch_rows(indices, size):
-            yield self.micro_batch(rows, pad_id)
+    @cached_property
+    def prompt_keys(self) -> list[int]:
+        """A number for each item; the same for the same prompt tokens."""
+        text = self.tokens_F.numpy().tobytes()
+        width = self.tokens_F.element_size()
+        found: dict[bytes, int] = {}
+        spans = zip(self.starts_N.tolist(), self.prompt_lengths_N.tolist(), strict=True)
+        return [found.setdefault(text[width * start : width * (start + length)], len(found)) for start, length in spans]
 
-    def micro_batch_rows(self, indices: Int[Tensor, " M"], size: int) -> tuple[Int[Tensor, " N"], ...]:
-        """Cut items into micro-batches: shortest first, at most `size` (at least 1) at a time."""
-        if len(indices) == 0:
-            return ()
-        return torch.split(indices[torch.argsort(self.lengths_N[indices], stable=True)], size)
+    def micro_batches(
+        self, indices: Int[Tensor, " M"], size: int, pad_id: int, *, tokens: int | None = None, packed: bool = False
+    ) -> Iterator[MicroBatch]:
+        """The items at `indices` (M,) in micro-batches: see `cut_micro_batches` and `micro_batch`."""
+        for rows in cut_micro_batches(self, indices, sequences=size, tokens=tokens, packed=packed):
+            yield self.micro_batch(rows, pad_id, packed=packed)
+
+    def micro_batch(self, rows: Int[Tensor, " N"], pad_id: int, *, packed: bool = False) -> MicroBatch:
+        """Lay these items out for the model: padded with `pad_id`, or `packed` as a prefix tree."""
+        return pack_tree(self, rows) if packed else pad(self, rows, pad_id)
 
     def trained_places(self, rows: Int[Tensor, " N"]) -> Int[Tensor, " K"]:
         """Where the trained tokens of these items are in the flat tensors, item after item."""
@@ -162,30 +133,3 @@ class RolloutBatch:
         columns = torch.arange(int(lengths.max()))
         flat = (starts + columns).clamp(max=len(self.trained_F) - 1)
         return flat[(columns < lengths) & self.trained_F[flat]]
-
-    def micro_batch(self, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
-        """Pad these items; `pad_id` fills up the rows."""
-        starts, prompts = self.starts_N[rows, None], self.prompt_lengths_N[rows, None]
-        lengths, responses = self.lengths_N[rows, None], self.response_lengths_N[rows, None]
-        last = len(self.tokens_F) - 1
-
-        columns_T = torch.arange(int(lengths.max()))
-        tokens_N_T = self.tokens_F[(starts + columns_T).clamp(max=last)]
-        tokens_N_T = tokens_N_T.masked_fill(columns_T >= lengths, pad_id)
-
-        columns_R = torch.arange(int(responses.max()))
-        sources_N_R = (starts + prompts + columns_R).clamp(max=last)
-        mask_N_R = self.trained_F[sources_N_R] & (columns_R < responses)
-        offsets_N = torch.arange(len(rows))[:, None] * len(columns_T)
-        matrices: dict[str, Any] = {}
-        for name in MATRICES:
-            values_F = getattr(self, f"{name.removesuffix('_N_R')}_F")
-            matrices[name] = None if values_F is None else values_F[sources_N_R].masked_fill(~mask_N_R, 0.0)
-        return MicroBatch(
-            tokens_N_T=tokens_N_T,
-            positions_K=(offsets_N + prompts + columns_R - 1)[mask_N_R],
-            targets_K=self.tokens_F[sources_N_R[mask_N_R]],
-            slots_K=mask_N_R.flatten().nonzero().squeeze(1),
-            response_mask_N_R=mask_N_R.float(),
-            **matrices,
-        )

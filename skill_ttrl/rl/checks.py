@@ -25,9 +25,11 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
     """
     algorithm = build_algorithm(rl.algorithm)
     problems = [
-        *_missing_inputs(rl, multi_turn),
+        *_missing_inputs(rl, algorithm, multi_turn),
         *_vote_problems(rl, vote_strategy),
         *_step_problems(rl, algorithm, vote_strategy),
+        *_loss_problems(rl),
+        *_reference_problems(rl),
     ]
     if rl.invalid_penalty and action_parser == "none":
         problems.append(
@@ -38,10 +40,15 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
         raise ConfigError("\n".join(problems))
 
 
-def _missing_inputs(rl: RLConfig, multi_turn: bool) -> Iterator[str]:
+def requirements(algorithm: object) -> frozenset[Requirement]:
+    """The inputs that an algorithm cannot do without: those of its class, and those that its options add (`also_requires`)."""
+    names = ("requires", "also_requires")
+    return frozenset(each for name in names for each in getattr(algorithm, name, frozenset()))
+
+
+def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterator[str]:
     """A line for each input that the algorithm requires and the run does not have."""
-    name = rl.algorithm["type"]
-    requires: frozenset[Requirement] = getattr(ALGORITHMS.get(name), "requires", frozenset())
+    name, requires = rl.algorithm["type"], requirements(algorithm)
     if "votes" in requires and rl.reward != VOTED:
         yield f"rl.algorithm={name} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
     if {"episodes", "states"} & requires and not multi_turn:
@@ -59,6 +66,42 @@ def _vote_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
         yield (
             f"rl.algorithm={name} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
             f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
+        )
+    if getattr(ALGORITHMS.get(name), "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
+        yield (
+            f"rl.algorithm={name} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
+            "rl.kl_coef puts a KL term into the loss."
+        )
+
+
+def _loss_problems(rl: RLConfig) -> Iterator[str]:
+    """A line where the algorithm means another loss."""
+    name, loss = rl.algorithm["type"], rl.loss["type"]
+    meant = getattr(ALGORITHMS.get(name), "defaults", {}).get("loss", {}).get("type", loss)
+    if meant != loss:
+        yield (
+            f"rl.algorithm={name} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, "
+            "which goes with any loss."
+        )
+
+
+def _reference_problems(rl: RLConfig) -> Iterator[str]:
+    """A line for each setting of the KL divergence or its reference that has no effect."""
+    weighted = ("k1", "k3")
+    if rl.kl_bias_correction and (rl.kl_coef == 0 or rl.kl_estimator not in weighted):
+        yield (
+            f"rl.kl_bias_correction corrects the gradient of the KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is "
+            f"{rl.kl_coef:g} and rl.kl_estimator is {rl.kl_estimator}. Set rl.kl_bias_correction=false, or another estimator."
+        )
+    if rl.reference_refresh_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
+        yield (
+            f"rl.reference_refresh_steps={rl.reference_refresh_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
+            "rl.kl_in_reward there is none. Set one of them, or rl.reference_refresh_steps=null."
+        )
+    if rl.reference_mixup_alpha < 1 and not rl.reference_refresh_steps:
+        yield (
+            f"rl.reference_mixup_alpha={rl.reference_mixup_alpha:g} says what a refreshed reference is, but it is never refreshed. Set "
+            "rl.reference_refresh_steps, or rl.reference_mixup_alpha=1."
         )
 
 

@@ -1,7 +1,7 @@
-"""KL divergence between the policy and a reference: three estimators from log-probs of the sampled tokens.
+"""KL divergence between the policy and a reference: estimators from log-probs of the sampled tokens.
 
 John Schulman, "Approximating KL Divergence" (2020): with d = log pi - log ref at a token sampled from pi,
-k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
+k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Further: abs = |d|; and k1+, k3+ with the value of k1 and k3 and the gradient of k2 (verl).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skill_ttrl.config.rl import KLInRewardConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
 
-KLEstimator = Literal["k1", "k2", "k3"]
+KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 
 
 def compute_kl_penalty(
@@ -27,25 +27,30 @@ def compute_kl_penalty(
     estimator: KLEstimator = "k3",
     loss_agg_mode: AggregationMode = "token-mean",
     denominators: Denominators | None = None,
+    log_ratio: Float[Tensor, "N T"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The KL term of the loss, and the KL itself.
 
-    As a loss, k2 has the gradient of the true KL, k3 one that is biased but always towards the reference, and k1 one
-    that is 0 in expectation. k3 is clamped as in verl: difference to +-20, value to at most 10.
+    As a loss, k2, k1+ and k3+ have the gradient of the true KL, k3 one that is biased but always towards the reference, and k1 one
+    that is 0 in expectation. k3 is clamped as in verl: difference to +-20, value to at most 10. Weighted by the policy ratio, k1
+    and k3 have the gradient of the true KL too, also for a policy that has moved away from the one that sampled (DeepSeek-V3.2).
 
     Args:
         log_probs: Of the policy, with gradient (N, T).
         ref_log_probs: Of the reference (N, T).
         response_mask: 1 at trained tokens (N, T).
         kl_coef: Weight of the term.
-        estimator: `k1`, `k2` or `k3`.
+        estimator: See `KLEstimator`.
         loss_agg_mode: See `aggregate`.
         denominators: See `aggregate`.
+        log_ratio: Log of the policy ratio, with gradient, whose ratio weighs each token (N, T); None: no weights.
 
     Returns:
         (kl_loss, kl_value): `kl_coef` times the aggregate; and the mean over masked tokens, detached, in nats.
     """
     kl_N_T = kl_estimate(log_probs, ref_log_probs, estimator)
+    if log_ratio is not None:
+        kl_N_T = kl_N_T * log_ratio.exp()
     kl_loss = kl_coef * aggregate(kl_N_T, response_mask, loss_agg_mode, denominators)
     return kl_loss, masked_mean(kl_N_T.detach(), response_mask)
 
@@ -56,8 +61,14 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator
     match estimator:
         case "k1":
             return difference
+        case "abs":
+            return difference.abs()
         case "k2":
             return 0.5 * difference.square()
+        case "k1+" | "k3+":
+            value = kl_estimate(log_probs.detach(), ref_log_probs, "k1" if estimator == "k1+" else "k3")
+            square = 0.5 * difference.square()
+            return square - square.detach() + value
         case "k3":
             back = (-difference).clamp(-20.0, 20.0)
             return (back.exp() - back - 1.0).clamp(-10.0, 10.0)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.rl.advantages import whiten_advantages
 from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
+from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_entropy
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.pack import pack, with_advantages
@@ -21,6 +23,8 @@ from skill_ttrl.types import Group, VoteResult
 
 VOTED = "majority"
 """The reward that the votes decide."""
+ENV = "env"
+"""The reward that the environment decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class UpdateRule:
         self.algorithm = build_algorithm(config.algorithm)
         self.correction = choose_correction(config, sampler_is_learner=sampler_is_learner)
         self.kl = None if config.kl_in_reward is None else KLController.of(config.kl_in_reward)
+        adaptive = config.adaptive_entropy
+        self.entropy = None if adaptive is None else EntropyController(adaptive, config.entropy_coef)
 
     def __call__(
         self,
@@ -108,6 +114,7 @@ class UpdateRule:
             temperature=temperature,
             own=self.correction is not None,
             reference=self.config.kl_coef > 0 or self.kl is not None,
+            entropy=self.config.top_entropy_quantile < 1,
         )
         metrics: dict[str, float] = {}
         if self.correction is not None:
@@ -117,9 +124,16 @@ class UpdateRule:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)
             metrics |= kl_metrics
         cast, pool = (votes, _in_order(groups, voters)) if self.config.reward == VOTED else (None, None)
-        samples = TrainingSamples(groups, cast, penalty, batch, pool)
+        samples = TrainingSamples(groups, cast, penalty, batch, pool, env_rewards=self.config.reward == ENV)
         batch, found = self.estimate(samples, batch)
-        return metrics | dict(found) | learner.update(batch, step=step, seed=seed, temperature=temperature)
+        metrics |= found
+        if self.config.top_entropy_quantile < 1:
+            batch, entropy_metrics = at_high_entropy(batch, self.config.top_entropy_quantile)
+            metrics |= entropy_metrics
+        entropy_coef = None if self.entropy is None else self.entropy.apply(sampled_entropy(batch))
+        if entropy_coef is not None:
+            metrics["entropy_coef"] = entropy_coef
+        return metrics | learner.update(batch, step=step, seed=seed, temperature=temperature, entropy_coef=entropy_coef)
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
         """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`."""
@@ -129,14 +143,20 @@ class UpdateRule:
         if found.trained_F is not None:
             batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
         batch = replace(with_advantages(batch, samples.groups, found.advantages), returns_F=found.returns_F)
+        if self.config.whiten_advantages:
+            mask_F = batch.trained_F.float()
+            batch = replace(batch, advantages_F=whiten_advantages(batch.advantages_F[None], mask_F[None])[0])
         self.record = record_update(samples, batch, found.scores)
         return batch, found.metrics
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
-        return {} if self.kl is None else {"kl_coef": self.kl.coef}
+        kl = {} if self.kl is None else {"kl_coef": self.kl.coef}
+        return kl if self.entropy is None else kl | {"entropy_coef": self.entropy.coef}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         if self.kl is not None and "kl_coef" in state:
             self.kl.coef = float(state["kl_coef"])
+        if self.entropy is not None and "entropy_coef" in state:
+            self.entropy.coef = float(state["entropy_coef"])

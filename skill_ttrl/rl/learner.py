@@ -19,13 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.errors import CheckpointError, ConfigError
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.entropy import sampled_entropy
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
-    LOSSES,
     Denominators,
     LossInputs,
+    SelectingLoss,
     aggregate,
     bounded_log_ratio,
     build_loss,
@@ -42,11 +44,21 @@ from skill_ttrl.types import derive_seed
 class Learner(Protocol):
     """A learner as a training loop holds it: of this process, or one that spans several."""
 
-    def score(self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool) -> RolloutBatch:
+    def score(
+        self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
+    ) -> RolloutBatch:
         """Compute log-probs of the batch's tokens; see `LocalLearner.score`."""
 
-    def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
+    def update(
+        self, batch: RolloutBatch, *, step: int, seed: int, temperature: float, entropy_coef: float | None = None
+    ) -> dict[str, float]:
         """Learn from one batch; see `LocalLearner.update`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for an exact resume, without the model's weights and the step number."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the model's weights are loaded apart."""
 
 
 class LocalLearner:
@@ -81,8 +93,8 @@ class LocalLearner:
         self._loss = build_loss(config.loss)
         self._horizon = max_response_tokens
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
-        alone = config.kl_coef == 0 and config.entropy_coef == 0
-        self._skip_dead = alone and LOSSES.get(config.loss["type"]).zero_without_advantage
+        self._skip_dead = config.kl_coef == 0 and getattr(self._loss, "zero_without_advantage", False)
+        self._entropy_coef = config.entropy_coef
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,
@@ -101,9 +113,16 @@ class LocalLearner:
         )
         if config.kl_coef > 0 or config.kl_in_reward is not None:
             policy.keep_reference()
+        if config.reference_refresh_steps and config.reference_mixup_alpha < 1 and policy.has_adapters:
+            raise ConfigError(
+                f"rl.reference_mixup_alpha={config.reference_mixup_alpha:g} mixes the weights of policy and reference, but with "
+                "adapters (model.lora) the reference is the base model without them. Set it to 1, or train without adapters."
+            )
 
     @torch.no_grad()
-    def score(self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool) -> RolloutBatch:
+    def score(
+        self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
+    ) -> RolloutBatch:
         """Compute log-probs of the batch's trained tokens, without gradient and without dropout.
 
         Args:
@@ -111,38 +130,51 @@ class LocalLearner:
             temperature: At which the tokens were sampled.
             own: Set `old_log_probs_F` to those of this policy.
             reference: Set `ref_log_probs_F` to those of the reference model.
+            entropy: Set `entropies_F` to those of this policy's distributions.
 
         Returns:
-            The batch with these log-probs, in nats and float32.
+            The batch with these log-probs and entropies, in nats and float32.
         """
         self.policy.model.eval()
         self.policy.release_weights()
-        if own:
-            batch = replace(batch, old_log_probs_F=self._score(batch, temperature))
+        if own or entropy:
+            log_probs_F, entropies_F = self._score(batch, temperature, with_entropy=entropy)
+            batch = replace(
+                batch,
+                old_log_probs_F=log_probs_F if own else batch.old_log_probs_F,
+                entropies_F=entropies_F if entropy else None,
+            )
         if reference:
             with self.policy.as_reference():
-                batch = replace(batch, ref_log_probs_F=self._score(batch, temperature))
+                batch = replace(batch, ref_log_probs_F=self._score(batch, temperature)[0])
         return batch
 
-    def _score(self, batch: RolloutBatch, temperature: float) -> Float[Tensor, " F"]:
-        """Log-probs of all trained tokens: each rank computes its share, and all have the whole."""
-        found_F = torch.zeros(len(batch.tokens_F))
+    def _score(
+        self, batch: RolloutBatch, temperature: float, *, with_entropy: bool = False
+    ) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
+        """Log-probs of all trained tokens, and entropies where asked for: each rank computes its share, and all have the whole."""
+        found = tuple(torch.zeros(len(batch.tokens_F)) for _ in range(2))
         # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
         with self._accelerator.autocast():
             for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
-                part = batch.micro_batch(rows, self.policy.pad_id)
-                log_probs_N_R, _ = self.policy.token_logprobs(part.to(self.policy.device), temperature=temperature)
-                if counts:
-                    found_F[batch.trained_places(rows)] = log_probs_N_R.float().cpu()[part.response_mask_N_R.bool()]
-        self._ranks.sum_([found_F])
-        return found_F
+                part = self.policy.lay_out(batch, rows)
+                scores = self.policy.token_logprobs(part, temperature=temperature, with_entropy=with_entropy)
+                for found_F, scores_N_R in zip(found, scores, strict=True):
+                    if counts and scores_N_R is not None:
+                        trained_K = scores_N_R.float()[part.response_mask_N_R.bool()]
+                        found_F[batch.trained_places(rows)] = trained_K.cpu()
+        self._ranks.sum_(found if with_entropy else found[:1])
+        return found[0], found[1]
 
     def _own_rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
         """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        size, in_step = self.config.micro_batch_size, self.policy.sharding is not None
-        return own_micro_batches(batch, indices, size, self._ranks, in_step=in_step)
+        tokens = self.config.micro_batch_tokens
+        sequences = self.config.micro_batch_size if tokens is None else None
+        return own_micro_batches(self.policy, batch, indices, self._ranks, sequences=sequences, tokens=tokens)
 
-    def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
+    def update(
+        self, batch: RolloutBatch, *, step: int, seed: int, temperature: float, entropy_coef: float | None = None
+    ) -> dict[str, float]:
         """Learn from one batch.
 
         Args:
@@ -151,6 +183,7 @@ class LocalLearner:
                 places the step on the learning-rate schedule.
             seed: The run's seed.
             temperature: At which the tokens were sampled.
+            entropy_coef: Weight of the entropy bonus; None: `rl.entropy_coef`.
 
         Returns:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
@@ -162,6 +195,9 @@ class LocalLearner:
             mini-batch that has no others takes no optimiser step.
         """
         metrics = _UpdateMetrics()
+        self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
+        if isinstance(self._loss, SelectingLoss):
+            batch = _with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
@@ -171,7 +207,7 @@ class LocalLearner:
                     position += 1
         refresh = self.config.reference_refresh_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
-            self.policy.refresh_reference()
+            self.policy.refresh_reference(self.config.reference_mixup_alpha)
         return metrics.gathered(self._ranks).summary() | _batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
@@ -202,7 +238,8 @@ class LocalLearner:
             sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
             horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
         )
-        computed_N = batch.has_advantage_N if self._skip_dead else batch.trained_tokens_N > 0
+        skip_dead = self._skip_dead and self._entropy_coef == 0
+        computed_N = batch.has_advantage_N if skip_dead else batch.trained_tokens_N > 0
         alive = indices[computed_N[indices]]
         fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
         self._optimizer.set_lr(fraction)
@@ -211,8 +248,8 @@ class LocalLearner:
             return
         total = torch.zeros((), device=self.policy.device)
         for rows, counts in self._own_rows(batch, alive):
-            micro_batch = batch.micro_batch(rows, self.policy.pad_id)
-            loss, means = self._micro_batch_loss(micro_batch.to(self.policy.device), denominators, temperature)
+            micro_batch = self.policy.lay_out(batch, rows)
+            loss, means = self._micro_batch_loss(micro_batch, denominators, temperature)
             self._optimizer.backward(loss if counts else loss * 0.0)
             if counts:
                 total += loss.detach()
@@ -227,7 +264,7 @@ class LocalLearner:
         config, mask = self.config, micro_batch.response_mask_N_R
         with self._accelerator.autocast():
             log_probs, entropy = self.policy.token_logprobs(
-                micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
+                micro_batch, temperature=temperature, with_entropy=self._entropy_coef > 0
             )
         inputs = LossInputs(
             log_probs,
@@ -236,6 +273,7 @@ class LocalLearner:
             mask,
             micro_batch.sampler_log_probs_N_R,
             entropy,
+            micro_batch.selected_N_R,
         )
         token_loss, info = self._loss(inputs)
         if micro_batch.weights_N_R is not None:
@@ -253,11 +291,12 @@ class LocalLearner:
                 config.kl_estimator,
                 config.loss_aggregation,
                 denominators,
+                bounded_log_ratio(log_probs, micro_batch.old_log_probs_N_R) if config.kl_bias_correction else None,
             )
             loss = loss + kl_loss
         if entropy is not None:
             loss = loss + compute_entropy_bonus(
-                entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
+                entropy, mask, self._entropy_coef, config.loss_aggregation, denominators
             )
         return loss, means
 
@@ -285,12 +324,22 @@ class LocalLearner:
         self.policy.load_reference_state(state["reference"])
 
 
+def _with_selection(batch: RolloutBatch, loss: SelectingLoss, seed: int) -> RolloutBatch:
+    """The batch with the tokens that the loss selects; the same on all ranks."""
+    trained = batch.trained_F
+    if not bool(trained.any()):
+        return batch
+    generator = torch.Generator().manual_seed(seed)
+    selected_F = torch.zeros(len(trained))
+    selected_F[trained] = loss.select(batch.old_log_probs_F[trained], batch.advantages_F[trained], generator).float()
+    return replace(batch, selected_F=selected_F)
+
+
 def _batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     if not len(batch):
         return {"tokens": 0.0, "sequences": 0.0}
-    tokens = int(batch.trained_F.sum())
-    entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
-    return {"entropy": entropy, "tokens": float(tokens), "sequences": float(len(batch)), "post_entropy": entropy}
+    entropy, tokens = sampled_entropy(batch), float(batch.trained_F.sum())
+    return {"entropy": entropy, "tokens": tokens, "sequences": float(len(batch)), "post_entropy": entropy}
 
 
 class _UpdateMetrics:

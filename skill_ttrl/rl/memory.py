@@ -16,6 +16,7 @@ from torch import nn
 
 from skill_ttrl.config import LoraConfig
 from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.forward.log_probs import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 
 FP32 = 4
@@ -24,8 +25,8 @@ HEAP_SHARE = 0.75
 """glibc hands freed blocks of more than 32 MiB back at once and keeps smaller ones: of activations and logits made of
 such, about this share more stays resident (measured with models of 7 to 46 million parameters: 0.4 to 1.2)."""
 LOGIT_COPIES = 4
-"""Float32 (rows, vocabulary) tensors alive at once: in the loss, log-softmax and three gradients; in sampling, the
-logits, the tempered ones, their log-softmax and the probabilities."""
+"""Float32 (rows, vocabulary) tensors alive at once: of a block in the loss, its logits, log-softmax, softmax and gradient; in
+sampling, the logits, the tempered ones, their log-softmax and the probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +147,19 @@ def backward_bytes(
         how: How it computes.
         rows: Sequences of the micro-batch.
         tokens: Length of each, prompt and answer.
-        answer_tokens: Length of each answer; the logits of a chunk of at most `LOGIT_BUDGET` numbers are alive at once.
+        answer_tokens: Length of each answer. Its logits are held in the compute dtype up to `LOGIT_BUDGET` numbers, none under
+            adapters; a block of them is alive in float32.
         entropy: The entropy is computed too.
     """
     layer = layer_bytes_per_token(shape, how, tokens)
     kept = (shape.layers + 1) * layer
     if how.gradient_checkpointing:
         kept = shape.layers * shape.hidden * how.stored + 2 * layer
-    chunk = min(rows * answer_tokens, max(1, LOGIT_BUDGET // shape.vocabulary))
     around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
-    activations, logits = rows * tokens * (kept + around), (LOGIT_COPIES + entropy) * FP32 * chunk * shape.vocabulary
+    activations, numbers = rows * tokens * (kept + around), rows * answer_tokens * shape.vocabulary
+    block = min(numbers, max(CPU_BLOCK if how.on_cpu else GPU_BLOCK, rows * answer_tokens * MIN_BLOCK_WIDTH))
+    held = 0 if how.adapters and not entropy else min(numbers, LOGIT_BUDGET)
+    logits = (LOGIT_COPIES + entropy) * FP32 * block + how.compute * held
     on_heap = how.on_cpu and rows * tokens * shape.intermediate * how.compute < HEAP_LIMIT_BYTES
     heap = int(HEAP_SHARE * (activations + logits)) if on_heap else 0
     return {"activations": activations, "logits": logits, "heap": heap}

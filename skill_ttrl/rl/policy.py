@@ -1,15 +1,15 @@
 """The policy as the learner sees it: a causal language model that scores tokens.
 
-The head is applied to trained positions only, in chunks, so that a vocabulary of 151k never costs a whole (tokens,
+The head is applied to trained positions only, in blocks, so that a vocabulary of 151k never costs a whole (tokens,
 vocabulary) matrix. This goes past the model's own `forward`, so a new `Policy` first checks on a few tokens that both
-give the same logits.
+give the same logits, and that it computes prefix trees as it computes single sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,15 +17,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.batch import MicroBatch
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.forward.log_probs import HeadSettings, score_tokens
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
+from skill_ttrl.rl.forward.probe import refuse_trees, run_tree
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
 
 T = TypeVar("T")
 
-LOGIT_BUDGET = 32_000_000
-"""Most logits (rows x vocabulary) that are held at once."""
+LOGIT_BUDGET = 128_000_000
+"""Most logits (positions x vocabulary) that are held for the backward pass; others are computed twice."""
+CUSTOM_HEAD_COPIES = 4
+"""Float32 copies of the logits of a head that is not a plain linear layer: its logits, their log-softmax, their gradients."""
+
+Packing = Literal["auto", "on", "off"]
 
 
 class Policy:
@@ -36,11 +43,13 @@ class Policy:
         tokenizer: Its tokenizer; only the padding id is used here.
         device: Where it computes.
         gradient_checkpointing: Recompute activations in the backward pass.
-        logit_budget: Most logits that are held at once.
+        logit_budget: Most logits that are held for the backward pass.
         sharding: How the model's weights are spread over several ranks; None: they are all here.
+        packing: `on`: micro-batches are prefix trees without padding. `off`: padded rows. `auto`: `on` where the model
+            computes trees as it computes sequences, else `off`, and `packing_refused` says why.
 
     Raises:
-        ModelError: the model's logits are not its head applied to its decoder's output.
+        ModelError: the model's logits are not its head applied to its decoder's output, or `packing` is `on` and cannot be.
     """
 
     def __init__(
@@ -52,6 +61,7 @@ class Policy:
         gradient_checkpointing: bool = False,
         logit_budget: int = LOGIT_BUDGET,
         sharding: Sharding | None = None,
+        packing: Packing = "auto",
     ) -> None:
         self.device = torch.device(device)
         self.sharding = sharding
@@ -68,7 +78,15 @@ class Policy:
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self._reference: dict[str, Tensor] | None = None
         self._verify_logits()
+        self.packing_refused = None if packing == "off" else self._refuse_trees(base)
+        """Why items are padded although packing was asked for; None: they are not, or it was not."""
+        self.packs = packing != "off" and self.packing_refused is None
         self.release_weights()
+        if packing == "on" and self.packing_refused:
+            raise ModelError(
+                f"model.packing is on, but {type(base).__name__} cannot be packed: {self.packing_refused}. "
+                "Set model.packing=auto or off: items are padded then."
+            )
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -110,9 +128,7 @@ class Policy:
         """
 
         def forward() -> tuple[Tensor, Tensor | None]:
-            hidden_N_T_D = self._decoder(input_ids=micro_batch.tokens_N_T, use_cache=False).last_hidden_state
-            hidden_K_D = hidden_N_T_D.flatten(0, 1)[micro_batch.positions_K]
-            return self._score_in_chunks(hidden_K_D, micro_batch.targets_K, temperature, with_entropy)
+            return self._score(self.hidden_states(micro_batch), micro_batch, temperature, with_entropy)
 
         scores = self.forward_pass(forward)
         shape = micro_batch.response_mask_N_R
@@ -139,24 +155,39 @@ class Policy:
         if self.sharding is not None:
             self.sharding.release()
 
-    def _score_in_chunks(
-        self, hidden_K_D: Tensor, targets_K: Tensor, temperature: float, with_entropy: bool
+    def hidden_states(self, micro_batch: MicroBatch) -> Float[Tensor, "Q D"]:
+        """Last hidden states at the positions where trained tokens are predicted; called within `forward_pass`."""
+        if micro_batch.tree is not None:
+            hidden_N_T_D = run_tree(self._decoder, micro_batch.tree)
+        else:
+            hidden_N_T_D = self._decoder(input_ids=micro_batch.tokens_N_T, use_cache=False).last_hidden_state
+        return hidden_N_T_D.flatten(0, 1).index_select(0, micro_batch.positions_Q)
+
+    def lay_out(self, batch: RolloutBatch, rows: Int[Tensor, " N"]) -> MicroBatch:
+        """The items at `rows` as this model computes them, packed or padded, on its device."""
+        return batch.micro_batch(rows, self.pad_id, packed=self.packs).to(self.device)
+
+    def _score(
+        self, hidden_Q_D: Tensor, micro_batch: MicroBatch, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        rows = max(1, self.logit_budget // self._vocabulary_size)
-        if len(targets_K) <= rows:
-            return self._score(hidden_K_D, targets_K, temperature, with_entropy)
+        targets_K, rows_K, head = micro_batch.targets_K, micro_batch.rows_K, self._head
+        if _is_plain_linear(head):
+            settings = HeadSettings(self._logit_scale, self._softcap, temperature, with_entropy, self.logit_budget)
+            return score_tokens(hidden_Q_D, head.weight, head.bias, targets_K, rows_K, settings)
+        hidden_K_D = hidden_Q_D[rows_K]
+        rows = max(1, self.logit_budget // (CUSTOM_HEAD_COPIES * self._vocabulary_size))
         parts = []
         for hidden, targets in zip(torch.split(hidden_K_D, rows), torch.split(targets_K, rows), strict=True):
             arguments = (hidden, targets, temperature, with_entropy)
-            if torch.is_grad_enabled():
-                # Logits are computed again in the backward pass instead of being kept for all chunks.
-                parts.append(checkpoint(self._score, *arguments, use_reentrant=False))
+            if torch.is_grad_enabled() and len(targets_K) > rows:
+                # Logits are computed again in the backward pass instead of being held for all chunks.
+                parts.append(checkpoint(self._score_chunk, *arguments, use_reentrant=False))
             else:
-                parts.append(self._score(*arguments))
+                parts.append(self._score_chunk(*arguments))
         log_probs_K = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs_K, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
 
-    def _score(
+    def _score_chunk(
         self, hidden_K_D: Tensor, targets_K: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
         log_p_K_V = torch.log_softmax(self._logits(hidden_K_D).float() / temperature, dim=-1)
@@ -195,14 +226,24 @@ class Policy:
                 "rescales its output in a way the learner does not know. Use a plain causal language model."
             )
 
+    def _refuse_trees(self, base: Any) -> str | None:
+        return self.forward_pass(lambda: refuse_trees(base, self._decoder, self._vocabulary_size))
+
     def keep_reference(self) -> None:
         """Begin to keep a reference where there is none: a copy of the weights; for adapters, the bare base model."""
         if self._reference is None and not self.has_adapters:
             self.refresh_reference()
 
     @torch.no_grad()
-    def refresh_reference(self) -> None:
-        """Make the present weights the reference. Costs one copy of the trainable weights in memory."""
+    def refresh_reference(self, alpha: float = 1.0) -> None:
+        """Make the present weights the reference, or alpha of them and 1 - alpha of the old reference's (TR-DPO, arXiv 2404.09656).
+
+        Costs one copy of the trainable weights in memory.
+        """
+        if alpha < 1.0 and self._reference is not None:
+            for name, parameter in self.trainable_parameters().items():
+                self._reference[name].mul_(1.0 - alpha).add_(parameter.detach(), alpha=alpha)
+            return
         self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
 
     @torch.no_grad()
@@ -268,3 +309,10 @@ class Policy:
         elif state is not None:
             state = {name: value.to(self.device).clone() for name, value in state.items()}
         self._reference = state
+
+
+def _is_plain_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether the head is its weight and bias and nothing else: no adapters, hooks or sharded tensors."""
+    if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
+        return False
+    return type(head.weight.data) is Tensor

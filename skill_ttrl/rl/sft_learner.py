@@ -64,15 +64,12 @@ class SFTLearner:
         self._optimizer.set_lr(fraction)
         total = torch.zeros((), device=self.policy.device)
         self.policy.release_weights()
+        every = torch.arange(len(batch))
         with self.policy.training(derive_seed(seed, "dropout", "sft", step, *self._ranks.apart)):
             for rows, counts in own_micro_batches(
-                batch,
-                torch.arange(len(batch)),
-                config.micro_batch_size,
-                self._ranks,
-                in_step=self.policy.sharding is not None,
+                self.policy, batch, every, self._ranks, sequences=config.micro_batch_size
             ):
-                on_device = batch.micro_batch(rows, self.policy.pad_id).to(self.policy.device)
+                on_device = self.policy.lay_out(batch, rows)
                 with self._accelerator.autocast():
                     log_probs, _ = self.policy.token_logprobs(on_device)
                 loss = aggregate(-log_probs, on_device.response_mask_N_R, "token-mean", denominators)

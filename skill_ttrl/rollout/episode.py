@@ -174,6 +174,7 @@ class ActiveRollout:
             last_observation=self.observation if self.steps else "",
             source=stated(self.reset_info, "source"),
             goal=stated(self.reset_info, "task"),
+            start_state=stated(self.reset_info, "state"),
         )
 
     async def _called(self, work: Callable[[], Any]) -> Any:

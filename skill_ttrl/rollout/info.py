@@ -66,9 +66,9 @@ def serializable_info(info: Mapping[str, Any], reset_info: Mapping[str, Any] | N
         info: as the environment gave it.
         reset_info: that of the episode's `reset`. Texts that it has too are left out: an environment says with every step which task
             is played and where its file lies, which need not be in every step that is kept, nor on another machine. `answer` is
-            what votes, and stays whatever stood at the start.
+            what votes, `state` where the episode stands: they stay whatever stood at the start.
     """
-    known = {key: value for key, value in (reset_info or {}).items() if key != "answer"}
+    known = {key: value for key, value in (reset_info or {}).items() if key not in ("answer", "state")}
     found = {
         replace_surrogates(str(key)): replace_surrogates(value) if isinstance(value, str) else value
         for key, value in info.items()
@@ -83,7 +83,7 @@ def serializable_info(info: Mapping[str, Any], reset_info: Mapping[str, Any] | N
 
 
 def stated(info: Mapping[str, Any], key: str) -> str:
-    """A text in an `info`: `source`, where the task is from; `task`, what is to be done. Empty where the environment gives none."""
+    """A text in an `info`, such as `source`, where the task is from, or `task`, what is to be done; empty where there is none."""
     text = info.get(key)
     return text if isinstance(text, str) else ""
 

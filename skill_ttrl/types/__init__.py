@@ -175,6 +175,8 @@ class Trajectory:
     """Where the environment has the task from (`info["source"]`); empty where it does not say."""
     goal: str = ""
     """What was to be done, in words, as the environment says it (`info["task"]`); empty where it does not."""
+    start_state: str = ""
+    """Digest of the state before the first step (`info["state"]` of `reset`); empty where the environment names none."""
     view: int = 0
     """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 

@@ -30,30 +30,42 @@ LOSS_INPUTS = {
 
 def collect(recorder: Recorder) -> None:
     """Every case."""
-    for add in (advantages, losses, divergences, corrections, entropies, lengths):
+    for add in (advantages, losses, divergences, corrections, entropies, lengths, updates):
         add(recorder)
 
 
 SOURCES: dict[str, Any] = {"trl": (lambda: {"version": version("trl")}, collect)}
 
 
-def model_and_tokenizer() -> tuple[Any, Any]:
-    """A Qwen2 of one narrow layer over letters."""
+def small_model() -> Any:
+    """A Qwen2 of one narrow layer over ten tokens."""
+    transformers = import_module("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
+    config = transformers.Qwen2Config(vocab_size=10, **sizes, **heads, pad_token_id=0, eos_token_id=1)
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def letters() -> Any:
+    """A tokenizer of eight letters."""
     transformers, tokenizers = import_module("transformers"), import_module("tokenizers")
     names = ["<pad>", "<eos>", *"abcdefgh"]
     core = tokenizers.Tokenizer(tokenizers.models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="a"))
     core.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
-    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
-    config = transformers.Qwen2Config(vocab_size=len(names), **sizes, **heads, pad_token_id=0, eos_token_id=1)
-    return transformers.Qwen2ForCausalLM(config), tokenizer
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
+
+
+def set_weights(model: Any) -> None:
+    """Weights by a formula, so that two programs have the same ones without a file."""
+    for number, (name, parameter) in enumerate(sorted(model.named_parameters())):
+        wave = torch.sin(torch.arange(parameter.numel(), dtype=torch.float32) * 1.7 + number)
+        level = 1.0 if "norm" in name else 0.0
+        parameter.data.copy_(level + 0.3 * wave.reshape(parameter.shape))
 
 
 def make_trainer(kind: str, rewards: list[Tensor], options: dict[str, Any], *, group: int, rows: int) -> Any:
     """A trainer of TRL whose reward functions give the columns of `rewards`."""
     trl, datasets = import_module("trl"), import_module("datasets")
-    model, tokenizer = model_and_tokenizer()
 
     def reward(column: Tensor, number: int) -> Any:
         def give(completions: list[str], **_: Any) -> list[float]:
@@ -66,11 +78,11 @@ def make_trainer(kind: str, rewards: list[Tensor], options: dict[str, Any], *, g
     batch = {"per_device_train_batch_size": rows, "num_generations": group, "max_completion_length": 12}
     quiet = {"report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "seed": 0}
     trainer = getattr(trl, f"{kind}Trainer")(
-        model=model,
+        model=small_model(),
         reward_funcs=[reward(column, number) for number, column in enumerate(rewards)],
         args=getattr(trl, f"{kind}Config")(output_dir=folder, **batch, **quiet, **options),
         train_dataset=datasets.Dataset.from_dict({"prompt": ["ab"] * rows}),
-        processing_class=tokenizer,
+        processing_class=letters(),
     )
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
@@ -273,3 +285,64 @@ def lengths(recorder: Recorder) -> None:
     settings = {"max_completion_len": 12, "soft_punish_cache": 4, "lengths": counts}
     values = function(12, 4)(completion_ids=[[0] * count for count in counts])
     recorder.note("overlong", function, {}, settings, {"penalties": values})
+
+
+def updates(recorder: Recorder) -> None:
+    """Whole updates: forward, loss and backward of a real model, nothing of it replaced.
+
+    The log-probs before the update and of the reference lie as far from the model's own as those of the loss cases do from each
+    other. The gradient is given for each parameter as its norm and its product with a wave.
+    """
+    asymmetric = {"epsilon": 0.2, "epsilon_high": 0.28}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("grpo", {"loss_type": "grpo", "epsilon": 0.2}),
+        ("dapo", {"loss_type": "dapo", **asymmetric}),
+        ("dr_grpo", {"loss_type": "dr_grpo", **asymmetric}),
+        ("gspo", {"loss_type": "grpo", "importance_sampling_level": "sequence", **asymmetric}),
+        ("kl", {"loss_type": "bnpo", "beta": 0.1, "temperature": 0.7, "use_bias_correction_kl": False}),
+    ]
+    mask = recorder.tensor("mask")
+    rows, width = mask.shape
+    tokens = (torch.arange(rows)[:, None] * 3 + torch.arange(PROMPT_TOKENS + width) * 5) % 8 + 2
+    for name, options in cases:
+        trainer = make_trainer("GRPO", [torch.zeros(8)], options | {"beta": 0.0}, group=2, rows=8)
+        set_weights(trainer.model)
+        trainer.model.to(torch.float32)
+        trainer.beta = options.get("beta", 0.0)
+        ones = torch.ones(rows, PROMPT_TOKENS, dtype=torch.long)
+        present = (mask.flip(1).cumsum(1).flip(1) > 0).long()
+        with torch.no_grad():
+            own, _, _ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, tokens, torch.cat([ones, present], dim=1), width
+            )
+        away = recorder.tensor("log_probs") - recorder.tensor("old_log_probs")
+        apart = recorder.tensor("log_probs") - recorder.tensor("reference_log_probs")
+        old, reference = plain_rows(own - away.float()), plain_rows(own - apart.float())
+        given = {
+            "prompt_ids": tokens[:, :PROMPT_TOKENS],
+            "prompt_mask": ones,
+            "completion_ids": tokens[:, PROMPT_TOKENS:],
+            "completion_mask": present,
+            "tool_mask": mask.long(),
+            "num_items_in_batch": mask.sum(),
+            "advantages": recorder.tensor("advantages")[:, 0].float(),
+            "old_per_token_logps": torch.tensor(old),
+            "ref_per_token_logps": torch.tensor(reference),
+        }
+        loss = trainer._compute_loss(trainer.model, given)
+        loss.backward()
+        found = {}
+        for parameter_name, parameter in trainer.model.named_parameters():
+            gradient = parameter.grad.double().flatten()
+            wave = torch.cos(torch.arange(gradient.numel(), dtype=torch.float64) * 0.9)
+            found[parameter_name] = [gradient.norm(), gradient @ wave]
+        named = {"advantages": "advantages", "mask": "mask"}
+        settings = options | {"max_completion_length": 12, "tokens": tokens.tolist()}
+        settings |= {"old_log_probs": old, "reference_log_probs": reference}
+        values = {"loss": loss, "gradient": found}
+        recorder.note(f"update/{name}", "trl.GRPOTrainer._compute_loss", named, settings, values)
+
+
+def plain_rows(values: Tensor) -> list[list[float]]:
+    """Numbers of six digits, which both programs can read exactly alike."""
+    return [[round(value, 6) for value in row] for row in values.tolist()]

@@ -65,3 +65,45 @@ def test_a_penalty_that_nothing_can_draw_is_refused_before_a_run(tmp_path: Path)
     with pytest.raises(ConfigError, match="no action is ever found invalid"):
         run(load_config(CONFIG, ["agent.projection=none"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", [{"type": "graphgpo"}, {"type": "gigpo", "anchor": "state"}])
+def test_an_algorithm_that_compares_states_is_refused_where_the_environment_names_none(
+    tmp_path: Path, algorithm: dict[str, str]
+) -> None:
+    config = load_config({**CONFIG, "rl": {**CONFIG["rl"], "algorithm": algorithm}})
+    with pytest.raises(ConfigError, match=f"rl.algorithm={algorithm['type']} compares .* does not name its state"):
+        run(config, tmp_path / "run")
+
+
+SHOP: dict[str, Any] = {
+    **CONFIG,
+    "name": "shop",
+    "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": 4}, "train_tasks": 8, "eval_tasks": 2},
+    "agent": {**CONFIG["agent"], "max_turns": 4, "history": 1, "observation_tokens": 1, "actions": "numbered"},
+    "data": {"max_prompt_tokens": 500},
+    "model": {
+        "path": "embedded",
+        "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 600, "merges": 100},
+    },
+    "rl": {**CONFIG["rl"], "steps": 2},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["gigpo", "graphgpo"])
+@pytest.mark.parametrize("env", ["webshop", "alfworld"])
+def test_steps_are_compared_with_those_from_the_same_state(tmp_path: Path, algorithm: str, env: str) -> None:
+    changes: dict[str, Any] = {"rl": {**SHOP["rl"], "algorithm": algorithm}}
+    if env == "alfworld":
+        pytest.importorskip("alfworld", reason="generated games need its floor plans")
+        kwargs = {"data": "generated", "max_steps": 4, "task_types": ["look_at_obj_in_light"]}
+        changes["env"] = {"id": env, "kwargs": kwargs, "eval_split": "valid_seen", "train_tasks": 4, "eval_tasks": 1}
+    run(load_config({**SHOP, **changes}), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    step_rows = [row for row in rows if "step_group_size" in row]
+    # All four rollouts of a group start in one state.
+    assert len(step_rows) == 2 and all(row["step_group_size"] > 1 and row["singleton_states"] < 1 for row in step_rows)
+    found = read_run(tmp_path / "run").trajectories
+    starts = found["start_state"].groupby([found["step"], found["task"].map(lambda task: task["id"])]).nunique()
+    assert set(starts) == {1} and "" not in found["start_state"].tolist()
+    assert all(step["info"]["state"] for steps in found["steps"] for step in steps)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, MOST_GOALS, TEST_GOALS, check_split
 from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
-from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, follow, page_url, parse_action
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, digest, follow, page_url, parse_action
 from skill_ttrl.envs.webshop.visit import View
 from skill_ttrl.errors import EnvError, SplitError
 
@@ -280,7 +280,9 @@ class LiveVisit:
 
     def _view(self, page: LivePage) -> View:
         parts = {"total": page.score, **page.parts} if page.parts else {}
-        return View(self._observation(page), tuple(clickables(page.texts)), page.place == "search", page.score, parts)
+        shown = tuple(clickables(page.texts))
+        at = digest(self._state, self.mode)
+        return View(self._observation(page), shown, page.place == "search", at, page.score, parts)
 
     def _observation(self, page: LivePage) -> str:
         if self.mode == "html":

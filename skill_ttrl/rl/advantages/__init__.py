@@ -8,6 +8,9 @@ An outcome estimator maps the rewards of N rollouts and the group of each onto o
 from skill_ttrl.rl.advantages.episodes import GroupLevel, step_advantages
 from skill_ttrl.rl.advantages.estimator import AdvantageEstimator, StepwiseEstimator, is_stepwise
 from skill_ttrl.rl.advantages.gae import compute_gae_advantage, whiten_advantages
+from skill_ttrl.rl.advantages.gigpo import anchor_groups, discounted_returns
+from skill_ttrl.rl.advantages.gmae import GroupContexts, group_contexts, poisson_binomial_advantages
+from skill_ttrl.rl.advantages.graph import SUCCESS, Edge, distances_to_success, edge_returns
 from skill_ttrl.rl.advantages.grpo import compute_grpo_advantage, group_advantages
 from skill_ttrl.rl.advantages.negative import (
     Half,
@@ -18,24 +21,45 @@ from skill_ttrl.rl.advantages.negative import (
     nsr_advantages,
     reward_to_go,
 )
+from skill_ttrl.rl.advantages.novelty import cosine_similarity, evol_rl_rewards, ngram_similarity, novelty
+from skill_ttrl.rl.advantages.scrl import SCRLLabels, scrl_labels, scrl_reward
 from skill_ttrl.rl.advantages.shaping import shape_advantages
+from skill_ttrl.rl.advantages.states import state_advantages, state_metrics
 
 __all__ = [
+    "SUCCESS",
     "AdvantageEstimator",
+    "GroupContexts",
+    "Edge",
     "GroupLevel",
     "Half",
+    "SCRLLabels",
     "centred_advantages",
     "StepwiseEstimator",
+    "anchor_groups",
     "compute_gae_advantage",
+    "cosine_similarity",
+    "evol_rl_rewards",
+    "ngram_similarity",
+    "novelty",
     "compute_grpo_advantage",
     "compute_grpo_nsr_outcome_advantage",
+    "discounted_returns",
+    "distances_to_success",
+    "edge_returns",
     "group_advantages",
+    "group_contexts",
     "grpo_nsr_advantages",
     "is_correct",
     "is_stepwise",
     "nsr_advantages",
+    "poisson_binomial_advantages",
     "reward_to_go",
+    "scrl_labels",
+    "scrl_reward",
     "shape_advantages",
+    "state_advantages",
+    "state_metrics",
     "step_advantages",
     "whiten_advantages",
 ]

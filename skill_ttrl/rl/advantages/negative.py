@@ -53,7 +53,9 @@ def centred_advantages(
         if len(by_episode) > 1:
             means = torch.stack([rewards_N[places].mean() for places in by_episode.values()])
             everywhere = [place for places in by_episode.values() for place in places]
-            advantages_N[everywhere] -= means.mean()
+            rewards_G = rewards_N[everywhere]
+            # Equal rewards give exactly 0, so that the learner can leave them out.
+            advantages_N[everywhere] = rewards_G - (means.mean() if rewards_G.min() != rewards_G.max() else rewards_G)
     return advantages_N.float()
 
 

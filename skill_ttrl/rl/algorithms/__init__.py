@@ -18,25 +18,44 @@ from skill_ttrl.rl.algorithms.contract import (
     Requirement,
     TrainingSamples,
 )
+from skill_ttrl.rl.algorithms.evol_rl import EvolRL
+from skill_ttrl.rl.algorithms.gigpo import GiGPO, GiGPOOptions
+from skill_ttrl.rl.algorithms.gmae import GMAE
+from skill_ttrl.rl.algorithms.graphgpo import GraphGPO, GraphGPOOptions
 from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
 from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
 from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
-from skill_ttrl.rl.algorithms.relative import relative_advantages
+from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
+from skill_ttrl.rl.algorithms.relative import add_step_advantages, relative_advantages
+from skill_ttrl.rl.algorithms.scrl import SCRL
+from skill_ttrl.rl.algorithms.ttpo import TTPO
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
+    "CISPOAlgorithm",
+    "GSPOAlgorithm",
+    "SAPOAlgorithm",
+    "GMAE",
     "GRPO",
     "GRPONSR",
     "NSR",
     "PSR",
+    "SCRL",
+    "TTPO",
+    "EvolRL",
     "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",
     "GRPOOptions",
+    "GiGPO",
+    "GiGPOOptions",
+    "GraphGPO",
+    "GraphGPOOptions",
     "Requirement",
     "TrainingSamples",
     "WReinforce",
+    "add_step_advantages",
     "build_algorithm",
     "relative_advantages",
 ]

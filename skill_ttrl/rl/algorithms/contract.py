@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from pydantic import BaseModel
 from torch import Tensor
 
+from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import Advantages
@@ -35,6 +36,8 @@ class TrainingSamples:
     voters: Sequence[Group] | None = None
     """All rollouts that voted on each group's task, those of the group among them (TTRL: 64, of which 32 are trained on); None where
     votes are not rewarded."""
+    env_rewards: bool = False
+    """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -50,6 +53,31 @@ class TrainingSamples:
     def owners(self) -> list[int]:
         """Position of the group of each trajectory (E)."""
         return [place for place, group in enumerate(self.groups) for _ in group.trajectories]
+
+    @property
+    def immediate_rewards(self) -> list[list[float]]:
+        """Reward of each step of each trajectory, as it came: the environment's, or the trajectory's reward at its last step."""
+        if self.env_rewards:
+            return [[step.reward for step in each.steps] for each in self.trajectories]
+        return [[0.0] * (len(each.steps) - 1) + [each.reward or 0.0] for each in self.trajectories]
+
+    @property
+    def states(self) -> list[list[str]]:
+        """Exact state before each step of each trajectory, and that after its last (T + 1): `info["state"]`.
+
+        Raises:
+            EnvError: a step has none.
+        """
+        rows = []
+        for each in self.trajectories:
+            row = [each.start_state, *(step.info.get("state") for step in each.steps)]
+            if not all(isinstance(state, str) and state for state in row):
+                raise EnvError(
+                    f'Task {each.task.id!r}: the environment does not name its state (info["state"]) at the start and with every '
+                    "step, and the algorithm compares steps from one state."
+                )
+            rows.append([str(state) for state in row])
+        return rows
 
     @property
     def step_scores(self) -> list[list[float]]:

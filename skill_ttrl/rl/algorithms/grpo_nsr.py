@@ -16,7 +16,7 @@ from torch import Tensor
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import GroupLevel, centred_advantages, group_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import relative_advantages
+from skill_ttrl.rl.algorithms.relative import by_step, relative_advantages
 
 POSITIVE = "training/grpo_nsr_pos_ratio"
 """Metric: share of the samples that are correct."""
@@ -57,7 +57,7 @@ class GRPONSR:
         scores = samples.step_scores
         base = relative_advantages(samples, self.estimate, self.options.level)
         weighted = [
-            [self.weight(score) * value for score, value in zip(row, _by_step(values, len(row)), strict=True)]
+            [self.weight(score) * value for score, value in zip(row, by_step(values, len(row)), strict=True)]
             for row, values in zip(scores, base, strict=True)
         ]
         return AdvantageEstimate(weighted, metrics=self.metrics(samples))
@@ -85,8 +85,3 @@ class GRPONSR:
         tokens = [0 if step.completion is None else step.completion.sampled for step in steps]
         of_correct = sum(count for count, good in zip(tokens, correct, strict=True) if good)
         return {POSITIVE: sum(correct) / max(1, len(correct)), POSITIVE_TOKENS: of_correct / max(1, sum(tokens))}
-
-
-def _by_step(value: float | Sequence[Any], steps: int) -> Sequence[float]:
-    """The advantages of a trajectory's steps, where all may share one."""
-    return value if isinstance(value, Sequence) else [value] * steps

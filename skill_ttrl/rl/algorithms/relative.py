@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from skill_ttrl.rl.advantages import AdvantageEstimator, GroupLevel, shape_advantages, step_advantages
 from skill_ttrl.rl.algorithms.contract import TrainingSamples
 from skill_ttrl.rl.pack import Advantages
@@ -31,3 +35,40 @@ def relative_advantages(
     by_group = [[next(given) for _ in group.trajectories] for group in samples.groups]
     shaped = [shape_advantages(vote, row, estimate) for vote, row in zip(samples.votes, by_group, strict=True)]
     return [value for row in shaped for value in row]
+
+
+def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSamples:
+    """Put other scores in the place of the rewards (E), group after group; the votes that gave those do not shape what comes of them.
+
+    A penalty on invalid actions and a KL penalty are taken off these as they were off the rewards.
+    """
+    given = iter(scores)
+    groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
+    return replace(samples, groups=groups, votes=None)
+
+
+def add_step_advantages(
+    samples: TrainingSamples, episodes: Advantages, steps: Sequence[float], weight: float = 1.0
+) -> list[list[float]]:
+    """Add advantages of steps to `weight` times those of their episodes.
+
+    Args:
+        samples: Rollouts with rewards.
+        episodes: As `relative_advantages` gives them.
+        steps: One for each step, trajectory after trajectory.
+        weight: Of the episodes.
+
+    Returns:
+        A row for each trajectory, with one advantage for each of its steps.
+    """
+    given = iter(steps)
+    rows = []
+    for each, whole in zip(samples.trajectories, episodes, strict=True):
+        row = whole if isinstance(whole, Sequence) else [whole] * len(each.steps)
+        rows.append([weight * value + next(given) for value in row if not isinstance(value, Sequence)])
+    return rows
+
+
+def by_step(value: Any, steps: int) -> Sequence[float]:
+    """The advantage of each step of a trajectory, where `relative_advantages` may have given one for all."""
+    return value if isinstance(value, Sequence) else [value] * steps

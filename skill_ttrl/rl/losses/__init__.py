@@ -17,28 +17,59 @@ from skill_ttrl.rl.losses.aggregate import (
     compute_entropy_bonus,
     masked_mean,
 )
-from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, PolicyLossType
+from skill_ttrl.rl.losses.cispo import CISPO, CISPOOptions
+from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, PolicyLossType, SelectingLoss
+from skill_ttrl.rl.losses.covariance import ClipCov, ClipCovOptions, KLCov, KLCovOptions, token_covariance
+from skill_ttrl.rl.losses.dppo import DPPO, DPPOOptions
+from skill_ttrl.rl.losses.geo_mean import GeoMean, GeoMeanOptions
+from skill_ttrl.rl.losses.gspo import GSPO, GSPOOptions, sequence_ratio
 from skill_ttrl.rl.losses.ppo_clip import PPOClip, PPOClipOptions, clipped_surrogate, compute_policy_loss
-from skill_ttrl.rl.losses.ratio import bounded_log_ratio, ratio_metrics
+from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics, ratio_metrics, sequence_mean
+from skill_ttrl.rl.losses.reinforce import REINFORCE, REINFORCEOptions
+from skill_ttrl.rl.losses.sapo import SAPO, SAPOOptions
+from skill_ttrl.rl.losses.vespo import VESPO, VESPOOptions
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
-    "LOSSES",
     "AggregationMode",
+    "CISPO",
+    "CISPOOptions",
+    "ClipCov",
+    "ClipCovOptions",
+    "DPPO",
+    "DPPOOptions",
     "Denominators",
+    "GSPO",
+    "GSPOOptions",
+    "GeoMean",
+    "GeoMeanOptions",
+    "KLCov",
+    "KLCovOptions",
+    "LOSSES",
     "LossInputs",
     "PPOClip",
     "PPOClipOptions",
     "PolicyLoss",
     "PolicyLossType",
+    "REINFORCE",
+    "REINFORCEOptions",
+    "SAPO",
+    "SAPOOptions",
+    "SelectingLoss",
+    "VESPO",
+    "VESPOOptions",
     "aggregate",
     "bounded_log_ratio",
     "build_loss",
+    "clip_metrics",
     "clipped_surrogate",
     "compute_entropy_bonus",
     "compute_policy_loss",
     "masked_mean",
     "ratio_metrics",
+    "sequence_mean",
+    "sequence_ratio",
+    "token_covariance",
 ]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import BaseModel
-from torch import Tensor
+from torch import Generator, Tensor
 
 from skill_ttrl.registry import Registry
 
@@ -27,10 +27,17 @@ class LossInputs:
     """As sampled; equal to `old_log_probs` where nothing is corrected."""
     entropy: Float[Tensor, "N R"] | None = None
     """Of the policy's distribution at each token, with gradient; None where nothing asks for it."""
+    selected: Float[Tensor, "N R"] | None = None
+    """1 at the tokens that the loss itself has selected (`SelectingLoss`), 0 elsewhere; None where it selects none."""
 
 
 class PolicyLoss(Protocol):
-    """A policy loss."""
+    """A policy loss.
+
+    It may say of itself, as attributes: `zero_without_advantage` (default False): loss and gradient are exactly 0 wherever the
+    advantage is 0, so that such items need not be computed. `has_ratio` (default True): its gradient is weighted by the policy ratio,
+    so that a ratio against the rollout backend corrects for the backend (`rl.correction`).
+    """
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """(loss of each token, info).
@@ -40,12 +47,18 @@ class PolicyLoss(Protocol):
         """
 
 
+@runtime_checkable
+class SelectingLoss(Protocol):
+    """A loss that treats some tokens of a batch unlike the others."""
+
+    def select(
+        self, log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"], generator: Generator
+    ) -> Bool[Tensor, " K"]:
+        """Select tokens among all K trained ones of a step, from the log-probs before the update."""
+
+
 class PolicyLossType(Protocol):
     """A class of policy losses, called with its options once a run."""
-
-    @property
-    def zero_without_advantage(self) -> bool:
-        """Set where loss and gradient are exactly 0 wherever the advantage is 0: such items are then not computed."""
 
     @property
     def options_type(self) -> type[BaseModel]:

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.losses.contract import LOSSES, LossInputs
-from skill_ttrl.rl.losses.ratio import bounded_log_ratio, ratio_metrics
+from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics, ratio_metrics
 
 
 class PPOClipOptions(Section):
@@ -24,6 +24,18 @@ class PPOClipOptions(Section):
     """Upper clip where it differs (DAPO, arXiv 2503.14476: 0.28)."""
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bound on the loss of a token with negative advantage, as a multiple of it (arXiv 1912.09729); None: no bound."""
+    delta: float | None = Field(default=None, gt=1)
+    """Bound on the ratio itself (INTELLECT-2, arXiv 2505.07291; TRL's `delta`). A positive advantage has met the upper clip before, so
+    it bounds what `dual_clip` bounds; where both are set, the smaller one counts."""
+
+    @model_validator(mode="after")
+    def _delta_is_above_the_clip(self) -> PPOClipOptions:
+        high = self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
+        if self.delta is not None and self.delta <= 1 + high:
+            raise ValueError(
+                f"delta ({self.delta:g}) must be above the upper clip, 1 + {high:g}, or it takes the clip's place for good tokens too"
+            )
+        return self
 
 
 @LOSSES.register("ppo_clip")
@@ -35,15 +47,17 @@ class PPOClip:
 
     def __init__(self, options: PPOClipOptions) -> None:
         self.options = options
+        # Above the upper clip, min(min(rho, delta) A, clip(rho) A) is the dual clip at delta.
+        self._dual_clip = min((b for b in (options.dual_clip, options.delta) if b is not None), default=None)
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`."""
-        log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
+        ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs).exp()
         options = self.options
         loss, decided = clipped_surrogate(
-            log_ratio.exp(), inputs.advantages, options.clip_ratio, options.clip_ratio_high, options.dual_clip
+            ratio, inputs.advantages, options.clip_ratio, options.clip_ratio_high, self._dual_clip
         )
-        return loss, {"clip_fraction": masked_mean(decided.to(loss.dtype), inputs.response_mask)}
+        return loss, clip_metrics(decided, ratio, inputs.advantages, inputs.response_mask)
 
 
 def clipped_surrogate(

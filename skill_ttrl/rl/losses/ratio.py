@@ -1,9 +1,9 @@
-"""The policy ratio rho = pi / pi_old, and its metrics."""
+"""The policy ratio rho = pi / pi_old of tokens and of sequences, and its metrics."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from skill_ttrl.rl.losses.aggregate import masked_mean
@@ -17,6 +17,11 @@ def bounded_log_ratio(log_probs: Float[Tensor, "N T"], old_log_probs: Float[Tens
     return (log_probs - old_log_probs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
+def sequence_mean(values: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -> Float[Tensor, "N 1"]:
+    """Mean of each sequence over its masked tokens; 0 where there are none."""
+    return (values * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
 @torch.no_grad()
 def ratio_metrics(log_ratio: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -> dict[str, Tensor]:
     """`approx_kl` (mean of rho - 1 - log rho, at least 0, nats), `ratio_mean` and `ratio_max`, over the masked tokens."""
@@ -25,4 +30,25 @@ def ratio_metrics(log_ratio: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -
         "approx_kl": masked_mean(ratio - 1.0 - log_ratio, mask),
         "ratio_mean": masked_mean(ratio, mask),
         "ratio_max": (ratio * mask).max(),
+    }
+
+
+@torch.no_grad()
+def clip_metrics(
+    decided: Bool[Tensor, "N T"],
+    ratio: Float[Tensor, "N T"],
+    advantages: Float[Tensor, "N T"],
+    mask: Float[Tensor, "N T"],
+) -> dict[str, Tensor]:
+    """Shares of the masked tokens that a clip decides.
+
+    `clip_fraction` is of all; `clip_fraction_low` of those whose ratio is below 1 (TRL: `clip_ratio/low_mean`), `clip_fraction_high` of
+    those with a ratio above it and a positive advantage (TRL: `clip_ratio/high_mean`). The rest met the dual clip.
+    """
+    total = mask.sum().clamp(min=1)
+    inside = decided * mask
+    return {
+        "clip_fraction": inside.sum() / total,
+        "clip_fraction_low": (inside * (ratio < 1.0)).sum() / total,
+        "clip_fraction_high": (inside * ((ratio > 1.0) & (advantages > 0))).sum() / total,
     }

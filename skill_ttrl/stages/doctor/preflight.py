@@ -23,7 +23,14 @@ from skill_ttrl.stages.inputs.leak import (
     training_splits,
 )
 from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, source_tasks, training_tasks
-from skill_ttrl.stages.setup.checks import RULES, check_cut_series, check_enough, check_ready, wrong_names
+from skill_ttrl.stages.setup.checks import (
+    RULES,
+    check_cut_series,
+    check_enough,
+    check_ready,
+    check_states,
+    wrong_names,
+)
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import imitated_file
 from skill_ttrl.types import Task, derive_seed
@@ -89,6 +96,7 @@ def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
 def _check_contract(config: SkillTTRLConfig, task: Task) -> None:
     with closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
         check_text_env(env, task)
+        check_states(config, env, task)
 
 
 def _tasks(

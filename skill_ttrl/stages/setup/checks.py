@@ -2,7 +2,7 @@
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
 raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made:
-`check_cut_series`, `check_enough`, `check_constrained`. Rules on values alone are validators of the config
+`check_cut_series`, `check_states`, `check_enough`, `check_constrained`. Rules on values alone are validators of the config
 (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is
 broken.
 """
@@ -16,10 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import find_family, longest_series
+from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend
@@ -171,6 +174,21 @@ def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:
         raise ConfigError(
             f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
             f"never be shown. Set agent.max_turns={longest}."
+        )
+
+
+def check_states(config: SkillTTRLConfig, env: gymnasium.Env[Any, Any], task: Task) -> None:
+    """Raise `ConfigError` where the algorithm needs exact states, and the environment names none with `task`."""
+    from skill_ttrl.rl.algorithms import build_algorithm
+    from skill_ttrl.rl.checks import requirements
+
+    if "rl" not in config.phases or "states" not in requirements(build_algorithm(config.rl.algorithm)):
+        return
+    if not names_states(env, task):
+        raise ConfigError(
+            f"rl.algorithm={config.rl.algorithm['type']} compares steps from one exact state, and {config.env.id} does not name "
+            'its state (info["state"], see skill_ttrl.envs.state_digest). Use alfworld, webshop or an environment that does, or '
+            "rl.algorithm=gigpo, which compares observations."
         )
 
 

@@ -39,6 +39,20 @@ class Law:
 
 LAWS: dict[str, Law] = {
     "grpo": Law("invariant", alone="reward"),
+    "gigpo": Law("linear", alone="reward"),
+    # A success is a rollout whose reward is above 0.
+    "graphgpo": Law("invariant", shift=False, alone="reward"),
+    "gspo": Law("invariant", alone="reward"),
+    "cispo": Law("invariant", alone="reward"),
+    "sapo": Law("invariant", alone="reward"),
+    "grpo_nsr": Law("invariant", alone="reward"),
+    # Each sample learns by itself: there is no baseline.
+    "psr": Law("none", shift=False, equal=False),
+    "nsr": Law("none", shift=False, equal=False),
+    "w_reinforce": Law("none", shift=False, equal=False),
+    # The votes are the rewards.
+    "gmae": Law("none", shift=False, alone="zero"),
+    "scrl": Law("none", shift=False),
 }
 
 
@@ -55,17 +69,17 @@ Rollouts = list[list[Rollout]]
 
 
 def rollouts(smallest: int = 1) -> st.SearchStrategy[Rollouts]:
-    """Up to three groups of up to five rollouts, some of them without a trained token."""
+    """Up to three groups of up to five rollouts, some of them without a trained token; never all of a group."""
 
     # From one seed: drawing every number by itself takes far longer than what is tested.
     def make(seed: int) -> Rollouts:
         draw = random.Random(seed)
 
-        def one() -> Rollout:
-            trained = tuple(draw.random() < 0.8 for _ in range(draw.randint(1, 4)))
+        def one(first: bool) -> Rollout:
+            trained = (first or draw.random() < 0.8, *(draw.random() < 0.8 for _ in range(draw.randint(0, 3))))
             return Rollout(draw.choice([0.0, 1.0, 0.5, -1.0, 2.0]), trained, draw.choice([None, "1", "2", "3"]))
 
-        return [[one() for _ in range(draw.randint(smallest, 5))] for _ in range(draw.randint(1, 3))]
+        return [[one(place == 0) for place in range(draw.randint(smallest, 5))] for _ in range(draw.randint(1, 3))]
 
     return st.integers(0, 2**31).map(make)
 
@@ -81,6 +95,8 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
     batch = pack(groups)
     found = build_algorithm({"type": name, **options}).advantages(TrainingSamples(groups, votes, batch=batch))
     values = found.advantages if isinstance(found, AdvantageEstimate) else found
+    if isinstance(found, AdvantageEstimate) and found.trained_F is not None:
+        batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
     matrix = padded(batch, with_advantages(batch, groups, values).advantages_F)
     lengths = [len(each.trained) for members in drawn for each in members]
     return [row[:length] for row, length in zip(matrix, lengths, strict=True)]

@@ -76,6 +76,8 @@ OWN = f"{__name__}:Unaware"
         ({"invalid_penalty": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
         ({"algorithm": {"level": "step"}, "reward": "majority"}, {"vote_strategy": "harmonic"}, "whole rollouts"),
         ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
+        ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
+        ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "grop"}, {}, "Did you mean 'grpo'"),
         ({"algorithm": {"levle": "step"}}, {}, "Did you mean 'level'"),
     ],

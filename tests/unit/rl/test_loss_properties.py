@@ -138,7 +138,7 @@ def test_the_first_step_is_the_policy_gradient(name: str, inputs: LossInputs) ->
         torch.testing.assert_close(gradient, -inputs.advantages, rtol=1e-9, atol=1e-9)
 
 
-OVER_A_SEQUENCE: frozenset[str] = frozenset()
+OVER_A_SEQUENCE = frozenset({"geo_mean"})
 """Losses whose ratio lets a gradient through to all tokens of a sequence."""
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.batch import MicroBatch, RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.policy import Policy
 
 

@@ -354,3 +354,35 @@ def test_the_walkthrough_is_taken_as_text(tmp_path: Path) -> None:
     path = write_game(tmp_path, "train", "task/trial", walkthrough=None)
     assert load_game(path).walkthrough == ()
     assert read_game_file(path)["walkthrough"] is None
+
+
+def test_the_same_state_leads_to_the_same_frames_whatever_led_to_it(engine: FastEngine) -> None:
+    rng = random.Random(0)
+    seen: dict[tuple[str, str], tuple[Frame, str]] = {}
+    met = 0
+    for _ in range(60):
+        frame = engine.reset()
+        for _ in range(60):
+            before = engine.state(), rng.choice(frame.commands)
+            frame = engine.step(before[1])
+            met += before in seen
+            assert seen.setdefault(before, (frame, engine.state())) == (frame, engine.state())
+    assert met > 500 and len({state for state, _ in seen}) > 200
+
+
+def test_a_state_is_left_and_returned_to(engine: FastEngine) -> None:
+    play(engine, "go to countertop 1")
+    there = engine.state()
+    for command, same in (
+        ("look", True),
+        ("nonsense", True),
+        ("take apple 1 from countertop 1", False),
+        ("move apple 1 to countertop 1", True),
+        ("go to fridge 1", False),
+        ("open fridge 1", False),
+        ("go to countertop 1", False),
+    ):
+        engine.step(command)
+        assert (engine.state() == there) == same, command
+    play(engine, "go to fridge 1", "open fridge 1", "close fridge 1", "go to countertop 1")
+    assert engine.state() == there

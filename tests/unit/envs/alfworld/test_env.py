@@ -113,6 +113,7 @@ def test_the_first_observation_states_the_task_and_info_names_the_game(env: ALFW
         "game": f"valid_seen/{APPLE}",
         "gamefile": f"{data}/json_2.1.1/valid_seen/{APPLE}/game.tw-pddl",
         "source": "alfworld-official",
+        "state": info["state"],
     }  # fmt: skip
 
 
@@ -198,7 +199,9 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
     ((sampled,),) = (group.trajectories for group in asyncio.run(work))
     for played in (walked, sampled):
         assert played.stop_reason == "terminated" and played.source == "alfworld-official"
-        assert [step.info for step in played.steps] == [{"won": False}] * 4 + [{"won": True}]
+        assert [step.info["won"] for step in played.steps] == [False] * 4 + [True]
+        states = [played.start_state, *(step.info["state"] for step in played.steps)]
+        assert len(set(states)) == 6 and set(played.steps[0].info) == {"won", "state"}
         assert data not in to_json(played) and to_json(played).count(APPLE) == 2  # the task's id, and its option
     assert asked and not any(word in "".join(asked) for word in (data, APPLE, "pick_and_place", "trial_A"))
 

@@ -122,6 +122,7 @@ def test_the_first_page_states_the_task_and_info_names_the_goal_by_its_number_al
         "won": False,
         "score": 0.0,
         "exploits": 0,
+        "state": info["state"],
     }
     assert env.reset(options={"goal": info["goal"]}) == (observation, info)
 

@@ -1,0 +1,158 @@
+"""The `hf` backend: batched sampling with a transformers model that lives in this process.
+
+What makes it fast for groups: samples with the same text so far are one row of the model (see `decoding`), and those that are done leave
+it. It shares the learner's weights, so there is nothing to copy after an update, and it returns the
+log-probabilities it sampled with, so there is no second forward pass to find them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.chat import TokenizerMixin, end_ids
+from skill_ttrl.llm.hf.decoding import Decoding
+from skill_ttrl.llm.hf.draw import row_uniforms, sample_seeds, sample_token
+from skill_ttrl.llm.hf.stop_texts import StopTexts
+from skill_ttrl.types import Completion, FinishReason
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class HFBackend(TokenizerMixin):
+    """Samples from a causal transformers model, also one wrapped by peft; it is used in place, never copied.
+
+    At most `max_batch_size` rows are decoded at once; more are taken in turns. `autocast` is the dtype of the forward pass where it
+    differs from the weights' (bf16 on a GPU).
+    """
+
+    is_learner = trainable = blocking = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_batch_size: int = 1024,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.tokenizer: Any = tokenizer
+        self.max_batch_size = max_batch_size
+        self.autocast = autocast
+        self.policy_version = 0
+        self.context: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.constrains = False
+        self.eos_ids = end_ids(model, tokenizer)
+        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+        self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
+
+    def sync(self, policy_version: int) -> None:
+        """Nothing to copy: the model is the learner's own."""
+        self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Nothing to give back: the model is the learner's own."""
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`. A sample depends on the seed, its request's place and its own number alone."""
+        return self.sample(requests, sampling, sample_seeds(requests, seed))
+
+    def sample(
+        self, requests: Sequence[Request], sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
+        prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
+        owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
+        row_seeds = [seed for of_request in seeds for seed in of_request]
+        found: list[list[Completion]] = [[] for _ in requests]
+        with self._inference():
+            for start in range(0, len(owners), self.max_batch_size):
+                part = slice(start, start + self.max_batch_size)
+                rows = owners[part]
+                sampled = self._sample(prompts, limits, rows, sampling, row_seeds[part])
+                for owner, completion in zip(rows, sampled, strict=True):
+                    found[owner].append(completion)
+        return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+
+    @contextlib.contextmanager
+    def _inference(self) -> Iterator[None]:
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode(), contextlib.ExitStack() as stack:
+                if self.autocast is not None:
+                    stack.enter_context(torch.autocast(self.model.device.type, self.autocast))
+                yield
+        finally:
+            self.model.train(was_training)
+
+    def _sample(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        limits: Sequence[int],
+        rows: list[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+    ) -> list[Completion]:
+        """One completion for each row; `rows` names the prompt (and limit) of each, equal ones next to each other."""
+        device = self.model.device
+        unique = sorted(set(rows))
+        position = {index: slot for slot, index in enumerate(unique)}
+        slots_M = torch.tensor([position[index] for index in rows], device=device)
+        limit_N = torch.tensor([limits[index] for index in rows], device=device)
+        count, longest = len(rows), max(limits[index] for index in unique)
+        decoding = self._prefill([prompts[index] for index in unique], count, longest)
+
+        stops, eos = self._stop_texts(sampling.stop), torch.tensor(sorted(self.eos_ids), device=device)
+        tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=device)
+        logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=device)
+        lengths_N = torch.zeros(count, dtype=torch.long, device=device)
+        stopped_N = torch.zeros(count, dtype=torch.bool, device=device)
+        uniform_N_T = row_uniforms(seeds, longest).to(device)
+        running_M = torch.arange(count, device=device)
+        for step in range(longest):
+            token_M, logprob_M = sample_token(decoding.logits_S_V, sampling, uniform_N_T[running_M, step], slots_M)
+            tokens_N_T[running_M, step], logprobs_N_T[running_M, step] = token_M, logprob_M
+            lengths_N[running_M] = step + 1
+            ended_M = torch.isin(token_M, eos)
+            if stops is not None:
+                ended_M |= stops.reached(tokens_N_T, running_M, step)
+            stopped_N[running_M] = ended_M
+            goes_on = (~ended_M & (limit_N[running_M] > step + 1)).nonzero().squeeze(1)
+            if len(goes_on) == 0:
+                break
+            running_M, token_M, slots_M = running_M[goes_on], token_M[goes_on], slots_M[goes_on]
+            slots_M = decoding.advance(slots_M, token_M)
+        return self._collect(tokens_N_T, logprobs_N_T, lengths_N, stopped_N)
+
+    def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding:
+        length = max(len(prompt) for prompt in prompts)
+        if self.context is not None and length >= self.context:
+            raise ModelError(f"A prompt of {length} tokens does not fit the model's {self.context} positions.")
+        if min(len(prompt) for prompt in prompts) == 0:
+            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+        return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
+
+    def _collect(
+        self, tokens: torch.Tensor, logprobs: torch.Tensor, lengths: torch.Tensor, stopped: torch.Tensor
+    ) -> list[Completion]:
+        reasons: list[FinishReason] = ["stop" if stop else "length" for stop in stopped.tolist()]
+        rows = [tuple(row[:length]) for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+        values = [row[:length] for row, length in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
+        different = list(set(rows))  # samples of a group are often the same
+        texts = dict(zip(different, self.tokenizer.batch_decode(different, skip_special_tokens=True), strict=True))
+        return [
+            Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, mask=(True,) * len(ids))
+            for ids, logprob, reason in zip(rows, values, reasons, strict=True)
+        ]

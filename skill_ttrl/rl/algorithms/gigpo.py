@@ -1,0 +1,87 @@
+"""GiGPO: the advantage of an episode, and of each step among the steps of its group from the same anchor (arXiv 2505.10978)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from skill_ttrl.config import Section
+from skill_ttrl.rl.advantages import (
+    GroupLevel,
+    anchor_groups,
+    centred_advantages,
+    discounted_returns,
+    group_advantages,
+    state_advantages,
+    state_metrics,
+)
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.relative import add_step_advantages, relative_advantages
+
+
+class GiGPOOptions(Section):
+    """Options of GiGPO. Defaults: verl-agent."""
+
+    step_weight: float = Field(default=1.0, ge=0)
+    """w of A = A_episode + w A_step (equation 8)."""
+    gamma: float = Field(default=0.95, ge=0, le=1)
+    """Discount of the return of a step."""
+    mode: Literal["mean_norm", "mean_std_norm"] = "mean_norm"
+    """`mean_std_norm` divides both advantages by their standard deviations; `mean_norm` does not."""
+    anchor: Literal["observation", "state"] = "observation"
+    """What steps are grouped by: the text that was seen before the step (the paper), or the exact state, which the environment has to
+    name (`info["state"]`)."""
+    similarity: float | None = Field(default=None, gt=0, lt=1)
+    """From which ratio (`difflib.SequenceMatcher`) on two observations are one anchor (verl-agent: 0.95); None: only equal ones are."""
+    level: GroupLevel = "step"
+    """What the mean of A_episode is taken over; see the algorithm `grpo`. verl-agent: `step`."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to standard deviations."""
+
+
+@ALGORITHMS.register("gigpo")
+class GiGPO:
+    """See the module."""
+
+    options_type: ClassVar[type[Section]] = GiGPOOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"episodes"})
+
+    def __init__(self, options: GiGPOOptions) -> None:
+        self.options = options
+        self.also_requires: frozenset[Requirement] = frozenset({"states"} if options.anchor == "state" else ())
+        """Beside what its class requires, for these options."""
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each step. `rl.invalid_penalty` is taken off a step's return too, undiscounted, as in verl-agent."""
+        options = self.options
+        if options.anchor == "state":
+            anchors: Sequence[Sequence[str]] = [row[:-1] for row in samples.states]
+        else:
+            anchors = [[step.observation for step in each.steps] for each in samples.trajectories]
+        rows = anchor_groups(anchors, samples.owners, options.similarity)
+        returns = discounted_returns(samples.immediate_rewards, options.gamma)
+        values = [
+            value - samples.invalid_penalty * (step.verdict == "invalid")
+            for each, row in zip(samples.trajectories, returns, strict=True)
+            for step, value in zip(each.steps, row, strict=True)
+        ]
+        groups = [group for row in rows for group in row]
+        steps = state_advantages(values, groups, std=options.mode == "mean_std_norm", epsilon=options.epsilon)
+        episodes = relative_advantages(samples, self.estimate, options.level)
+        found = add_step_advantages(samples, episodes, (options.step_weight * steps).tolist())
+        return AdvantageEstimate(found, metrics=state_metrics(groups))
+
+    def estimate(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Tensor:
+        """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
+        if self.options.mode == "mean_norm":
+            return centred_advantages(rewards, groups, episodes=episodes)
+        return group_advantages(rewards, groups, self.options.epsilon, episodes)

@@ -1,0 +1,129 @@
+"""Items of a batch as one forward pass takes them: rows padded on the right, or a prefix tree without padding.
+
+Suffixes: _N items, _T positions of prompt and response, _R positions of the response alone, _Q positions at which something is
+predicted, _K trained tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from skill_ttrl.rl.forward.items import Items
+from skill_ttrl.rl.forward.tree import PrefixTree, build_tree, moved
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tokens of N items, where their trained tokens are predicted, and the values that the loss needs of each."""
+
+    tokens_N_T: Int[Tensor, "N T"]
+    """Padded items, in which attention is causal, so no real token sees padding; with a tree its nodes, (1, F)."""
+    positions_Q: Int[Tensor, " Q"]
+    """Where in these, flattened, trained tokens are predicted: one position before each. No position twice."""
+    rows_K: Int[Tensor, " K"]
+    """Which of these positions predicts each trained token: nodes of a tree may predict several."""
+    targets_K: Int[Tensor, " K"]
+    """The trained tokens."""
+    slots_K: Int[Tensor, " K"]
+    """Where each belongs in the flattened (N, R)."""
+    response_mask_N_R: Float[Tensor, "N R"]
+    """1 at trained tokens, 0 elsewhere."""
+    sampler_log_probs_N_R: Float[Tensor, "N R"]
+    old_log_probs_N_R: Float[Tensor, "N R"]
+    advantages_N_R: Float[Tensor, "N R"]
+    """0 where nothing is trained, as all matrices here."""
+    ref_log_probs_N_R: Float[Tensor, "N R"] | None = None
+    values_N_R: Float[Tensor, "N R"] | None = None
+    returns_N_R: Float[Tensor, "N R"] | None = None
+    weights_N_R: Float[Tensor, "N R"] | None = None
+    selected_N_R: Float[Tensor, "N R"] | None = None
+    tree: PrefixTree | None = None
+    """None: the items are padded."""
+
+    @property
+    def positions_K(self) -> Int[Tensor, " K"]:
+        """Where each trained token is predicted."""
+        return self.positions_Q[self.rows_K]
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of trained tokens (K)."""
+        return len(self.targets_K)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that the model computes, padding counted."""
+        return self.tokens_N_T.numel()
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """Move to another device."""
+        return self if self.tokens_N_T.device == device else moved(self, device)
+
+
+MATRICES = tuple(
+    field.name for field in fields(MicroBatch) if field.name.endswith("_N_R") and field.name != "response_mask_N_R"
+)
+"""Fields of a `MicroBatch` that hold the values of a batch's field of the same name, with _F."""
+
+
+class _Responses(NamedTuple):
+    """Response tokens of some items as a matrix."""
+
+    columns_R: Int[Tensor, " R"]
+    prompts_N_1: Int[Tensor, "N 1"]
+    mask_N_R: Bool[Tensor, "N R"]
+    """Which are trained."""
+    parts: dict[str, Any]
+    """Fields of a `MicroBatch` that do not depend on its layout."""
+
+
+def pad(batch: Items, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
+    """Pad the items at `rows` on the right, with `pad_id`."""
+    responses = _responses(batch, rows)
+    starts, lengths = batch.starts_N[rows, None], batch.lengths_N[rows, None]
+    columns_T = torch.arange(int(lengths.max()))
+    tokens_N_T = batch.tokens_F[(starts + columns_T).clamp(max=len(batch.tokens_F) - 1)]
+    offsets_N_1 = torch.arange(len(rows))[:, None] * len(columns_T)
+    positions_N_R = offsets_N_1 + responses.prompts_N_1 + responses.columns_R - 1
+    positions_K = positions_N_R[responses.mask_N_R]
+    return MicroBatch(
+        tokens_N_T=tokens_N_T.masked_fill(columns_T >= lengths, pad_id),
+        positions_Q=positions_K,
+        rows_K=torch.arange(len(positions_K)),
+        **responses.parts,
+    )
+
+
+def pack_tree(batch: Items, rows: Int[Tensor, " N"]) -> MicroBatch:
+    """Merge what the items at `rows` begin with; what comes after an item's last prediction is left out."""
+    responses = _responses(batch, rows)
+    last_N_1 = torch.where(responses.mask_N_R, responses.columns_R, 0).amax(dim=1, keepdim=True)
+    inputs_N_1 = responses.prompts_N_1 + last_N_1
+    tree, nodes_N_T = build_tree(batch.tokens_F, batch.starts_N[rows], inputs_N_1.squeeze(1))
+    columns_N_R = (responses.prompts_N_1 + responses.columns_R - 1).clamp(max=nodes_N_T.shape[1] - 1)
+    nodes_K = nodes_N_T.gather(1, columns_N_R)[responses.mask_N_R]
+    positions_Q, rows_K = torch.unique(nodes_K, return_inverse=True)
+    return MicroBatch(
+        tokens_N_T=tree.tokens_F[None], positions_Q=positions_Q, rows_K=rows_K, **responses.parts, tree=tree
+    )
+
+
+def _responses(batch: Items, rows: Int[Tensor, " N"]) -> _Responses:
+    prompts_N_1, lengths_N_1 = batch.prompt_lengths_N[rows, None], batch.response_lengths_N[rows, None]
+    columns_R = torch.arange(int(lengths_N_1.max()))
+    sources_N_R = (batch.starts_N[rows, None] + prompts_N_1 + columns_R).clamp(max=len(batch.tokens_F) - 1)
+    mask_N_R = batch.trained_F[sources_N_R] & (columns_R < lengths_N_1)
+    parts: dict[str, Any] = {
+        "targets_K": batch.tokens_F[sources_N_R[mask_N_R]],
+        "slots_K": mask_N_R.flatten().nonzero().squeeze(1),
+        "response_mask_N_R": mask_N_R.float(),
+    }
+    for name in MATRICES:
+        values_F = getattr(batch, f"{name.removesuffix('_N_R')}_F")
+        parts[name] = None if values_F is None else values_F[sources_N_R].masked_fill(~mask_N_R, 0.0)
+    return _Responses(columns_R, prompts_N_1, mask_N_R, parts)

@@ -1,0 +1,117 @@
+"""Clip-Cov and KL-Cov: the few tokens that lower the entropy most are held back (arXiv 2505.22617).
+
+A token whose log-prob and advantage are both far above the mean moves the entropy most. Which tokens these are is found once for
+a step's whole batch, from the log-probs before the update, so that neither micro-batches nor processes change it. verl looks at each
+micro-batch alone and at the log-probs of the moment; before the first optimiser step the two are the same.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from skill_ttrl.config import Section
+from skill_ttrl.rl.losses.aggregate import masked_mean
+from skill_ttrl.rl.losses.contract import LOSSES, LossInputs
+from skill_ttrl.rl.losses.ppo_clip import clipped_surrogate
+from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics
+
+
+class ClipCovOptions(Section):
+    """Options of Clip-Cov."""
+
+    clip_ratio: float = Field(default=0.2, gt=0)
+    """Lower clip, and the upper one where `clip_ratio_high` is None."""
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Upper clip where it differs."""
+    fraction: float = Field(default=2e-4, gt=0, le=1)
+    """Share of the trained tokens that lose their gradient (verl: `clip_cov_ratio`)."""
+    low: float = 1.0
+    """They are drawn from those whose covariance is above this (verl: `clip_cov_lb`)."""
+    high: float = 5.0
+    """And below this (verl: `clip_cov_ub`)."""
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> ClipCovOptions:
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g}), or no token is ever clipped")
+        return self
+
+
+@LOSSES.register("clip_cov")
+class ClipCov:
+    """The clipped surrogate, and 0 at the selected tokens (equation 11)."""
+
+    options_type: ClassVar[type[Section]] = ClipCovOptions
+    zero_without_advantage: ClassVar[bool] = True
+
+    def __init__(self, options: ClipCovOptions) -> None:
+        self.options = options
+
+    def select(
+        self, log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"], generator: torch.Generator
+    ) -> Bool[Tensor, " K"]:
+        """Draw the tokens to clip: see `SelectingLoss`."""
+        covariance_K = token_covariance(log_probs_K, advantages_K)
+        within = ((covariance_K > self.options.low) & (covariance_K < self.options.high)).nonzero().squeeze(1)
+        count = max(int(self.options.fraction * len(covariance_K)), 1)
+        drawn = within[torch.randperm(len(within), generator=generator)[:count]]
+        return torch.zeros(len(covariance_K), dtype=torch.bool).index_fill(0, drawn, True)
+
+    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
+        """See `PolicyLoss`. `selected_fraction` is the share of tokens that are held back."""
+        ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs).exp()
+        options = self.options
+        loss, decided = clipped_surrogate(ratio, inputs.advantages, options.clip_ratio, options.clip_ratio_high)
+        metrics = clip_metrics(decided, ratio.detach(), inputs.advantages, inputs.response_mask)
+        if inputs.selected is not None:
+            held_back = inputs.selected * ~decided  # those that the surrogate clips have no gradient anyway
+            loss = loss * (1.0 - held_back)
+            metrics["selected_fraction"] = masked_mean(held_back, inputs.response_mask)
+        return loss, metrics
+
+
+class KLCovOptions(Section):
+    """Options of KL-Cov."""
+
+    fraction: float = Field(default=2e-4, gt=0, le=1)
+    """Share of the trained tokens that are penalised, those of the largest covariance (verl: `kl_cov_ratio`)."""
+    kl_coef: float = Field(default=1.0, ge=0)
+    """Coefficient of |log rho| at these tokens (paper: 1; verl: `ppo_kl_coef`)."""
+
+
+@LOSSES.register("kl_cov")
+class KLCov:
+    """-rho A, and + kl_coef |log rho| at the selected tokens (equation 13). There is no clip."""
+
+    options_type: ClassVar[type[Section]] = KLCovOptions
+    zero_without_advantage: ClassVar[bool] = False
+
+    def __init__(self, options: KLCovOptions) -> None:
+        self.options = options
+
+    def select(
+        self, log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"], generator: torch.Generator
+    ) -> Bool[Tensor, " K"]:
+        """Find the tokens of the largest covariance: see `SelectingLoss`."""
+        covariance_K = token_covariance(log_probs_K, advantages_K)
+        count = max(int(self.options.fraction * len(covariance_K)), 1)
+        return torch.zeros(len(covariance_K), dtype=torch.bool).index_fill(0, covariance_K.topk(count).indices, True)
+
+    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
+        """See `PolicyLoss`. `selected_fraction` is the share of selected tokens."""
+        log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
+        loss = -inputs.advantages * log_ratio.exp()
+        if inputs.selected is None:
+            return loss, {}
+        loss = loss + self.options.kl_coef * log_ratio.abs() * inputs.selected
+        return loss, {"selected_fraction": masked_mean(inputs.selected, inputs.response_mask)}
+
+
+def token_covariance(log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Each token's part of the covariance of log-prob and advantage, over K tokens (equation 8)."""
+    return (log_probs_K - log_probs_K.mean()) * (advantages_K - advantages_K.mean())

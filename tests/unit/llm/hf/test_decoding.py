@@ -1,0 +1,105 @@
+"""Decoding with shared rows: every sample sees the logits of its own text, and no row is computed twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from skill_ttrl.llm.hf import decoding
+from skill_ttrl.llm.hf.decoding import Decoding
+
+VOCABULARY = 12
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3,
+}  # fmt: skip
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "eager": lambda: Qwen2ForCausalLM(Qwen2Config(**(SHAPE | {"attn_implementation": "eager"}))),
+    "sliding window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=4)),
+    "learned positions": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_positions=40, n_embd=16, n_layer=2, n_head=2)
+    ),
+}
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    return MODELS[name]().eval()
+
+
+@torch.no_grad()
+def follow(model: Any, prompts: list[tuple[int, ...]], texts: dict[int, list[list[int]]]) -> tuple[list[int], float]:
+    """Let samples with given texts (by prompt) go through the decoder; the rows of each step, and the largest error of a logit."""
+    samples = [(prompts[prompt], text) for prompt, several in texts.items() for text in several]
+    slots = torch.tensor([prompt for prompt, several in texts.items() for _ in several])
+    longest = max(len(text) for _, text in samples)
+    state = Decoding(model, prompts, 0, most_rows=len(samples), most_new_tokens=longest)
+    running, rows, error = torch.arange(len(samples)), [], 0.0
+    for step in range(longest + 1):
+        for place, slot in zip(running.tolist(), slots.tolist(), strict=True):
+            prompt, text = samples[place]
+            alone = model(torch.tensor([[*prompt, *text[:step]]])).logits[0, -1]
+            error = max(error, float((state.logits_S_V[slot] - alone).abs().max()))
+        rows.append(len(state.logits_S_V))
+        on = torch.tensor([len(samples[place][1]) > step for place in running.tolist()], dtype=torch.bool)
+        running, slots = running[on], slots[on]
+        if len(running) == 0:
+            break
+        slots = state.advance(slots, torch.tensor([samples[place][1][step] for place in running.tolist()]))
+    return rows, error
+
+
+texts = st.dictionaries(
+    st.integers(0, 2), st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=8), min_size=1
+)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@settings(max_examples=25, deadline=None)
+@given(texts, st.integers(1, 3))
+def test_each_sample_sees_its_own_logits(name: str, texts: dict[int, list[list[int]]], growth: int) -> None:
+    prompts: list[tuple[int, ...]] = [(1, 2, 3, 4, 5), (6,), (1, 2, 7)]
+    before, decoding.LEAST_GROWTH = decoding.LEAST_GROWTH, growth
+    try:
+        rows, error = follow(build(name), prompts, texts)
+    finally:
+        decoding.LEAST_GROWTH = before
+    assert error < 1e-4
+    for step, count in enumerate(rows[1:], 1):
+        different = {
+            (prompt, *text[:step]) for prompt, several in texts.items() for text in several if len(text) >= step
+        }
+        assert count == len(different)
+
+
+def test_prompts_without_padding_need_no_mask() -> None:
+    model = build("qwen2")
+    seen: list[Any] = []
+    model.model.layers[0].self_attn.register_forward_pre_hook(
+        lambda module, args, options: seen.append(options["attention_mask"]), with_kwargs=True
+    )
+    draw = random.Random(0)
+    several = [[draw.randrange(VOCABULARY) for _ in range(4)] for _ in range(6)]
+    with torch.no_grad():
+        state = Decoding(model, [(1, 2), (3, 4)], 0, most_rows=6, most_new_tokens=4)
+        state.advance(torch.tensor([0, 0, 1]), torch.tensor([several[0][0], 5, 6]))
+    assert seen[-1] is None
+
+
+def test_memory_is_reserved_for_the_samples_alone() -> None:
+    model = build("qwen2")
+    with torch.no_grad():
+        state = Decoding(model, [(1, 2, 3)], 0, most_rows=5, most_new_tokens=7)
+        slots = torch.zeros(5, dtype=torch.long)
+        for step in range(7):
+            slots = state.advance(slots, torch.tensor([0, 1, 2, 3, 4 if step else 3]))
+    layer: Any = state._cache.layers[0]
+    assert layer.keys.shape[0] == 5 and layer.keys.shape[2] == 10

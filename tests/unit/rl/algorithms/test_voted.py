@@ -1,0 +1,159 @@
+"""Algorithms that learn from votes, on rollouts: values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import RLConfig, load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms.evol_rl import SIMILARITY
+from skill_ttrl.rl.algorithms.gmae import REWARD
+from skill_ttrl.rl.algorithms.pool import pool_of
+from skill_ttrl.rl.algorithms.scrl import NEGATIVES, POSITIVE
+from skill_ttrl.rl.algorithms.ttpo import AGREEING
+from skill_ttrl.rl.checks import check_algorithm
+from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+
+Samples = Callable[..., TrainingSamples]
+PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
+VOTED = ("gmae", "scrl", "ttpo", "evol_rl")
+
+
+def estimate(samples: TrainingSamples, name: str, **options: Any) -> AdvantageEstimate:
+    found = build_algorithm({"type": name, **options}).advantages(samples)
+    assert isinstance(found, AdvantageEstimate)
+    return found
+
+
+def values(found: AdvantageEstimate) -> Sequence[Any]:
+    assert not hasattr(found.advantages, "shape")
+    return found.advantages
+
+
+def test_a_pool_counts_all_that_voted_and_knows_which_are_trained_on(voted: Samples) -> None:
+    samples = voted(["b", "a", "a", None, "c", "a"], trained=4, surprise=[1, 2, 3, 4, 5, 6])
+    assert samples.voters is not None
+    pool = pool_of(samples.groups[0], samples.voters[0])
+    assert list(pool.class_sizes) == [3, 1, 1] and pool.silent == 1
+    assert pool.class_ids == (1, 0, 0, -1, 2, 0) and pool.trained == (1, 0, 0, -1)
+    assert pool.surprise == pytest.approx((1, 2, 3, 4, 5, 6))
+
+
+def test_a_failed_rollout_is_in_no_pool(voted: Samples) -> None:
+    samples = voted(["a", "a", "b"])
+    (group,) = samples.groups
+    failed = replace(group.trajectories[2], answer=None, error="gone", stop_reason="error")
+    whole = replace(group, trajectories=(*group.trajectories[:2], failed))
+    pool = pool_of(whole.select([0, 1]), whole)
+    assert list(pool.class_sizes) == [2] and pool.silent == 0
+
+
+def test_gmae_over_two_of_three_votes(voted: Samples) -> None:
+    """See `test_gmae.test_by_hand`: p = 3/4 for an a and 1/2 for b."""
+    samples = voted(["a", "b", "a"], trained=2)
+    found = estimate(samples, "gmae")
+    assert values(found) == pytest.approx([0.25, -0.25]) and found.scores == pytest.approx([0.75, 0.5])
+    assert found.metrics[REWARD] == pytest.approx(0.625)
+    assert values(estimate(samples, "gmae", rewards="joint")) == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_gmae_where_all_that_voted_are_trained_on_is_grpo(voted: Samples) -> None:
+    samples = voted(["a", "a", "b", None])
+    for rewards in ("independent", "joint"):
+        assert values(estimate(samples, "gmae", rewards=rewards)) == pytest.approx([1, 1, -1, -1])
+
+
+def test_scrl_on_a_clear_vote(voted: Samples) -> None:
+    """Shares 4/8, 2/8, 1/8, 1/8; of the two rare answers one is less sure than the prompt. Rewards 1, 0, -1, 0."""
+    answers = ["a", "b", "c", "d", "a", "a", "a", "b"]
+    samples = voted(answers, trained=4, surprise=[1, 1, 3, 0.5, 1, 1, 1, 1])
+    found = estimate(samples, "scrl")
+    assert found.scores == [1, 0, -1, 0]
+    deviation = math.sqrt(2 / 3)
+    assert values(found) == pytest.approx([1 / deviation, 0, -1 / deviation, 0], abs=1e-5)
+    assert found.metrics == {POSITIVE: 1, NEGATIVES: 1}
+
+
+def test_scrl_on_a_weak_vote_has_negatives_alone(voted: Samples) -> None:
+    answers = ["a", "a", "a", "b", "b", "c", "d", None]
+    found = estimate(voted(answers, surprise=[1, 1, 1, 1, 1, 2, 0.1, 1]), "scrl")
+    assert found.scores == [0, 0, 0, 0, 0, -1, 0, -1]
+    assert found.metrics == {POSITIVE: 0, NEGATIVES: 1}
+    silent = estimate(voted(answers, surprise=[1, 1, 1, 1, 1, 2, 0.1, 1]), "scrl", no_answer_reward=0.0)
+    assert silent.scores == [0, 0, 0, 0, 0, -1, 0, 0]
+
+
+def test_scrl_rewards_shares_and_entropies(voted: Samples) -> None:
+    """One class of 3/4 with mean entropy 1, one of 1/4 with 2; the prompt's is 5/4: 3/4 + 0.1/4 and -0.1 * 3/4."""
+    samples = voted(["a", "a", "a", "b"], surprise=[0.5, 1, 1.5, 2])
+    assert estimate(samples, "scrl", rewards="continuous").scores == pytest.approx([0.775, 0.775, 0.775, -0.075])
+
+
+def test_ttpo_imitates_agreeing_samples_and_takes_a_tenth_of_grpo_of_the_others(voted: Samples) -> None:
+    found = estimate(voted(["a", "a", "a", "b"]), "ttpo")
+    assert [row[0] for row in values(found)] == pytest.approx([1, 1, 1, -0.15], abs=1e-5)
+    assert found.metrics == {AGREEING: 0.75}
+    nobody = estimate(voted([None, None]), "ttpo")
+    assert [row[0] for row in values(nobody)] == [0, 0]
+
+
+def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> None:
+    """Two of three agreeing samples wrote the same; one did not answer. Rewards 0.5 0.5 1 -1: mean 1/4, deviation sqrt(3/4)."""
+    samples = voted(["a", "a", "a", None], tokens=[(1, 2, 3), (1, 2, 3), (4, 5, 6), (9, 9, 9)])
+    found = estimate(samples, "evol_rl")
+    assert found.scores == pytest.approx([0.5, 0.5, 1, -1])
+    deviation = math.sqrt(3) / 2
+    expected = [each / deviation for each in (0.25, 0.25, 0.75, -1.25)]
+    assert values(found) == pytest.approx(expected, abs=1e-5)
+    assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """All texts alike but the last."""
+    return [[1.0, 0.0]] * (len(texts) - 1) + [[0.0, 1.0]]
+
+
+def broken(texts: Sequence[str]) -> list[float]:
+    return [1.0] * len(texts)
+
+
+def test_evol_rl_with_an_embedder_of_ones_own(voted: Samples) -> None:
+    samples = voted(["a", "a", "a"])
+    assert estimate(samples, "evol_rl").scores == [0.75] * 3, "the same tokens"
+    assert estimate(samples, "evol_rl", embedder=f"{__name__}:embed").scores == [0.5, 0.5, 1]
+    with pytest.raises(ConfigError, match=r"must give finite vectors of shape \(3, D\)"):
+        estimate(samples, "evol_rl", embedder=f"{__name__}:broken")
+
+
+def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
+    config = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl"}}))
+    assert config.rl.entropy_coef == 0.003 and config.rl.loss["clip_ratio_high"] == 0.28
+    stated = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl", "entropy_coef": 0.0}}))
+    assert stated.rl.entropy_coef == 0.0
+
+
+@pytest.mark.parametrize("name", VOTED)
+def test_votes_are_required_and_other_counts_refused(name: str) -> None:
+    assert name in ALGORITHMS
+    with pytest.raises(ConfigError, match=r"learns from votes, but rl.reward is 'env'. Set rl.reward=majority"):
+        check_algorithm(RLConfig(algorithm={"type": name}, reward="env"), **PLAIN)
+    with pytest.raises(ConfigError, match=r"cannot follow vote.strategy=restrain"):
+        check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN | {"vote_strategy": "restrain"})
+    check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN)
+
+
+def test_gmae_with_a_kl_in_the_reward_is_refused() -> None:
+    settings = RLConfig.model_validate({"algorithm": "gmae", "kl_in_reward": {}})
+    with pytest.raises(ConfigError, match="rewards of 0 and 1"):
+        check_algorithm(settings, **PLAIN)
+
+
+@pytest.mark.parametrize("name", VOTED)
+def test_a_prompt_of_which_nothing_is_trained_on_is_passed_over(name: str, voted: Samples) -> None:
+    assert list(values(estimate(voted(["a", "b"], trained=0), name))) == []

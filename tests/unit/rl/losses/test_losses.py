@@ -1,0 +1,189 @@
+"""Policy losses worked out by hand: values, gradients and shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.losses import LossInputs, SelectingLoss, aggregate, build_loss, token_covariance
+from skill_ttrl.rl.policy import Policy
+
+
+def computed(settings: dict[str, Any], ratios: Any, advantages: Any, old: float = -1.0) -> tuple[Tensor, Tensor, Any]:
+    """Loss, gradient and info of tokens that have moved by these ratios."""
+    given = torch.tensor(advantages, dtype=torch.float64)
+    before = torch.full_like(given, old)
+    after = (before + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
+    loss, info = build_loss(settings)(LossInputs(after, before, given, torch.ones_like(given), before))
+    (gradient,) = torch.autograd.grad(loss.sum(), after)
+    return loss.detach(), gradient, {name: float(value) for name, value in info.items()}
+
+
+def near(found: Tensor, expected: Any) -> None:
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_ppo_names_which_clip_decides() -> None:
+    # Up and good: clipped. Down and bad: clipped. Up and bad, beyond 3: dual clip. Down and good: never.
+    loss, gradient, info = computed({"type": "ppo_clip"}, [[1.5, 0.5, 4.0, 0.5]], [[1.0, -1.0, -1.0, 1.0]])
+    near(loss, [[-1.2, 0.8, 3.0, -0.5]])
+    near(gradient, [[0.0, 0.0, 0.0, -0.5]])
+    assert info == {"clip_fraction": 0.75, "clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
+
+
+def test_delta_bounds_the_ratio_of_bad_tokens_and_the_smaller_bound_counts() -> None:
+    for bounds in (
+        {"dual_clip": None, "delta": 1.5},
+        {"dual_clip": 3.0, "delta": 1.5},
+        {"dual_clip": 1.5, "delta": 4.0},
+    ):
+        loss, gradient, _ = computed({"type": "ppo_clip"} | bounds, [[1.4, 2.0, 2.0]], [[-1.0, -1.0, 1.0]])
+        near(loss, [[1.4, 1.5, -1.2]])
+        near(gradient, [[1.4, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum"])
+def test_gspo_weighs_each_token_by_its_sequences_ratio(aggregation: Any) -> None:
+    # s = sqrt(2 * 0.5) = 1 and sqrt(2 * 2) = 2: the second sequence is clipped at 1.2.
+    ratios, advantages = [[2.0, 0.5], [2.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]]
+    options = {"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": None}
+    loss, gradient, info = computed(options, ratios, advantages)
+    near(loss, [[-1.0, -1.0], [-1.2, -1.2]])
+    near(gradient, [[-1.0, -1.0], [0.0, 0.0]])
+    assert info["clip_fraction"] == info["clip_fraction_high"] == 0.5
+    # LUSPO is |y| times GSPO: the sum over a sequence in place of its mean.
+    whole = float(aggregate(loss, torch.ones(2, 2), aggregation))
+    assert whole == pytest.approx(-1.1 * (2 if aggregation == "seq-mean-token-sum" else 1))
+
+
+def test_gspos_gradient_is_that_of_the_sequences_objective() -> None:
+    before = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
+    moved = torch.tensor([[0.1, -0.3, 0.05]], dtype=torch.float64)
+    gradients: list[Tensor] = []
+    for token_level in (True, False):
+        after = (before + moved).requires_grad_()
+        if token_level:
+            inputs = LossInputs(after, before, torch.full_like(before, 0.7), torch.ones_like(before), before)
+            loss = build_loss({"type": "gspo", "clip_ratio": 0.5})(inputs)[0].mean()
+        else:
+            loss = -0.7 * (after - before).mean().exp()
+        gradients += torch.autograd.grad(loss, after)
+    torch.testing.assert_close(*gradients)
+
+
+def test_cispo_clips_the_weight_and_loses_no_gradient() -> None:
+    loss, gradient, info = computed({"type": "cispo"}, [[8.0, 0.1, 1.0]], [[1.0, 1.0, -2.0]])
+    near(gradient, [[-5.0, -0.1, 2.0]])
+    near(loss, [[-5.0 * (math.log(8) - 1), -0.1 * (math.log(0.1) - 1), -2.0]])
+    assert info["clip_fraction"] == pytest.approx(1 / 3) and info["clip_fraction_low"] == 0
+    both = {"type": "cispo", "clip_ratio": 0.2, "clip_ratio_high": 0.28}
+    _, gradient, info = computed(both, [[8.0, 0.1, 1.0]], [[1.0, 1.0, -2.0]])
+    near(gradient, [[-1.28, -0.8, 2.0]])
+    assert info["clip_fraction_low"] == pytest.approx(1 / 3) == info["clip_fraction_high"]
+
+
+def test_sapos_gate_is_open_at_one_and_closes_sooner_for_bad_tokens() -> None:
+    loss, gradient, info = computed({"type": "sapo"}, [[1.0, 2.0, 2.0]], [[1.0, 1.0, -1.0]])
+    good, bad = 1 / (1 + math.exp(-1.0)), 1 / (1 + math.exp(-1.05))
+    near(loss, [[-2.0, -4 * good, 4 * bad / 1.05]])
+    weights = [1.0, 4 * good * (1 - good), 4 * bad * (1 - bad)]
+    near(gradient, [[-1.0, -2 * weights[1], 2 * weights[2]]])
+    assert info["gate"] == pytest.approx(sum(weights) / 3) and weights[2] < weights[1]
+
+
+def test_reinforce_without_and_with_the_ratio_and_its_penalty() -> None:
+    loss, gradient, _ = computed({"type": "reinforce"}, [[2.0, 0.5]], [[1.0, -3.0]])
+    near(loss, [[1.0 - math.log(2), 3 * (-1 - math.log(2))]])
+    near(gradient, [[-1.0, 3.0]])
+    loss, gradient, _ = computed({"type": "reinforce", "ratio": True}, [[2.0, 0.5]], [[1.0, -3.0]])
+    near(loss, [[-2.0, 1.5]])
+    near(gradient, [[-2.0, 1.5]])
+    _, gradient, _ = computed({"type": "reinforce", "log_ratio_coef": 0.5}, [[2.0, 0.5]], [[0.0, 0.0]])
+    near(gradient, [[0.5 * math.log(2), -0.5 * math.log(2)]])
+    assert build_loss({"type": "reinforce"}).zero_without_advantage  # type: ignore[attr-defined]
+    assert not build_loss({"type": "reinforce", "log_ratio_coef": 0.5}).zero_without_advantage  # type: ignore[attr-defined]
+
+
+def test_dppo_masks_by_the_probability_that_moved() -> None:
+    # pi_old = 0.5. Good and up by .25, bad and up by .25, good and down by .25, bad and down by .25, good and up by .05.
+    ratios, advantages = [[1.5, 1.5, 0.5, 0.5, 1.1]], [[1.0, -1.0, 1.0, -1.0, 1.0]]
+    _, gradient, info = computed({"type": "dppo"}, ratios, advantages, old=math.log(0.5))
+    near(gradient, [[0.0, 1.5, -0.5, 0.0, -1.1]])
+    assert info["clip_fraction"] == pytest.approx(0.4) and info["clip_fraction_low"] == info["clip_fraction_high"]
+    # IPO of prime-rl: whichever way it moved.
+    ipo = {"type": "dppo", "threshold": 0.1, "both_directions": True}
+    near(computed(ipo, ratios, advantages, old=math.log(0.5))[1], [[0.0, 0.0, 0.0, 0.0, -1.1]])
+    # KL(0.5 || 0.75) = ln(4/3) / 2 = 0.1438: above 0.1, below 0.2.
+    for threshold, expected in ((0.1, 0.0), (0.2, -1.5)):
+        options = {"type": "dppo", "divergence": "kl", "threshold": threshold}
+        near(computed(options, [[1.5]], [[1.0]], old=math.log(0.5))[1], [[expected]])
+    penalised = {"type": "dppo", "log_ratio_coef": 0.001}
+    near(computed(penalised, [[1.5]], [[1.0]], old=math.log(0.5))[1], [[0.002 * math.log(1.5)]])
+
+
+def test_gmpo_clips_each_token_before_the_mean() -> None:
+    ratios, advantages = [[math.e, math.exp(0.2)], [math.exp(-1), 1.0]], [[1.0, 1.0], [-2.0, -2.0]]
+    loss, gradient, info = computed({"type": "geo_mean"}, ratios, advantages)
+    near(loss, [[-math.exp(0.3)] * 2, [2 * math.exp(-0.2)] * 2])
+    near(gradient, [[0.0, -math.exp(0.3)], [0.0, 2 * math.exp(-0.2)]])
+    assert info == {"clip_fraction": 0.5, "clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
+
+
+def test_vespo_weighs_by_the_product_of_a_sequences_ratios() -> None:
+    _, gradient, _ = computed({"type": "vespo"}, [[2.0, 0.75], [2.0, 0.25]], [[1.0, 1.0], [-1.0, -1.0]])
+    high, low = 1.5**2 * math.exp(3 * (1 - 1.5)), 0.5**3 * math.exp(2 * (1 - 0.5))
+    near(gradient, [[-high, -high], [low, low]])
+
+
+def test_the_covariance_finds_what_is_likely_and_good() -> None:
+    log_probs, advantages = torch.tensor([-0.1, -0.1, -3.0, -3.0]), torch.tensor([2.0, -2.0, 2.0, -2.0])
+    assert token_covariance(log_probs, advantages).tolist() == pytest.approx([2.9, -2.9, -2.9, 2.9])
+    generator = torch.Generator().manual_seed(0)
+    top, few = build_loss({"type": "kl_cov", "fraction": 0.25}), build_loss({"type": "clip_cov", "fraction": 0.25})
+    assert isinstance(top, SelectingLoss) and isinstance(few, SelectingLoss)
+    nearer = log_probs + torch.tensor([0.1, 0.0, 0.0, 0.0])
+    assert top.select(nearer, advantages, generator).tolist() == [True, False, False, False]
+    drawn = few.select(log_probs, advantages, generator)
+    assert int(drawn.sum()) == 1 and bool(drawn[0] | drawn[3])
+
+
+@pytest.mark.parametrize("kind", ["clip_cov", "kl_cov"])
+def test_selected_tokens_do_not_depend_on_the_micro_batch(
+    kind: str, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
+) -> None:
+    found = []
+    for size in (100, 2):
+        loss = {"type": kind, "fraction": 0.2} | ({"low": 0.0, "high": 9.0} if kind == "clip_cov" else {})
+        settings = RLConfig(
+            loss=loss, micro_batch_size=size, mini_batch_prompts=None, prompts_per_step=3, kl_coef=0.0, warmup_steps=0
+        )
+        learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1)
+        found.append(learner.update(make_batch(), step=0, seed=0, temperature=1.0))
+    assert found[0] == pytest.approx(found[1], abs=1e-4) and found[0]["selected_fraction"] == pytest.approx(
+        0.2, abs=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"type": "ppo_clip", "delta": 1.1}, "must be above the upper clip"),
+        ({"type": "clip_cov", "low": 5.0, "high": 1.0}, "must be below high"),
+        ({"type": "gpso"}, "Did you mean 'gspo'"),
+        ({"type": "cispo", "clip_ratio_hgih": 1.0}, "Did you mean 'clip_ratio_high'"),
+        ({"type": "dppo", "divergence": "js"}, "'tv' or 'kl'"),
+    ],
+)
+def test_options_without_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_loss(settings)

@@ -1,0 +1,121 @@
+"""GiGPO by hand, and against a direct reading of its equations."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from difflib import SequenceMatcher
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import EnvError
+from skill_ttrl.rl.advantages import anchor_groups, discounted_returns, state_advantages, state_metrics
+from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
+from skill_ttrl.types import Group
+from tests.unit.rl.episodes import episode, random_groups
+
+
+def advantages(groups: list[Group], penalty: float = 0.0, *, env: bool = False, **options: Any) -> list[list[float]]:
+    samples = TrainingSamples(groups, None, penalty, env_rewards=env)
+    found = build_algorithm({"type": "gigpo", **options}).advantages(samples)
+    return found.advantages  # type: ignore[union-attr, return-value]
+
+
+def test_two_episodes_by_hand() -> None:
+    won, lost = episode("abc", 1.0), episode("ad", 0.0)
+    rows = advantages([Group(won.task, (won, lost))])
+    # Mean over the three steps 2/3. From a: returns .95 and 0, mean .475; b stands alone.
+    assert rows[0] == pytest.approx([1 / 3 + 0.475, 1 / 3]) and rows[1] == pytest.approx([-2 / 3 - 0.475])
+    by_episode = advantages([Group(won.task, (won, lost))], level="episode", step_weight=2.0)
+    assert by_episode == [pytest.approx([0.5 + 0.95, 0.5]), pytest.approx([-0.5 - 0.95])]
+    scaled = advantages([Group(won.task, (won, lost))], mode="mean_std_norm")
+    third, half = math.sqrt(1 / 3), math.sqrt(0.5)
+    assert scaled == [pytest.approx([third + half, third], abs=1e-5), pytest.approx([-2 * third - half], abs=1e-5)]
+
+
+def test_returns_are_discounted_from_the_end() -> None:
+    assert discounted_returns([[1.0, 0.0, 2.0], []], 0.5) == [[1.5, 1.0, 2.0], []]
+
+
+def test_the_environments_own_rewards_count_only_where_they_are_learned_from() -> None:
+    group = Group(episode("ab", 1.0).task, (episode("aab", 3.0, rewards=[1.0, 2.0]), episode("ab", 0.0)))
+    # Values of the three steps from a: 1 + .95 * 2, 2, 0 with the environment's rewards, .95 * 3, 3, 0 without.
+    for env, values in ((True, [2.9, 2.0, 0.0]), (False, [2.85, 3.0, 0.0])):
+        rows = advantages([group], env=env)
+        mean = sum(values) / 3
+        assert [value for row in rows for value in row] == pytest.approx(
+            [value - mean + whole for value, whole in zip(values, (1.0, 1.0, -2.0), strict=True)]
+        )
+
+
+def test_an_invalid_step_loses_the_penalty_in_both_parts() -> None:
+    group = Group(episode("ab", 1.0).task, (episode("ab", 1.0, invalid=[0]), episode("ab", 1.0)))
+    assert advantages([group], 0.5) == [pytest.approx([-0.5]), pytest.approx([0.5])]
+
+
+def test_states_of_other_groups_and_single_steps_do_not_compare() -> None:
+    groups = [Group(each.task, (each,)) for each in (episode("ab", 1.0), episode("ab", 0.0))]
+    assert advantages(groups) == [pytest.approx([1.0]), pytest.approx([0.0])], "a group of one keeps its reward"
+    assert state_metrics(["a", "a", "b"]) == {"step_group_size": 1.5, "singleton_states": 0.5}
+
+
+def test_an_anchor_is_the_observation_and_on_request_the_exact_state() -> None:
+    same_text = [episode("ab", 1.0, seen=["room"]), episode("cb", 0.0, seen=["room"])]
+    groups = [Group(same_text[0].task, tuple(same_text))]
+    assert advantages(groups) == [pytest.approx([1.0]), pytest.approx([-1.0])]
+    assert advantages(groups, anchor="state") == [pytest.approx([0.5]), pytest.approx([-0.5])]
+    stateless = Group(same_text[0].task, (episode(["", ""], 1.0),))
+    with pytest.raises(EnvError, match="does not name its state"):
+        advantages([stateless], anchor="state")
+
+
+def brute_force(groups: list[Group], penalty: float, std: bool) -> list[list[float]]:
+    """Equations 3 to 8, step by step, with verl-agent's statistics over steps."""
+    rows: list[list[float]] = []
+    for group in groups:
+        steps = [(i, t) for i, each in enumerate(group.trajectories) for t in range(len(each.steps))]
+        anchor = {(i, t): group.trajectories[i].steps[t].observation for i, t in steps}
+        bad = {(i, t): penalty * (group.trajectories[i].steps[t].verdict == "invalid") for i, t in steps}
+        reward = {i: each.reward or 0.0 for i, each in enumerate(group.trajectories)}
+        last = {i: len(each.steps) - 1 for i, each in enumerate(group.trajectories)}
+        score = {(i, t): reward[i] - bad[i, t] for i, t in steps}
+        value = {(i, t): 0.95 ** (last[i] - t) * reward[i] - bad[i, t] for i, t in steps}
+        for i, each in enumerate(group.trajectories):
+            row = []
+            for t in range(len(each.steps)):
+                alike = [value[other] for other in steps if anchor[other] == anchor[i, t]]
+                parts = [(score[i, t], list(score.values())), (value[i, t], alike)]
+                total = 0.0
+                for own, all_of_them in parts:
+                    if len(all_of_them) > 1:
+                        scale = statistics.stdev(all_of_them) + 1e-6 if std else 1.0
+                        total += (own - statistics.mean(all_of_them)) / scale
+                row.append(total)
+            rows.append(row)
+    return rows
+
+
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([0.0, 0.1]))
+def test_a_direct_reading_of_the_equations_gives_the_same(seed: int, std: bool, penalty: float) -> None:
+    groups = random_groups(seed)
+    found = advantages(groups, penalty, mode="mean_std_norm" if std else "mean_norm")
+    for row, expected in zip(found, brute_force(groups, penalty, std), strict=True):
+        assert row == pytest.approx(expected, abs=1e-4)
+
+
+@given(st.lists(st.text("ab ", max_size=12), min_size=1, max_size=12), st.sampled_from([0.5, 0.8, 0.95]))
+def test_alike_observations_join_the_first_group_they_are_like(texts: list[str], similarity: float) -> None:
+    (found,) = anchor_groups([texts], ["g"], similarity)
+    firsts: list[str] = []
+    for text, group in zip(texts, found, strict=True):
+        like = [other for other in firsts if SequenceMatcher(None, text, other).ratio() >= similarity]
+        if not like:
+            firsts.append(text)
+        assert group == ("g", (like or [text])[0])
+
+
+def test_equal_values_give_exactly_zero() -> None:
+    assert state_advantages([0.1, 0.1, 0.3], ["a", "a", "b"]).tolist() == [0.0, 0.0, 0.0]
