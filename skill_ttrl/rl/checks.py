@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import is_stepwise
-from skill_ttrl.rl.algorithms import ALGORITHMS, Requirement, build_algorithm
+from skill_ttrl.rl.algorithms import ALGORITHMS, Requirement, build_algorithm, takes_shaped_votes
 from skill_ttrl.rl.learn import VOTED
 
 
-def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, multi_turn: bool) -> None:
+def check_algorithm(
+    rl: RLConfig, *, vote_strategy: str, vote_shapes: bool, action_parser: str, multi_turn: bool
+) -> None:
     """Check that the algorithm exists, and that the run can give the algorithm its inputs.
 
     Args:
         rl: The settings, with the algorithm's own defaults.
-        vote_strategy: `vote.strategy`; all but `majority` shape the advantages of whole rollouts.
+        vote_strategy: `vote.strategy`.
+        vote_shapes: That strategy does more than reward: it shapes the advantages of whole rollouts.
         action_parser: `agent.projection`; with `none` no action is ever invalid.
         multi_turn: Rollouts may have several steps.
 
@@ -26,8 +29,10 @@ def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, mul
     algorithm = build_algorithm(rl.algorithm)
     problems = [
         *_missing_inputs(rl, algorithm, multi_turn),
-        *_vote_problems(rl, vote_strategy),
-        *_step_problems(rl, algorithm, vote_strategy),
+        *_strategy_problems(rl, vote_strategy),
+        *_vote_problems(rl, algorithm, vote_strategy if vote_shapes else None),
+        *_step_problems(rl, algorithm),
+        *_reward_problems(rl, algorithm),
         *_loss_problems(rl),
         *_reference_problems(rl),
     ]
@@ -58,18 +63,18 @@ def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterat
         )
 
 
-def _vote_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
-    """A line where the algorithm cannot follow the voting strategy."""
-    name = rl.algorithm["type"]
-    known: frozenset[str] | None = getattr(ALGORITHMS.get(name), "vote_strategies", None)
+def _strategy_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
+    """A line where the algorithm counts votes itself, and cannot follow the voting strategy."""
+    kind = ALGORITHMS.get(rl.algorithm["type"])
+    known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
     if rl.reward == VOTED and known is not None and vote_strategy not in known:
         yield (
-            f"rl.algorithm={name} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
+            f"{_named(rl)} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
             f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
         )
-    if getattr(ALGORITHMS.get(name), "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
+    if getattr(kind, "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
         yield (
-            f"rl.algorithm={name} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
+            f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
             "rl.kl_coef puts a KL term into the loss."
         )
 
@@ -105,20 +110,48 @@ def _reference_problems(rl: RLConfig) -> Iterator[str]:
         )
 
 
-def _step_problems(rl: RLConfig, algorithm: object, vote_strategy: str) -> Iterator[str]:
-    """A line where steps of an episode differ, and algorithm or vote know whole rollouts only."""
-    level = getattr(getattr(algorithm, "options", None), "level", "episode")
-    if level != "step" and rl.invalid_penalty == 0:
+def _vote_problems(rl: RLConfig, algorithm: object, shaping: str | None) -> Iterator[str]:
+    """A line where the vote shapes advantages (`shaping` names it), and the algorithm has none that it could shape."""
+    if shaping is None or rl.reward != VOTED:
         return
-    asked = f"rl.algorithm.level={level} with rl.invalid_penalty={rl.invalid_penalty:g}"
-    if rl.reward == VOTED and vote_strategy != VOTED:
+    if not takes_shaped_votes(algorithm):
         yield (
-            f"{asked} is about single steps, but vote.strategy={vote_strategy} shapes the advantages of whole rollouts. "
-            "Use vote.strategy=majority, or rl.algorithm.level=episode and rl.invalid_penalty=0."
+            f"vote.strategy={shaping} shapes the advantages of a group's rollouts, and those of {_named(rl)} are no such "
+            "thing: they depend on tokens, lengths or the rest of the batch. Use vote.strategy=majority, or rl.algorithm=grpo."
         )
+    level = getattr(getattr(algorithm, "options", None), "level", "episode")
+    if level == "step" or rl.invalid_penalty:
+        yield (
+            f"rl.algorithm.level={level} with rl.invalid_penalty={rl.invalid_penalty:g} is about single steps, but "
+            f"vote.strategy={shaping} shapes the advantages of whole rollouts. Use vote.strategy=majority, or "
+            "rl.algorithm.level=episode and rl.invalid_penalty=0."
+        )
+
+
+def _step_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
+    """A line where steps of an episode differ, and the algorithm knows whole rollouts only."""
+    options = getattr(algorithm, "options", None)
+    level = getattr(options, "level", None)
     estimate = getattr(algorithm, "estimate", None)
-    if level == "episode" and estimate is not None and not is_stepwise(estimate):
+    if rl.invalid_penalty and level != "step" and estimate is not None and not is_stepwise(estimate):
+        instead = "rl.algorithm.level=step, " if level is not None else ""
         yield (
-            f"{asked}: rl.algorithm={rl.algorithm['type']} cannot penalise single steps and let each episode weigh the same. "
-            "Use rl.algorithm.level=step, rl.invalid_penalty=0, or rl.algorithm=grpo."
+            f"rl.invalid_penalty={rl.invalid_penalty:g}: {_named(rl)} cannot penalise single steps and let each episode weigh "
+            f"the same. Use {instead}rl.invalid_penalty=0, or rl.algorithm=grpo."
         )
+
+
+def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
+    """A line where rewards can be below 0, and the algorithm divides by their mean."""
+    if getattr(getattr(algorithm, "options", None), "scale_rewards", None) != "mean":
+        return
+    for key, wanted in (("kl_in_reward", None), ("invalid_penalty", 0.0)):
+        if getattr(rl, key) != wanted:
+            yield (
+                f"rl.{key} makes rewards below 0 possible, and {_named(rl)} divides by their mean. Leave it out, or set "
+                "rl.algorithm.scale_rewards=group."
+            )
+
+
+def _named(rl: RLConfig) -> str:
+    return f"rl.algorithm={rl.algorithm['type']}"

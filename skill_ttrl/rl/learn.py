@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import whiten_advantages
-from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm, takes_shaped_votes
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_entropy
@@ -136,7 +137,16 @@ class UpdateRule:
         return metrics | learner.update(batch, step=step, seed=seed, temperature=temperature, entropy_coef=entropy_coef)
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
-        """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`."""
+        """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`.
+
+        Raises:
+            ConfigError: a vote shapes advantages, and those of this algorithm cannot be shaped.
+        """
+        if samples.votes_shape and not takes_shaped_votes(self.algorithm):
+            raise ConfigError(
+                f"The vote shapes the advantages of rollouts, and those of rl.algorithm={self.config.algorithm['type']} cannot "
+                "be shaped. Use a strategy that only rewards, such as vote.strategy=majority, or rl.algorithm=grpo."
+            )
         found = self.algorithm.advantages(samples)
         if not isinstance(found, AdvantageEstimate):
             found = AdvantageEstimate(found)

@@ -6,7 +6,16 @@ from skill_ttrl.voting.history import PromptHistory, VoteHistory
 from skill_ttrl.voting.labels import apply_pseudo_labels, restore_labels
 from skill_ttrl.voting.majority import batch_majority_vote, compute_voting_rewards, majority_vote
 from skill_ttrl.voting.metrics import UndecidedAnswers, given_up, label_metrics, trained_metrics, vote_metrics
-from skill_ttrl.voting.strategies import STRATEGIES, Strategy, batch_vote, check_strategy, needs, strategy, vote
+from skill_ttrl.voting.strategies import (
+    STRATEGIES,
+    Strategy,
+    batch_vote,
+    check_strategy,
+    needs,
+    shapes_advantages,
+    strategy,
+    vote,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -25,6 +34,7 @@ __all__ = [
     "label_metrics",
     "majority_vote",
     "needs",
+    "shapes_advantages",
     "restore_labels",
     "strategy",
     "trained_metrics",

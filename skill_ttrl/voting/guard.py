@@ -23,7 +23,7 @@ from skill_ttrl.types import VoteResult, derive_seed
 from skill_ttrl.voting.ballot import Ballot
 from skill_ttrl.voting.history import KEPT_RATIOS, STABLE, PromptHistory
 from skill_ttrl.voting.metrics import mean
-from skill_ttrl.voting.strategies import check_range, strategy
+from skill_ttrl.voting.strategies import check_range, shaping, strategy
 from skill_ttrl.voting.tally import Tally
 
 FLIP, HIGH_RISK, MINORITY = "flip", "high_risk", "minority"
@@ -38,6 +38,7 @@ FIRST_TERM = 0.5
 
 
 @strategy("guard", "history", "seed")
+@shaping
 def guard(
     ballot: Ballot,
     *,

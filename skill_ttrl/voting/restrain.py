@@ -6,10 +6,11 @@ import math
 
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.ballot import Ballot
-from skill_ttrl.voting.strategies import check_range, strategy
+from skill_ttrl.voting.strategies import check_range, shaping, strategy
 
 
 @strategy("restrain", base_share="prompt_weight")
+@shaping
 def restrain(
     ballot: Ballot,
     *,

@@ -30,6 +30,7 @@ S = TypeVar("S", bound=Strategy)
 
 STRATEGIES: Registry[Strategy] = Registry("voting strategy")
 _NEEDS: dict[str, dict[str, str]] = {}
+_SHAPING: set[Strategy] = set()
 
 INPUT_SOURCES: Mapping[str, str] = {
     "logprobs": "samples whose tokens have log-probabilities (of a text file: a list `logprobs`)",
@@ -57,6 +58,21 @@ def strategy(name: str, *needs: str, **unless: str) -> Callable[[S], S]:
         return function
 
     return add
+
+
+def shaping(function: S) -> S:
+    """Decorator: the votes of this strategy shape the advantages of a prompt's samples, beyond rewarding them."""
+    _SHAPING.add(function)
+    return function
+
+
+def shapes_advantages(name: str) -> bool:
+    """True if a strategy is marked as `shaping`; one of the user's own never is.
+
+    Raises:
+        ConfigError: no strategy has this name.
+    """
+    return _function(name) in _SHAPING
 
 
 def needs(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:

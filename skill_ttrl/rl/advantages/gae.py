@@ -11,8 +11,8 @@ def compute_gae_advantage(
     token_level_rewards: Float[Tensor, "N T"],
     values: Float[Tensor, "N T"],
     response_mask: Float[Tensor, "N T"],
-    gamma: float = 1.0,
-    lam: float = 1.0,
+    gamma: float | Float[Tensor, "N T"] = 1.0,
+    lam: float | Float[Tensor, "N T"] = 1.0,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
     """A_t = delta_t + gamma * lam * A_{t+1}, with delta_t = r_t + gamma * V_{t+1} - V_t.
 
@@ -23,38 +23,42 @@ def compute_gae_advantage(
         token_level_rewards: Reward at each token (N, T).
         values: Critic's value at each token (N, T).
         response_mask: 1 at response tokens (N, T).
-        gamma: Discount, in [0, 1].
-        lam: Trace decay, in [0, 1].
+        gamma: Discount between a token and the next one inside, in [0, 1]; with (N, T) each token has its own.
+        lam: Trace decay in [0, 1], likewise.
 
     Returns:
         (advantages, returns), both (N, T) and 0 outside the mask; returns are advantages + values.
     """
-    advantage_N = torch.zeros_like(values[:, 0])
-    next_value_N = torch.zeros_like(values[:, 0])
+    inside_T_N = response_mask.T > 0
+    gammas_T_N = torch.as_tensor(gamma, dtype=values.dtype, device=values.device).expand(values.shape).T
+    traces_T_N = gammas_T_N * torch.as_tensor(lam, dtype=values.dtype, device=values.device).expand(values.shape).T
+    values_T_N, rewards_T_N = values.T, token_level_rewards.T
+    advantage_N = values.new_zeros(len(values))
+    next_value_N = torch.zeros_like(advantage_N)
     columns = []
     for t in range(values.shape[1] - 1, -1, -1):
-        mask_N = response_mask[:, t]
-        delta_N = token_level_rewards[:, t] + gamma * next_value_N - values[:, t]
-        advantage_N = torch.where(mask_N > 0, delta_N + gamma * lam * advantage_N, advantage_N)
-        next_value_N = torch.where(mask_N > 0, values[:, t], next_value_N)
+        delta_N = rewards_T_N[t] + gammas_T_N[t] * next_value_N - values_T_N[t]
+        advantage_N = torch.where(inside_T_N[t], delta_N + traces_T_N[t] * advantage_N, advantage_N)
+        next_value_N = torch.where(inside_T_N[t], values_T_N[t], next_value_N)
         columns.append(advantage_N)
-    advantages_N_T = torch.stack(columns[::-1], dim=1)
+    advantages_N_T = torch.stack(columns[::-1], dim=1) if columns else torch.zeros_like(values)
     return advantages_N_T * response_mask, (advantages_N_T + values) * response_mask
 
 
 def whiten_advantages(
-    advantages: Float[Tensor, "N T"], mask: Float[Tensor, "N T"], epsilon: float = 1e-8
-) -> Float[Tensor, "N T"]:
-    """Shift and scale to mean 0 and (unbiased) variance 1 over the masked tokens; 0 outside the mask.
+    advantages: Float[Tensor, "*S"], mask: Float[Tensor, "*S"], epsilon: float = 1e-8
+) -> Float[Tensor, "*S"]:
+    """Shift and scale to mean 0 and (unbiased) variance 1 inside the mask; 0 outside it (verl: `masked_whiten`).
 
     Args:
-        advantages: Any values (N, T).
-        mask: 1 at tokens that count (N, T). With fewer than two of them only the mean is taken off.
+        advantages: Any values, of any shape.
+        mask: 1 where they count, of the same shape. With fewer than two of them only the mean is taken off.
         epsilon: Added to the variance.
     """
-    count = mask.sum()
-    mean = (advantages * mask).sum() / count.clamp(min=1)
-    centred = (advantages - mean) * mask
+    values, inside = advantages.double(), mask.double()
+    count = inside.sum()
+    mean = (values * inside).sum() / count.clamp(min=1)
+    centred = (values - mean) * inside
     variance = centred.square().sum() / (count - 1).clamp(min=1)
     scale = torch.where(count > 1, (variance + epsilon).rsqrt(), torch.ones_like(variance))
-    return centred * scale
+    return (centred * scale).to(advantages.dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from skill_ttrl.rl.algorithms.baselines import GPG, OPO, RLOO, PassK
 from skill_ttrl.rl.algorithms.contract import (
     ALGORITHMS,
     AdvantageEstimate,
@@ -22,42 +23,54 @@ from skill_ttrl.rl.algorithms.evol_rl import EvolRL
 from skill_ttrl.rl.algorithms.gigpo import GiGPO, GiGPOOptions
 from skill_ttrl.rl.algorithms.gmae import GMAE
 from skill_ttrl.rl.algorithms.graphgpo import GraphGPO, GraphGPOOptions
-from skill_ttrl.rl.algorithms.grpo import GRPO, GRPOOptions
+from skill_ttrl.rl.algorithms.grpo import GRPO, DrGRPO, GRPOOptions, MaxRL
 from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
 from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
 from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
-from skill_ttrl.rl.algorithms.relative import add_step_advantages, relative_advantages
+from skill_ttrl.rl.algorithms.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReMax
+from skill_ttrl.rl.algorithms.relative import GroupRelative, add_step_advantages, relative_advantages
 from skill_ttrl.rl.algorithms.scrl import SCRL
 from skill_ttrl.rl.algorithms.ttpo import TTPO
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
-    "CISPOAlgorithm",
-    "GSPOAlgorithm",
-    "SAPOAlgorithm",
     "GMAE",
+    "GPG",
     "GRPO",
     "GRPONSR",
     "NSR",
+    "OPO",
     "PSR",
+    "RLOO",
     "SCRL",
     "TTPO",
     "EvolRL",
     "AdvantageEstimate",
     "Algorithm",
     "AlgorithmType",
+    "CISPOAlgorithm",
+    "DrGRPO",
     "GRPOOptions",
+    "GSPOAlgorithm",
     "GiGPO",
     "GiGPOOptions",
     "GraphGPO",
     "GraphGPOOptions",
+    "GroupRelative",
+    "MaxRL",
+    "PassK",
+    "ReMax",
+    "ReinforcePlusPlus",
+    "ReinforcePlusPlusBaseline",
     "Requirement",
+    "SAPOAlgorithm",
     "TrainingSamples",
     "WReinforce",
     "add_step_advantages",
     "build_algorithm",
     "relative_advantages",
+    "takes_shaped_votes",
 ]
 
 
@@ -72,3 +85,8 @@ def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
     """
     built: Algorithm = build_from(ALGORITHMS, settings)
     return built
+
+
+def takes_shaped_votes(algorithm: object) -> bool:
+    """True unless an algorithm says that votes cannot shape its advantages (RESTRAIN, Guard: `advantages.shaping`)."""
+    return bool(getattr(algorithm, "takes_shaped_votes", True))

@@ -38,6 +38,8 @@ class TrainingSamples:
     votes are not rewarded."""
     env_rewards: bool = False
     """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
+    greedy_rewards: Sequence[float] | None = None
+    """Reward of a greedy rollout of each group's task; None where no algorithm requires it."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -78,6 +80,12 @@ class TrainingSamples:
                 )
             rows.append([str(state) for state in row])
         return rows
+
+    @property
+    def votes_shape(self) -> bool:
+        """True if a vote does more than reward: it weighs labels, scales or shifts advantages (`advantages.shaping`)."""
+        votes = self.votes or ()
+        return any(vote.label_weights or vote.weight != 1.0 or vote.penalty or vote.bonus for vote in votes)
 
     @property
     def step_scores(self) -> list[list[float]]:

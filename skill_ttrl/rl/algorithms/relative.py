@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from skill_ttrl.rl.advantages import AdvantageEstimator, GroupLevel, shape_advantages, step_advantages
-from skill_ttrl.rl.algorithms.contract import TrainingSamples
-from skill_ttrl.rl.pack import Advantages
+from torch import Tensor
+
+from skill_ttrl.config import Section
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.advantages import (
+    AdvantageEstimator,
+    GroupLevel,
+    shape_advantages,
+    step_advantages,
+    whiten_advantages,
+)
+from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.pack import Advantages, with_advantages
+
+
+class RelativeOptions(Section):
+    """Options of every group-relative algorithm."""
+
+    whiten: bool = False
+    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch (verl: `masked_whiten`)."""
+
+
+class LevelOptions(RelativeOptions):
+    """Options of those that distinguish the steps of an episode."""
+
+    level: GroupLevel = "episode"
+    """Unit of a group's statistics where rollouts have several steps. `episode`: each episode weighs the same, however long it
+    is. `step`: each step does, so that long ones weigh more (verl-agent, SkillRL)."""
+
+
+class GroupRelative:
+    """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
+
+    options_type: ClassVar[type[Section]] = RelativeOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def takes_shaped_votes(self) -> bool:
+        """True where votes can shape the advantages (RESTRAIN, Guard): the estimator is asked about one group at a time."""
+        return True
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
+        found = relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode"))
+        return whitened(samples, found) if self.options.whiten else AdvantageEstimate(found)
+
+    def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:
+        """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
+        raise NotImplementedError
 
 
 def relative_advantages(
@@ -23,9 +73,17 @@ def relative_advantages(
 
     Returns:
         One for each trajectory, or where steps of an episode differ one for each step.
+
+    Raises:
+        ConfigError: steps differ, and a vote shapes the advantages of whole rollouts.
     """
     rows, owners = samples.step_rewards, samples.owners
     if level == "step" or any(len(set(row)) > 1 for row in rows):
+        if samples.votes_shape:
+            raise ConfigError(
+                "The vote shapes the advantages of whole rollouts, and the steps of an episode have advantages of their own. Use "
+                "vote.strategy=majority, or rl.algorithm.level=episode and rewards that are the same at every step."
+            )
         return step_advantages(samples.rewards, rows, owners, estimate, level)
     rewards = [row[0] if row else reward for row, reward in zip(rows, samples.rewards, strict=True)]
     values = estimate(rewards, owners).tolist() if rewards else []
@@ -72,3 +130,15 @@ def add_step_advantages(
 def by_step(value: Any, steps: int) -> Sequence[float]:
     """The advantage of each step of a trajectory, where `relative_advantages` may have given one for all."""
     return value if isinstance(value, Sequence) else [value] * steps
+
+
+def whitened(samples: TrainingSamples, advantages: Advantages) -> AdvantageEstimate:
+    """Spread advantages over tokens, and whiten them over all trained tokens of the batch.
+
+    Raises:
+        ValueError: the samples have no tokens.
+    """
+    if samples.batch is None:
+        raise ValueError("Advantages are whitened over tokens, and these samples have none (TrainingSamples.batch).")
+    batch = with_advantages(samples.batch, samples.groups, advantages)
+    return AdvantageEstimate(whiten_advantages(batch.advantages_F, batch.trained_F))

@@ -44,6 +44,7 @@ from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Task
+from skill_ttrl.voting import shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward
 
 Lookup = Callable[[], str]
@@ -344,6 +345,7 @@ def _algorithm(config: SkillTTRLConfig) -> str:
     check_algorithm(
         config.rl,
         vote_strategy=config.vote.strategy,
+        vote_shapes=shapes_advantages(config.vote.strategy),
         action_parser=config.agent.projection,
         multi_turn=config.agent.max_turns > 1,
     )

@@ -22,8 +22,14 @@ from skill_ttrl.rl.pack import Advantages, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, Verdict, VoteResult
 
+SHAPING: dict[str, Any] = {"vote_strategy": "guard", "vote_shapes": True}
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
-PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
+PLAIN: dict[str, Any] = {
+    "vote_strategy": "majority",
+    "vote_shapes": False,
+    "action_parser": "action",
+    "multi_turn": True,
+}
 
 
 def per_item(batch: RolloutBatch) -> list[float]:
@@ -74,7 +80,13 @@ OWN = f"{__name__}:Unaware"
     ("rl", "other", "words"),
     [
         ({"invalid_penalty": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
-        ({"algorithm": {"level": "step"}, "reward": "majority"}, {"vote_strategy": "harmonic"}, "whole rollouts"),
+        ({"algorithm": {"level": "step"}, "reward": "majority"}, SHAPING, "whole rollouts"),
+        ({"algorithm": "opo", "reward": "majority"}, SHAPING, "no such thing"),
+        ({"algorithm": "remax", "reward": "majority"}, SHAPING, "no such thing"),
+        ({"algorithm": {"scale_rewards": "batch"}, "reward": "majority"}, SHAPING, "no such thing"),
+        ({"algorithm": "maxrl", "invalid_penalty": 0.1}, {}, "divides by their mean"),
+        ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
+        ({"algorithm": "gpg", "invalid_penalty": 0.1}, {}, "cannot penalise single steps"),
         ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
@@ -218,7 +230,7 @@ def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(
             seen.append(samples)
             return AdvantageEstimate(relative_advantages(samples, self.estimate))
 
-    rule.algorithm = Watching(GRPO.options_type())  # type: ignore[arg-type]
+    rule.algorithm = Watching(GRPO.options_type())
     metrics = rule(
         LocalLearner(make_policy(), settings, accelerator, total_steps=1),
         groups,

@@ -1,0 +1,135 @@
+"""REINFORCE with returns from each token on: REINFORCE++, its baseline form, and ReMax."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from skill_ttrl.config import Section
+from skill_ttrl.rl.advantages import (
+    GroupLevel,
+    compute_reinforce_plus_plus_advantage,
+    compute_remax_advantage,
+    group_advantages,
+    whiten_advantages,
+)
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.relative import GroupRelative, LevelOptions
+from skill_ttrl.rl.algorithms.tokens import TokenRows
+from skill_ttrl.rl.batch import RolloutBatch
+
+
+class TokenOptions(Section):
+    """Options of algorithms that go from token to token."""
+
+    level: GroupLevel = "episode"
+    """Span of the returns where rollouts have several steps. `episode`: over all tokens of the episode, whose outcome is earned
+    once, at its end. `step`: over the tokens of one step, which ends with the outcome (verl-agent: each step is a row)."""
+
+
+class ReinforcePlusPlusOptions(TokenOptions):
+    """Options of REINFORCE++."""
+
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount from a token to the next."""
+    step_gamma: float | None = Field(default=None, ge=0, le=1)
+    """Discount from a step's last token to the next step's first, with level `episode`; None: `gamma`."""
+
+
+@ALGORITHMS.register("reinforce_plus_plus")
+class ReinforcePlusPlus:
+    """Returns of the tokens, the KL penalty in the rewards, whitened over the batch (arXiv 2501.03262)."""
+
+    options_type: ClassVar[type[Section]] = ReinforcePlusPlusOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    takes_shaped_votes = False
+
+    def __init__(self, options: ReinforcePlusPlusOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each token."""
+        batch, level = tokens_of(samples), self.options.level
+        rows = TokenRows.of(batch, level)
+        rewards = rows.rewards(batch, samples.rewards, level)
+        gamma = rows.per_token(self.options.gamma, self.options.step_gamma)
+        found, _ = compute_reinforce_plus_plus_advantage(rewards, rows.mask_N_T, gamma)
+        return AdvantageEstimate(rows.flat(found, len(batch.tokens_F)))
+
+
+class ReinforceBaselineOptions(LevelOptions):
+    """Options of REINFORCE++-baseline."""
+
+    whiten: bool = True
+    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch."""
+
+
+@ALGORITHMS.register("reinforce_plus_plus_baseline")
+class ReinforcePlusPlusBaseline(GroupRelative):
+    """Reward minus its group's mean, whitened over the tokens of the batch (arXiv 2501.03262)."""
+
+    options_type: ClassVar[type[Section]] = ReinforceBaselineOptions
+
+    def estimate(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Tensor:
+        """Centre rewards (N,) in these groups (N,)."""
+        return group_advantages(rewards, groups, episodes=episodes, scale="none")
+
+
+class ReMaxOptions(TokenOptions):
+    """Options of ReMax."""
+
+    whiten: bool = False
+    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch."""
+
+
+@ALGORITHMS.register("remax")
+class ReMax:
+    """Returns of the tokens minus the reward of the task's greedy rollout (arXiv 2310.10505)."""
+
+    options_type: ClassVar[type[Section]] = ReMaxOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"greedy"})
+    takes_shaped_votes = False
+
+    def __init__(self, options: ReMaxOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each token.
+
+        Raises:
+            ValueError: not one greedy reward a group.
+        """
+        batch, level, greedy = tokens_of(samples), self.options.level, samples.greedy_rewards
+        if greedy is None or len(greedy) != len(samples.groups):
+            raise ValueError(f"ReMax needs the reward of a greedy rollout of each of {len(samples.groups)} tasks.")
+        rows = TokenRows.of(batch, level)
+        owners = torch.tensor(samples.owners, dtype=torch.long)
+        baselines = torch.tensor(greedy, dtype=torch.float64)[owners[rows.trajectory_N]]
+        found, _ = compute_remax_advantage(rows.rewards(batch, samples.rewards, level), baselines, rows.mask_N_T)
+        if self.options.whiten:
+            found = whiten_advantages(found, rows.mask_N_T)
+        return AdvantageEstimate(rows.flat(found, len(batch.tokens_F)))
+
+
+def tokens_of(samples: TrainingSamples) -> RolloutBatch:
+    """The samples as tokens.
+
+    Raises:
+        ValueError: they have none.
+    """
+    if samples.batch is None:
+        raise ValueError(
+            "This algorithm goes from token to token, and these samples have none (TrainingSamples.batch)."
+        )
+    return samples.batch

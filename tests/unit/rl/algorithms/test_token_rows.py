@@ -1,0 +1,121 @@
+"""Algorithms that go from token to token, on episodes of several steps with tokens that are not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms import TrainingSamples
+from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.pack import pack
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+
+TASK = Task("t", "env")
+
+
+def step(tokens: int, mask: Sequence[bool] | None = None, *, invalid: bool = False) -> Step:
+    done = Completion(
+        "", tuple(range(1, tokens + 1)), (-1.0,) * tokens, "stop", mask=None if mask is None else tuple(mask)
+    )
+    return Step("", "", 0.0, False, False, (1, 2), done, verdict="invalid" if invalid else "valid")
+
+
+def tried(reward: float, *steps: Step) -> Trajectory:
+    return Trajectory(TASK, steps, None, "terminated", reward)
+
+
+def advantages(
+    algorithm: Any, *groups: Sequence[Trajectory], greedy: Sequence[float] | None = None, penalty: float = 0.0
+) -> list[list[float]]:
+    """Advantages of the response tokens of each item."""
+    found = [Group(TASK, tuple(tries)) for tries in groups]
+    config = RLConfig(algorithm=algorithm, invalid_penalty=penalty)
+    batch = pack(found, invalid_penalty=penalty)
+    samples = TrainingSamples(found, None, penalty, batch, greedy_rewards=greedy)
+    batch, _ = UpdateRule(config, sampler_is_learner=True).estimate(samples, batch)
+    starts, ends = batch.starts_N + batch.prompt_lengths_N, batch.starts_N + batch.lengths_N
+    return [
+        [round(value, 5) for value in batch.advantages_F[a:b].tolist()]
+        for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def test_over_an_episode_the_outcome_counts_once_and_discounts_run_through_its_steps() -> None:
+    two, one = tried(1.0, step(2), step(3, [True, False, True])), tried(0.0, step(1))
+    over_episode = advantages({"type": "remax"}, [two, one], greedy=[0.25])
+    assert over_episode == [[0.75, 0.75], [0.75, 0.0, 0.75], [-0.25]]
+    over_steps = advantages({"type": "remax", "level": "step"}, [two, one], greedy=[0.25])
+    assert over_steps == over_episode, "without a discount and other rewards both are the outcome"
+
+
+def returns_of(options: dict[str, Any], penalty: float = 0.0) -> list[float]:
+    """Returns of an episode of two steps of two tokens that earns 1, its first step invalid, less those of a token that earns 0.
+
+    Whitening is a shift and a scale: the last token's return is known to be 1, the other rollout's 0.
+    """
+    first, second, other = advantages(
+        {"type": "reinforce_plus_plus", **options},
+        [tried(1.0, step(2, invalid=True), step(2)), tried(0.0, step(1))],
+        penalty=penalty,
+    )
+    zero, unit = other[0], second[-1] - other[0]
+    return [round((value - zero) / unit, 3) for value in first + second]
+
+
+def test_reinforce_plus_plus_discounts_tokens_and_steps() -> None:
+    assert returns_of({"gamma": 0.5}) == [0.125, 0.25, 0.5, 1.0]
+    assert returns_of({"gamma": 1.0, "step_gamma": 0.5}) == [0.5, 0.5, 1.0, 1.0]
+    assert returns_of({"gamma": 0.5, "level": "step"}) == [0.5, 1.0, 0.5, 1.0]
+    assert returns_of({}, penalty=0.25) == [0.75, 0.75, 1.0, 1.0]
+    assert returns_of({"step_gamma": 0.5}, penalty=0.25) == [0.25, 0.25, 1.0, 1.0]
+
+
+def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens() -> None:
+    for algorithm in (
+        "reinforce_plus_plus_baseline",
+        {"type": "rloo", "whiten": True},
+        {"type": "opo", "whiten": True},
+    ):
+        rows = advantages(algorithm, [tried(1.0, step(5)), tried(0.0, step(2)), tried(0.5, step(1))])
+        values = torch.tensor([value for row in rows for value in row])
+        assert float(values.mean()) == pytest.approx(0, abs=1e-4) and float(values.std()) == pytest.approx(1, abs=1e-4)
+        assert rows[0][0] > rows[2][0] > rows[1][0]
+
+
+def test_opo_counts_the_trained_tokens_of_all_steps() -> None:
+    long, short = tried(1.0, step(2), step(3, [True, False, False])), tried(0.0, step(1))
+    assert advantages("opo", [long, short]) == [[0.25, 0.25], [0.25, 0.0, 0.0], [-0.75]]
+
+
+def test_an_episode_whose_last_step_trains_nothing_still_earns_its_outcome() -> None:
+    found = advantages({"type": "remax"}, [tried(1.0, step(2), step(1, [False])), tried(0.0, step(1))], greedy=[0.0])
+    assert found == [[1.0, 1.0], [0.0], [0.0]]
+
+
+def test_votes_that_shape_advantages_are_refused_where_nothing_could_be_shaped() -> None:
+    groups = [Group(TASK, (tried(1.0, step(2)), tried(0.0, step(2))))]
+    votes = [VoteResult("a", 0.5, (True, False), weight=0.5)]
+    batch = pack(groups)
+    rule = UpdateRule(RLConfig(algorithm={"type": "reinforce_plus_plus"}), sampler_is_learner=True)
+    with pytest.raises(ConfigError, match="cannot be shaped"):
+        rule.estimate(TrainingSamples(groups, votes, 0.0, batch), batch)
+    plain = [replace(votes[0], weight=1.0)]
+    assert bool(rule.estimate(TrainingSamples(groups, plain, 0.0, batch), batch)[0].advantages_F.any())
+    by_step = UpdateRule(RLConfig(algorithm={"type": "grpo", "level": "step"}), sampler_is_learner=True)
+    with pytest.raises(ConfigError, match="shapes the advantages of whole rollouts"):
+        by_step.estimate(TrainingSamples(groups, votes, 0.0, batch), batch)
+
+
+def test_maxrl_refuses_a_reward_below_0() -> None:
+    with pytest.raises(ConfigError, match="need rewards of at least 0, and one is -1"):
+        advantages("maxrl", [tried(1.0, step(1)), tried(-1.0, step(1))])
+
+
+def test_an_empty_step_has_no_advantages() -> None:
+    assert advantages({"type": "reinforce_plus_plus"}) == []
