@@ -12,7 +12,7 @@ from skill_ttrl.rl.learn import VOTED
 
 
 def check_algorithm(
-    rl: RLConfig, *, vote_strategy: str, vote_shapes: bool, action_parser: str, multi_turn: bool
+    rl: RLConfig, *, vote_strategy: str, action_parser: str, multi_turn: bool, vote_shapes: bool = False
 ) -> None:
     """Check that the algorithm exists, and that the run can give the algorithm its inputs.
 

@@ -50,15 +50,18 @@ def whiten_advantages(
 ) -> Float[Tensor, "*S"]:
     """Shift and scale to mean 0 and (unbiased) variance 1 inside the mask; 0 outside it (verl: `masked_whiten`).
 
+    Values that are all equal become exactly 0.
+
     Args:
         advantages: Any values, of any shape.
-        mask: 1 where they count, of the same shape. With fewer than two of them only the mean is taken off.
+        mask: 1 where they count, of the same shape.
         epsilon: Added to the variance.
     """
     values, inside = advantages.double(), mask.double()
+    chosen = values[inside > 0]
+    if len(chosen) == 0 or bool(chosen.min() == chosen.max()):
+        return torch.zeros_like(advantages)
     count = inside.sum()
-    mean = (values * inside).sum() / count.clamp(min=1)
-    centred = (values - mean) * inside
-    variance = centred.square().sum() / (count - 1).clamp(min=1)
-    scale = torch.where(count > 1, (variance + epsilon).rsqrt(), torch.ones_like(variance))
-    return (centred * scale).to(advantages.dtype)
+    centred = (values - (values * inside).sum() / count) * inside
+    variance = centred.square().sum() / (count - 1)
+    return (centred * (variance + epsilon).rsqrt()).to(advantages.dtype)

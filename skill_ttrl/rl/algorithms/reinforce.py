@@ -115,7 +115,7 @@ class ReMax:
             raise ValueError(f"ReMax needs the reward of a greedy rollout of each of {len(samples.groups)} tasks.")
         rows = TokenRows.of(batch, level)
         owners = torch.tensor(samples.owners, dtype=torch.long)
-        baselines = torch.tensor(greedy, dtype=torch.float64)[owners[rows.trajectory_N]]
+        baselines = torch.tensor(greedy)[owners[rows.trajectory_N]]  # float32, as the rewards of the batch
         found, _ = compute_remax_advantage(rows.rewards(batch, samples.rewards, level), baselines, rows.mask_N_T)
         if self.options.whiten:
             found = whiten_advantages(found, rows.mask_N_T)

@@ -76,7 +76,7 @@ class TokenRows(NamedTuple):
         """
         rewards_N_T = self.padded(batch.rewards_F)
         if level == "episode":
-            outcomes_N = torch.tensor(outcomes, dtype=torch.float64)[self.trajectory_N]
+            outcomes_N = torch.tensor(outcomes)[self.trajectory_N]  # float32, as those of the batch
             rewards_N_T = rewards_N_T - self.ends_step_N_T * outcomes_N[:, None]
         return rewards_N_T
 

@@ -35,6 +35,8 @@ class Law:
     """A group whose rewards are all equal has no advantage."""
     alone: Literal["reward", "zero", "none"] = "none"
     """What a rollout without companions has: its reward, nothing, or something else."""
+    positive: bool = False
+    """It refuses rewards below 0."""
 
 
 LAWS: dict[str, Law] = {
@@ -53,6 +55,15 @@ LAWS: dict[str, Law] = {
     # The votes are the rewards.
     "gmae": Law("none", shift=False, alone="zero"),
     "scrl": Law("none", shift=False),
+    "dr_grpo": Law("linear", alone="reward"),
+    "maxrl": Law("invariant", shift=False, alone="zero", positive=True),
+    "rloo": Law("linear", alone="reward"),
+    "opo": Law("linear", alone="reward"),
+    "grpo_passk": Law("invariant", alone="zero"),
+    "gpg": Law("linear", shift=False),
+    "reinforce_plus_plus": Law("invariant"),
+    "reinforce_plus_plus_baseline": Law("invariant"),
+    "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
 }
 
 
@@ -87,13 +98,17 @@ def rollouts(smallest: int = 1) -> st.SearchStrategy[Rollouts]:
 def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
     """Advantages of each rollout's tokens; where votes are required they decide the rewards."""
     requires: frozenset[str] = getattr(ALGORITHMS.get(name), "requires", frozenset())
+    if LAWS[name].positive:
+        drawn = [[replace(each, reward=abs(each.reward)) for each in members] for members in drawn]
     groups = [_group(number, members) for number, members in enumerate(drawn)]
     votes: list[VoteResult] | None = None
     if "votes" in requires:
         votes = [vote("majority", ballot_of(group)) for group in groups]
         groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
     batch = pack(groups)
-    found = build_algorithm({"type": name, **options}).advantages(TrainingSamples(groups, votes, batch=batch))
+    greedy = [min(each.reward for each in members) for members in drawn] if "greedy" in requires else None
+    samples = TrainingSamples(groups, votes, batch=batch, greedy_rewards=greedy)
+    found = build_algorithm({"type": name, **options}).advantages(samples)
     values = found.advantages if isinstance(found, AdvantageEstimate) else found
     if isinstance(found, AdvantageEstimate) and found.trained_F is not None:
         batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
@@ -225,7 +240,7 @@ def test_a_higher_reward_never_has_a_smaller_advantage_in_its_group(name: str, d
     assume(name not in UNORDERED)
     found = iter(estimate(name, whole))
     for members in whole:
-        rows = [(each.reward, float(next(found)[-1])) for each in members]
+        rows = [(abs(each.reward) if LAWS[name].positive else each.reward, float(next(found)[-1])) for each in members]
         if "votes" in getattr(ALGORITHMS.get(name), "requires", frozenset()):
             continue
         for reward, advantage in rows:
