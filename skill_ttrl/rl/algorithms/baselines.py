@@ -15,9 +15,7 @@ from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Tra
 from skill_ttrl.rl.algorithms.relative import (
     GroupRelative,
     LevelOptions,
-    RelativeOptions,
     relative_advantages,
-    whitened,
 )
 
 
@@ -46,11 +44,10 @@ class OPO(GroupRelative):
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory; its length is the number of its trained tokens, in all of its steps."""
         lengths = trained_tokens(samples)
-        found = relative_advantages(samples, partial(opo_advantages, lengths=lengths))
-        return whitened(samples, found) if self.options.whiten else AdvantageEstimate(found)
+        return AdvantageEstimate(relative_advantages(samples, partial(opo_advantages, lengths=lengths)))
 
 
-class PassKOptions(RelativeOptions):
+class PassKOptions(Section):
     """Options of pass@k training."""
 
     scale: bool = True
@@ -70,7 +67,7 @@ class PassK(GroupRelative):
         return passk_advantages(rewards, groups, self.options.epsilon, scale=self.options.scale)
 
 
-class GPGOptions(RelativeOptions):
+class GPGOptions(Section):
     """Options of GPG."""
 
     f_norm: float = Field(default=1.0, gt=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -12,15 +13,17 @@ from torch import Tensor
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import (
     GroupLevel,
-    compute_reinforce_plus_plus_advantage,
     compute_remax_advantage,
     group_advantages,
-    whiten_advantages,
+    returns_to_go,
 )
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.algorithms.relative import GroupRelative, LevelOptions
 from skill_ttrl.rl.algorithms.tokens import TokenRows
 from skill_ttrl.rl.batch import RolloutBatch
+
+WHITENED: Mapping[str, Any] = MappingProxyType({"whiten_advantages": True})
+"""What algorithms bring whose advantages are whitened (verl does it in the estimator)."""
 
 
 class TokenOptions(Section):
@@ -45,7 +48,7 @@ class ReinforcePlusPlus:
     """Returns of the tokens, the KL penalty in the rewards, whitened over the batch (arXiv 2501.03262)."""
 
     options_type: ClassVar[type[Section]] = ReinforcePlusPlusOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = WHITENED
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     takes_shaped_votes = False
 
@@ -58,22 +61,15 @@ class ReinforcePlusPlus:
         rows = TokenRows.of(batch, level)
         rewards = rows.rewards(batch, samples.rewards, level)
         gamma = rows.per_token(self.options.gamma, self.options.step_gamma)
-        found, _ = compute_reinforce_plus_plus_advantage(rewards, rows.mask_N_T, gamma)
-        return AdvantageEstimate(rows.flat(found, len(batch.tokens_F)))
-
-
-class ReinforceBaselineOptions(LevelOptions):
-    """Options of REINFORCE++-baseline."""
-
-    whiten: bool = True
-    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch."""
+        return AdvantageEstimate(rows.flat(returns_to_go(rewards, rows.mask_N_T, gamma), len(batch.tokens_F)))
 
 
 @ALGORITHMS.register("reinforce_plus_plus_baseline")
 class ReinforcePlusPlusBaseline(GroupRelative):
-    """Reward minus its group's mean, whitened over the tokens of the batch (arXiv 2501.03262)."""
+    """Reward minus its group's mean; whitened over the tokens of the batch (arXiv 2501.03262)."""
 
-    options_type: ClassVar[type[Section]] = ReinforceBaselineOptions
+    options_type: ClassVar[type[Section]] = LevelOptions
+    defaults: ClassVar[Mapping[str, Any]] = WHITENED
 
     def estimate(
         self,
@@ -85,23 +81,16 @@ class ReinforcePlusPlusBaseline(GroupRelative):
         return group_advantages(rewards, groups, episodes=episodes, scale="none")
 
 
-class ReMaxOptions(TokenOptions):
-    """Options of ReMax."""
-
-    whiten: bool = False
-    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch."""
-
-
 @ALGORITHMS.register("remax")
 class ReMax:
     """Returns of the tokens minus the reward of the task's greedy rollout (arXiv 2310.10505)."""
 
-    options_type: ClassVar[type[Section]] = ReMaxOptions
+    options_type: ClassVar[type[Section]] = TokenOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset({"greedy"})
     takes_shaped_votes = False
 
-    def __init__(self, options: ReMaxOptions) -> None:
+    def __init__(self, options: TokenOptions) -> None:
         self.options = options
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
@@ -117,8 +106,6 @@ class ReMax:
         owners = torch.tensor(samples.owners, dtype=torch.long)
         baselines = torch.tensor(greedy)[owners[rows.trajectory_N]]  # float32, as the rewards of the batch
         found, _ = compute_remax_advantage(rows.rewards(batch, samples.rewards, level), baselines, rows.mask_N_T)
-        if self.options.whiten:
-            found = whiten_advantages(found, rows.mask_N_T)
         return AdvantageEstimate(rows.flat(found, len(batch.tokens_F)))
 
 

@@ -15,21 +15,17 @@ from skill_ttrl.rl.advantages import (
     GroupLevel,
     shape_advantages,
     step_advantages,
-    whiten_advantages,
 )
 from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.pack import Advantages, with_advantages
+from skill_ttrl.rl.pack import Advantages
 
 
-class RelativeOptions(Section):
-    """Options of every group-relative algorithm."""
-
-    whiten: bool = False
-    """Shift and scale the advantages to mean 0 and variance 1 over the trained tokens of the batch (verl: `masked_whiten`)."""
+class NoOptions(Section):
+    """An algorithm without options."""
 
 
-class LevelOptions(RelativeOptions):
-    """Options of those that distinguish the steps of an episode."""
+class LevelOptions(Section):
+    """Options of algorithms that distinguish the steps of an episode."""
 
     level: GroupLevel = "episode"
     """Unit of a group's statistics where rollouts have several steps. `episode`: each episode weighs the same, however long it
@@ -39,7 +35,7 @@ class LevelOptions(RelativeOptions):
 class GroupRelative:
     """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
 
-    options_type: ClassVar[type[Section]] = RelativeOptions
+    options_type: ClassVar[type[Section]] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset()
 
@@ -53,8 +49,7 @@ class GroupRelative:
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
-        found = relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode"))
-        return whitened(samples, found) if self.options.whiten else AdvantageEstimate(found)
+        return AdvantageEstimate(relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode")))
 
     def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:
         """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
@@ -130,15 +125,3 @@ def add_step_advantages(
 def by_step(value: Any, steps: int) -> Sequence[float]:
     """The advantage of each step of a trajectory, where `relative_advantages` may have given one for all."""
     return value if isinstance(value, Sequence) else [value] * steps
-
-
-def whitened(samples: TrainingSamples, advantages: Advantages) -> AdvantageEstimate:
-    """Spread advantages over tokens, and whiten them over all trained tokens of the batch.
-
-    Raises:
-        ValueError: the samples have no tokens.
-    """
-    if samples.batch is None:
-        raise ValueError("Advantages are whitened over tokens, and these samples have none (TrainingSamples.batch).")
-    batch = with_advantages(samples.batch, samples.groups, advantages)
-    return AdvantageEstimate(whiten_advantages(batch.advantages_F, batch.trained_F))

@@ -61,8 +61,9 @@ LAWS: dict[str, Law] = {
     "opo": Law("linear", alone="reward"),
     "grpo_passk": Law("invariant", alone="zero"),
     "gpg": Law("linear", shift=False),
-    "reinforce_plus_plus": Law("invariant"),
-    "reinforce_plus_plus_baseline": Law("invariant"),
+    # Both before they are whitened, which `rl.whiten_advantages` does.
+    "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
+    "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
     "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
 }
 
