@@ -5,11 +5,11 @@ from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.rl import RLConfig
+from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.schema import (
     Phase,
     RunConfig,
-    RuntimeConfig,
     SkillTTRLConfig,
     VerifiedConfig,
     settings_digest,

@@ -14,6 +14,7 @@ from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
 from skill_ttrl.config.model import ModelConfig
 from skill_ttrl.config.rl import RLConfig
+from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
@@ -52,17 +53,6 @@ class RunConfig(Section):
     max_skipped_updates: int | None = Field(default=20, ge=1)
     """A phase ends with an error (exit code 8) once so many updates in a row were left out because loss or gradient is not finite; None:
     only where all of its updates were."""
-
-
-class RuntimeConfig(Section):
-    """The machine."""
-
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`: a GPU where there is one."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of the training forward; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
-    threads: int | None = Field(default=None, ge=1, le=1024)
-    """CPU threads of torch. None: torch decides. The same number gives the same bits."""
 
 
 class SkillTTRLConfig(Section):

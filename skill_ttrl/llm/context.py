@@ -6,13 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from skill_ttrl.config import EndpointsConfig, ModelConfig, RolloutConfig, SkillTTRLConfig, VLLMConfig
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.models.load import LoadedModel
 
+P = ParamSpec("P")
+T = TypeVar("T")
+OnLearner = Callable[..., Any]
+"""Called with a function and its arguments: runs the function on the learner's model, its first argument, on every rank that has a part
+of it, and gives what it gives here."""
 AROUND_SKILLS = 256
 """Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
 
@@ -65,6 +70,8 @@ class BackendContext:
     """Tells the user something, such as that a server is being waited for."""
     stopping: Callable[[], bool] = field(default=lambda: False)
     """True once the user wants to leave: then nothing that was lost is waited for."""
+    over_ranks: OnLearner | None = None
+    """How to reach a learner's model that spans several ranks; None: it is here."""
 
     @classmethod
     def of(
@@ -85,6 +92,14 @@ class BackendContext:
     def loaded(self) -> LoadedModel:
         """The learner's model and tokenizer, loaded at the first look."""
         return self.model.loaded
+
+    def on_learner(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a module's own function on the learner's model, which may span several ranks: its whole weights are nowhere else to be had."""
+        model = self.loaded.model
+        if self.over_ranks is None:
+            return function(model, *args, **kwargs)
+        result: T = self.over_ranks(function, *args, **kwargs)
+        return result
 
 
 def longest_sequence(config: SkillTTRLConfig) -> int:

@@ -54,12 +54,6 @@ class Learner(Protocol):
     ) -> dict[str, float]:
         """Learn from one batch; see `LocalLearner.update`."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """State for an exact resume, without the model's weights and the step number."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave; the model's weights are loaded apart."""
-
 
 class LocalLearner:
     """Policy-gradient learner in one process, or this rank's part of one that spans several.

@@ -51,9 +51,8 @@ def save_checkpoint(
     phase: str,
     step: int,
     *,
-    save_model: Callable[[Path], None],
+    write: Callable[[Path], Mapping[str, Any]],
     state: Mapping[str, Any],
-    tensors: Mapping[str, Any],
     keep: int | None,
     card: str | None = None,
 ) -> Path:
@@ -63,9 +62,9 @@ def save_checkpoint(
         folder: The run, locked.
         phase: Phase that was trained ("sft", "rl").
         step: Steps of the phase that are done.
-        save_model: Writes the model and its tokenizer in Hugging Face format into the folder it is given.
+        write: Writes the model and its tokenizer in Hugging Face format into the folder it is given, and gives what `trainer.pt` is
+            to hold: optimiser state and the like, as tensors, numbers, strings, lists and dicts of them.
         state: Trainer state that JSON can hold; the lengths of the append files are added.
-        tensors: Optimiser state and the like: tensors, numbers, strings, lists and dicts of them.
         keep: Newest checkpoints of this phase that stay; None keeps all.
         card: Text of `README.md`, the model card.
 
@@ -81,7 +80,7 @@ def save_checkpoint(
     building = folder.checkpoints / f".tmp-{final.name}-{os.getpid()}"
     try:
         building.mkdir(parents=True)
-        save_model(building)
+        tensors = write(building)
         offsets = folder.sizes()
         digests = folder.digests(offsets)
         record = {"phase": phase, "step": step, "offsets": offsets, "digests": digests, "state": dict(state)}
@@ -228,7 +227,7 @@ def load_state(path: str | Path) -> dict[str, Any]:
 
 
 def load_tensors(path: str | Path) -> dict[str, Any]:
-    """The `tensors` of `save_checkpoint`, on the CPU. Only tensors and plain data are unpickled, never code.
+    """Content of a checkpoint's `trainer.pt` (see `save_checkpoint`), on the CPU. Only tensors and plain data are unpickled, never code.
 
     Raises:
         CheckpointError: `trainer.pt` is not there or cannot be read.

@@ -32,11 +32,16 @@ NO_EFFECT_ON_RESULTS = (
     "rl.micro_batch_tokens",
     "model.gradient_checkpointing",
     "model.packing",
+    "runtime.nproc",
+    "runtime.parallel",
+    "runtime.reshard_after_forward",
+    "runtime.param_offload",
+    "runtime.optimizer_offload",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ENDPOINT_LIMITS),
 )
-"""Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, or memory."""
+"""Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, or how many processes train."""
 
 
 def describe_environment() -> dict[str, Any]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.pack import EncodedDemonstration
-from skill_ttrl.rl.sft_learner import SFTLearner
+from skill_ttrl.rl.parallel.learner import DriverSFTLearner
 from skill_ttrl.stages.setup.encode import Encoded
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.state import PhaseState, save_if_due
+from skill_ttrl.stages.training.state import PhaseState, load_learner, save_if_due
 from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
 from skill_ttrl.types import derive_seed
 
@@ -60,9 +60,9 @@ def fine_tune(
     parts = run.components
     done = max(0, run.resumed.steps_done(phase) - before)
     if done < config.steps:
-        state = PhaseState(phase, before + done, learner := SFTLearner(parts.policy, config, parts.accelerator))
+        state = PhaseState(phase, before + done, learner := DriverSFTLearner(parts.driver, config))
         if done:
-            run.resumed.load_learner(learner)
+            load_learner(run)
         run.progress.start(shown, config.steps, "step", done)
         for step in range(done, config.steps):
             began = time.perf_counter()

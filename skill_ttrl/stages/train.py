@@ -15,6 +15,7 @@ from skill_ttrl.errors import TrainingError
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rl.parallel.commands import Driver, current_driver
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
@@ -104,6 +105,8 @@ class Session:
     stop: StopSignal
     resumed: ResumePoint
     progress: Progress
+    driver: Driver
+    """The ranks that train together."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,9 @@ def _open(
     if folder.config.rl.steps != config.rl.steps:
         progress.notice(f"The run is lengthened: rl.steps {folder.config.rl.steps} before, {config.rl.steps} now.")
         folder.take_config(config, source)
-    return Session(config, folder, ledger, stop, resumed, progress)
+    driver = current_driver()
+    stack.callback(driver.forget)
+    return Session(config, folder, ledger, stop, resumed, progress, driver)
 
 
 def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepared:
@@ -185,6 +190,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
         bank=bank,
         stopping=lambda: session.stop.signum is not None,
         warnings=warnings,
+        driver=session.driver,
     )
     stack.callback(meter.close)
     stack.callback(components.close)

@@ -28,8 +28,8 @@ def write() -> None:
         weights = weights + step
         folder.append_jsonl("metrics.jsonl", [json.dumps({"step": step, "pad": "x" * 5000})])
         if step % 2 == 0:
-            save_checkpoint(folder, "rl", step, save_model=lambda p: torch.save(weights, p / "model.bin"),
-                            state={"done": step}, tensors={"weights": weights}, keep=2)
+            save_checkpoint(folder, "rl", step, write=lambda p: torch.save(weights, p / "model.bin") or {"weights": weights},
+                            state={"done": step}, keep=2)
 
 
 RunFolder.create(path, SkillTTRLConfig()).close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import transformers
 from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.shards import is_sharded, read_shards, weights_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,11 +40,13 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     corpus: Iterable[str] = (),
+    empty: bool = False,
 ) -> LoadedModel:
     """The policy that a config names, on `device` ("cpu", "cuda:0", …), ready to train.
 
     `dtype` is that of the weights; with LoRA the adapters stay in float32. `seed` draws the weights of the built-in policy and of
-    new adapters; the built-in tokenizer learns the words of `corpus`.
+    new adapters; the built-in tokenizer learns the words of `corpus`. With `empty` the weights of a Hugging Face model are not read:
+    they are to be filled in from another rank.
 
     Raises:
         ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
@@ -56,7 +60,7 @@ def load_model(
             "--output MODEL, then start from MODEL."
         )
     else:
-        model, tokenizer = _load_pretrained(config, dtype)
+        model, tokenizer = _load_pretrained(config, dtype, empty=empty)
     if config.lora is not None:
         if config.path == EMBEDDED:
             raise ConfigError(
@@ -67,18 +71,27 @@ def load_model(
 
 
 def load_checkpoint(
-    folder: Path, *, device: str, dtype: torch.dtype = torch.float32, base: ModelConfig | None = None
+    folder: Path,
+    *,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    base: ModelConfig | None = None,
+    empty: bool = False,
 ) -> LoadedModel:
     """The policy saved in `folder`, a checkpoint or any folder in Hugging Face format: full weights, or an adapter on its base model.
 
-    `base` says how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names.
+    `base` says how to load it (trust, attention), and where an adapter's base model is; None takes what the adapter names. With
+    `empty` no weights but an adapter's are read: they are to be filled in by the caller. Weights in pieces (`shards`) are read whole.
 
     Raises:
         ModelError: a part of it is not there or cannot be read.
     """
     own = (base or ModelConfig()).model_copy(update={"path": str(folder), "revision": None})
     if not (folder / "adapter_config.json").is_file():
-        model, tokenizer = _load_pretrained(own, dtype)
+        in_pieces = is_sharded(folder)
+        model, tokenizer = _load_pretrained(own, dtype, empty=empty or in_pieces)
+        if in_pieces and not empty:
+            read_shards(folder, weights_of(model))
         return LoadedModel(_to_device(model, device), tokenizer)
     from peft import PeftConfig, PeftModel
 
@@ -89,7 +102,7 @@ def load_checkpoint(
     if base is None:
         described = PeftConfig.from_pretrained(str(folder))
         base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
-    model, _ = _load_pretrained(base, dtype)
+    model, _ = _load_pretrained(base, dtype, empty=empty)
     model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     return LoadedModel(_to_device(model, device), load_tokenizer(own))
 
@@ -104,9 +117,23 @@ def hub_revision(config: ModelConfig) -> str | None:
     return commit or config.revision
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a policy in Hugging Face format: all weights, or the adapter alone where it has one."""
-    model.save_pretrained(folder)
+def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """Write a policy in Hugging Face format: all weights, or the adapter alone where it has one.
+
+    `weights` are written in the place of the model's own, which are not looked at; without any, only what describes them is.
+    """
+    if weights is None:
+        model.save_pretrained(folder)
+    elif weights:
+        model.save_pretrained(folder, state_dict=weights)
+    else:
+        described = copy(model.config)
+        described.architectures = [
+            type(model).__name__.removeprefix("FSDP")
+        ]  # sharded weights change their model's class
+        described.save_pretrained(folder)
+        if model.can_generate():
+            model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors writes them for the owner alone
@@ -129,11 +156,29 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
         return get_peft_model(model, adapter)
 
 
-def _load_pretrained(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
+def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:
     tokenizer = load_tokenizer(config)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}
+    if empty:
+        return _without_weights(config, options), tokenizer
     options["use_safetensors"] = True  # a pickle can run code
     return _read(transformers.AutoModelForCausalLM, config, **options), tokenizer
+
+
+def _without_weights(config: ModelConfig, options: dict[str, Any]) -> Any:
+    """The model with memory for its weights that holds nothing yet: what is not written to is not taken from the machine."""
+    from accelerate import init_empty_weights
+
+    build: Any = transformers.AutoModelForCausalLM
+    described = _read(transformers.AutoConfig, config)
+    with init_empty_weights(include_buffers=False):
+        model = build.from_config(described, trust_remote_code=config.trust_remote_code, **options)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            data = torch.empty_like(parameter, device="cpu")
+            setattr(module, name, torch.nn.Parameter(data, requires_grad=parameter.requires_grad))
+    model.tie_weights()
+    return model.eval()
 
 
 def load_tokenizer(config: ModelConfig) -> Any:

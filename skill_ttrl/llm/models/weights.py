@@ -14,7 +14,7 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of every parameter of a causal model, plain or wrapped by peft, as its checkpoint names them; tied ones once.
 
     Adapters are folded into copies, one matrix at a time: the model itself is not touched, so nothing drifts however often
-    this is done.
+    this is done. Of a model that is spread over ranks all of them iterate: each tensor is gathered when its turn comes.
     """
     adapted = has_adapters(model)
     base = model.get_base_model() if adapted else model
@@ -26,9 +26,22 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
             if kind == "weight":
                 for adapter in layers[owner].active_adapters:
                     value = value + layers[owner].get_delta_weight(adapter).to(value.dtype)
-            yield f"{owner}.{kind}", value
+            yield f"{owner}.{kind}", gathered(value)
         elif not any(name.startswith(f"{layer}.") for layer in layers):
-            yield name, parameter.detach()
+            yield name, gathered(parameter.detach())
+
+
+@torch.no_grad()
+def trained_weights(model: Any) -> dict[str, Tensor]:
+    """Every parameter that learns, whole, by its name in the model: with adapters these alone."""
+    named = model.named_parameters()
+    return {name: gathered(parameter.detach()) for name, parameter in named if parameter.requires_grad}
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """A tensor that is spread over ranks as a whole one, gathered on each of them; a plain one as it is."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
 
 
 def has_adapters(model: Any) -> bool:

@@ -22,7 +22,7 @@ from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.models.weights import full_weights
+from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import (
     check_fits,
     engine_arguments,
@@ -213,7 +213,7 @@ class VLLMBackend(TokenizerMixin):
         if hands_adapters(self._context):
             self._swap_adapters(engine, model)
         else:
-            weights = full_weights(model)
+            weights = self._context.on_learner(full_weights)
             self._tell(engine, "reload_weights", lambda llm: reload_weights(llm, weights))
         if self._resting:
             engine.call(lambda llm: llm.wake_up(tags=["kv_cache"]))
@@ -230,7 +230,7 @@ class VLLMBackend(TokenizerMixin):
 
         self._adapters += 1
         folder = Path(self._folder.name, f"adapters-{self._adapters}")
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=self._context.on_learner(trained_weights))
         old, new = self._lora, LoRARequest(folder.name, self._adapters, str(folder))
 
         def swap(llm: Any) -> None:
@@ -255,6 +255,6 @@ class VLLMBackend(TokenizerMixin):
 
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
-        ours = learner_logprobs(model, sequences, self._context.autocast)
+        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
         theirs, most = score(engine, sequences, self._lora), self._config.max_gap or MAX_GAP[self.dtype]
         self.last_gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates}")

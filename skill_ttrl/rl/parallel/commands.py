@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from skill_ttrl.errors import RankError, SkillTTRLError
-from skill_ttrl.rl.parallel.ranks import Ranks
+from skill_ttrl.rl.parallel.ranks import Ranks, current_ranks, leave
 from skill_ttrl.signals import SIGNALS, signals_held
 
 P = ParamSpec("P")
@@ -47,6 +48,7 @@ class Driver:
         self.ranks = ranks
         self.objects = Objects(ranks)
         self._in_step = True
+        self._lock = threading.RLock()
 
     def run(self, command: Command[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `command` on every rank and return what it gives here.
@@ -60,7 +62,7 @@ class Driver:
             return command(self.objects, *args, **kwargs)
         if not self._in_step:
             raise RankError("A command failed half way, so the processes of the run are no longer at the same place.")
-        with signals_held():
+        with self._lock, signals_held():
             self._in_step = False
             self.ranks.broadcast((command, args, kwargs))
             with self.ranks.watched():
@@ -68,11 +70,39 @@ class Driver:
             self._in_step = True
         return result
 
+    def forget(self) -> None:
+        """Let go of all objects on every rank, at the end of a run. Where a command failed half way only here: the others will end."""
+        self.objects.named.clear()
+        if self.ranks.several and self._in_step:
+            self.run(forget)
+
     def dismiss(self) -> None:
         """End the others, if they wait for a command. Where one of theirs failed half way they end when this process does."""
         if self.ranks.several and self._in_step:
             self._in_step = False
             self.ranks.broadcast(None)
+            leave()
+
+
+_driver: Driver | None = None
+
+
+def current_driver() -> Driver:
+    """The hold on the ranks that this process has joined (`ranks.join`); one for the whole process, which may train several times."""
+    global _driver
+    if _driver is None or _driver.ranks is not current_ranks():
+        _driver = Driver(current_ranks())
+    return _driver
+
+
+def call(objects: Objects, name: str, method: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Command: call a method of each rank's object of this name."""
+    return getattr(objects[name], method)(*args, **kwargs)
+
+
+def forget(objects: Objects) -> None:
+    """Command: let go of all objects, at the end of a run."""
+    objects.named.clear()
 
 
 def serve(ranks: Ranks) -> None:

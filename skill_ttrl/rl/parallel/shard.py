@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 from torch.utils._pytree import tree_map_only
 
 from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.parallel.ranks import Ranks
 from skill_ttrl.rl.parallel.tensors import like, local
 
 T = TypeVar("T")
@@ -83,6 +84,25 @@ class Sharding:
         """Run `work`, which calls parts of the model, as if it were the model's forward pass."""
         result: T = getattr(self._model, _ENTRY)(work)
         return result
+
+    @torch.no_grad()
+    def fill(self, values: Mapping[str, Tensor], ranks: Ranks) -> None:
+        """Give every rank its shard of the driver's values, one parameter at a time, and the buffers.
+
+        Args:
+            values: On the driver the whole parameters, by name; nothing elsewhere.
+            ranks: All of them.
+        """
+        device = torch.device(self.mesh.device_type)
+        for name, parameter in self._model.named_parameters():
+            value = (
+                values[name].to(device)
+                if values
+                else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            )
+            ranks.copy_from_driver_([value])
+            local(parameter).copy_(local(like(value, parameter)))
+        ranks.copy_from_driver_(list(self._model.buffers()))
 
     def gather(self) -> None:
         """Gather all weights on every rank, to sample with them; forward passes then take no collective until `release`."""

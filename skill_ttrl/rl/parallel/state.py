@@ -31,7 +31,7 @@ def split_tree(tree: Any, path: str) -> tuple[Any, dict[str, Tensor]]:
     split = {name: split_tree(part, f"{path}.{name}") for name, part in parts}
     tensors = {key: tensor for _, found in split.values() for key, tensor in found.items()}
     rest = {name: each for name, (each, _) in split.items()}
-    return (rest if isinstance(tree, dict) else list(rest.values())), tensors
+    return (rest if isinstance(tree, dict) else type(tree)(rest.values())), tensors
 
 
 def join_tree(tree: Any, folder: Path, mesh: DeviceMesh | None = None, ranks: Ranks = ALONE) -> Any:
@@ -71,4 +71,4 @@ def _filled(tree: Any, tensors: dict[str, Tensor]) -> Any:
         if tree.keys() == {_STORED}:
             return tensors[tree[_STORED]]
         return {name: _filled(part, tensors) for name, part in tree.items()}
-    return [_filled(part, tensors) for part in tree] if isinstance(tree, (list, tuple)) else tree
+    return type(tree)(_filled(part, tensors) for part in tree) if isinstance(tree, (list, tuple)) else tree

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
@@ -23,13 +24,14 @@ from skill_ttrl.stages.inputs.tasks import (
 )
 from skill_ttrl.stages.setup.checks import check_cut_series, check_states
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context
+from skill_ttrl.stages.setup.replica import make_replica
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Task
 
 if TYPE_CHECKING:
-    from skill_ttrl.rl.policy import Policy
+    from skill_ttrl.rl.parallel.commands import Driver
 
 NO_BANK = NoBank()
 
@@ -42,6 +44,7 @@ def build(
     bank: RunBank | NoBank = NO_BANK,
     stopping: Callable[[], bool] = lambda: False,
     warnings: list[str] | None = None,
+    driver: Driver | None = None,
 ) -> tuple[TrainingComponents, Meter]:
     """Build the parts that act, and the meter, which alone holds the true answers.
 
@@ -52,10 +55,15 @@ def build(
         bank: the run's skill bank.
         stopping: tells that the user wants to leave; see `BackendContext`.
         warnings: gets lines for the summary on held-out tasks that are learned from.
+        driver: the ranks that train together; None: this process alone.
 
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
+    from skill_ttrl.rl.parallel.commands import Driver
+    from skill_ttrl.rl.parallel.ranks import ALONE
+
+    driver = driver or Driver(ALONE)
     env_id = resolve_env(config.env.id)
     check_controls(config)
     train = training_tasks(config, env_id, config.data.train, progress)
@@ -68,10 +76,8 @@ def build(
     envs = make_envs(config, [*train, *evaluated])
     check_states(config, envs.acquire(1)[0], train[0])
     with ExitStack() as stack:
-        parts = build_policy(config, weights=weights, trains=True, notice=progress.notice, stopping=stopping)
+        parts = build_learner_policy(config, driver, weights, progress.notice, stopping)
         stack.callback(parts.backend.close)
-        assert parts.accelerator is not None  # the weights are here
-        policy = _learner_policy(config, parts, progress)
         check_context(config, parts)
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         if held_out:
@@ -89,19 +95,38 @@ def build(
     meter = Meter(references, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
     tasks = [task.without_reference() for task in train]
-    return TrainingComponents(worker, policy, parts.accelerator, tasks, bank), meter
+    return TrainingComponents(worker, driver, tasks, bank), meter
 
 
-def _learner_policy(config: SkillTTRLConfig, parts: PolicyBundle, progress: Progress) -> Policy:
-    """The weights as the learner holds them."""
-    from skill_ttrl.rl.policy import Policy
+def build_learner_policy(
+    config: SkillTTRLConfig,
+    driver: Driver,
+    weights: Path | None,
+    notice: Callable[[str], None],
+    stopping: Callable[[], bool],
+) -> PolicyBundle:
+    """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
+    from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
 
-    options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
-    loaded = parts.context.loaded
-    policy = Policy(loaded.model, loaded.tokenizer, parts.context.device, **options)
-    if policy.packing_refused:
-        progress.notice(f"Sequences are padded, not packed (model.packing): {policy.packing_refused}.")
-    return policy
+    def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return driver.run(on_model, function, *args, **kwargs)
+
+    parts = build_policy(
+        config,
+        weights=weights,
+        trains=True,
+        notice=notice,
+        stopping=stopping,
+        load=lambda: driver.run(make_replica, config, weights),
+        over_ranks=over_ranks if driver.ranks.several else None,
+    )
+    assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
+    if refused := driver.objects["policy"].packing_refused:
+        notice(f"Sequences are padded, not packed (model.packing): {refused}.")
+    if driver.ranks.several and type(parts.backend) is HFBackend:
+        return replace(parts, backend=RanksBackend(driver, parts.backend))
+    return parts
 
 
 def build_for_eval(

@@ -23,7 +23,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import backend_facts, make_backend
-from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.setup.checks import check_constrained, check_ready, context_parts
@@ -57,10 +57,13 @@ def build_policy(
     trains: bool = False,
     notice: Notice = lambda text: None,
     stopping: Callable[[], bool] = lambda: False,
+    load: Callable[[], LoadedModel] | None = None,
+    over_ranks: OnLearner | None = None,
 ) -> PolicyBundle:
     """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
 
-    With `trains` the weights will change: the sampler must be able to follow them.
+    With `trains` the weights will change: the sampler must be able to follow them. `load` loads the policy in another way than
+    `load_policy`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
     """
     check_ready(config)
     accelerator: Accelerator | None = None
@@ -72,8 +75,9 @@ def build_policy(
         place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
     context = BackendContext.of(
         config,
-        partial(load_policy, config, accelerator, weights),
+        load or partial(load_policy, config, accelerator, weights),
         **place,
+        over_ranks=over_ranks,
         weights=weights,
         trains=trains,
         notice=notice,
@@ -117,25 +121,34 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
     )
 
 
-def load_policy(config: SkillTTRLConfig, accelerator: Accelerator | None, weights: Path | None) -> LoadedModel:
+def load_policy(
+    config: SkillTTRLConfig,
+    accelerator: Accelerator | None,
+    weights: Path | None,
+    *,
+    device: str | None = None,
+    empty: bool = False,
+) -> LoadedModel:
     """The policy of a config, or of a checkpoint of it; `accelerator` None makes one.
 
+    `device` is where the weights go, None: where the accelerator computes. With `empty` they are not read: the caller fills them in.
     Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
     """
     from skill_ttrl.llm.models.load import load_checkpoint, load_model
     from skill_ttrl.rl.device import make_accelerator, weight_dtype
 
     accelerator = accelerator or make_accelerator(config.runtime)
-    device = str(accelerator.device)
+    device = device or str(accelerator.device)
     dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
     if weights is not None:
-        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model)
+        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model, empty=empty)
     corpus = []
     if config.model.path == EMBEDDED and config.sft.data is not None:
         corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
     elif config.model.path == EMBEDDED and config.demonstrations.trajectories is not None:
         corpus = episode_corpus(config.demonstrations.trajectories)
-    return load_model(config.model, device=device, dtype=dtype, seed=derive_seed(config.seed, "model"), corpus=corpus)
+    seed = derive_seed(config.seed, "model")
+    return load_model(config.model, device=device, dtype=dtype, seed=seed, corpus=corpus, empty=empty)
 
 
 def check_context(config: SkillTTRLConfig, made: PolicyBundle) -> None:

@@ -20,6 +20,7 @@ from skill_ttrl.types import Group, Task, Trajectory
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from skill_ttrl.rl.parallel.commands import Driver
     from skill_ttrl.rl.policy import Policy
 
 OnRolloutEnd = Callable[[Trajectory], None]
@@ -109,9 +110,8 @@ class TrainingComponents:
     """The parts of a run that trains, made from its config by `stages.setup.build`."""
 
     worker: RolloutWorker
-    policy: Policy
-    """The policy that learns; the sampler may live elsewhere."""
-    accelerator: Accelerator
+    driver: Driver
+    """The ranks that learn, this process alone or several; its objects are this rank's."""
     train_tasks: Sequence[Task]
     """Without true answers."""
     bank: RunBank | NoBank
@@ -120,6 +120,18 @@ class TrainingComponents:
     def config(self) -> SkillTTRLConfig:
         """The run's config."""
         return self.worker.config
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that learns, this rank's part of it; the sampler may live elsewhere."""
+        policy: Policy = self.driver.objects["policy"]
+        return policy
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Where this rank computes, and how precisely."""
+        accelerator: Accelerator = self.driver.objects["accelerator"]
+        return accelerator
 
     @property
     def backend(self) -> Backend:

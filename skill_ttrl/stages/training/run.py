@@ -10,7 +10,7 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
-from skill_ttrl.runs.checkpoint import Checkpoint, load_tensors
+from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.signals import StopSignal
@@ -63,11 +63,6 @@ class ResumePoint:
         if order.index(phase) < order.index(self.checkpoint.phase):
             return self.config.sft.steps if phase == "sft" else self.config.rl.steps
         return self.checkpoint.step if self.checkpoint.phase == phase else 0
-
-    def load_learner(self, learner: Any) -> None:
-        """Load the learner's tensors of the checkpoint."""
-        assert self.checkpoint is not None
-        learner.load_state_dict(load_tensors(self.checkpoint.path)["learner"])
 
 
 @dataclass(frozen=True)

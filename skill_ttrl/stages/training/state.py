@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.learn import UpdateRule
-from skill_ttrl.rl.learner import Learner, LocalLearner
-from skill_ttrl.runs.checkpoint import save_checkpoint
+from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.parallel.commands import Objects, call
+from skill_ttrl.rl.parallel.learner import DriverLearner, DriverSFTLearner, load_state, save_state
+from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import trajectory_lines, vote_line
@@ -23,10 +25,6 @@ from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.votes import VoteManager
 from skill_ttrl.types import Group, VoteResult
-
-if TYPE_CHECKING:
-    from skill_ttrl.rl.sft_learner import SFTLearner
-
 
 RL = "rl"
 
@@ -38,15 +36,11 @@ class PhaseState:
     phase: str
     step: int
     """Steps of the phase that are done."""
-    learner: Learner | SFTLearner | None = None
+    learner: Learner | DriverSFTLearner | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """The part that JSON can hold."""
         return {}
-
-    def tensors(self) -> dict[str, Any]:
-        """The learner's state."""
-        return {} if self.learner is None else {"learner": self.learner.state_dict()}
 
 
 @dataclass(kw_only=True)
@@ -64,17 +58,14 @@ class RLState(PhaseState):
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
         if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and "sft" in config.phases:
-            parts.policy.refresh_reference()  # the cold start's policy: without its adapters it would be the bare base
-        learner = LocalLearner(
-            parts.policy,
-            config.rl,
-            parts.accelerator,
-            total_steps=config.rl.steps,
-            max_response_tokens=config.rollout.max_new_tokens,
+            # The cold start's policy: without its adapters it would be the bare base.
+            parts.driver.run(call, "policy", "refresh_reference")
+        learner = DriverLearner(
+            parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=config.rollout.max_new_tokens
         )
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner)
         if step:
-            resumed.load_learner(learner)
+            load_learner(run)
             rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
         return cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution)
@@ -109,9 +100,7 @@ def record_step(
 
 def save(run: Run, state: PhaseState) -> None:
     """Save a checkpoint from which `state.phase` continues after `state.step` steps."""
-    from skill_ttrl.llm.models.load import save_model
-
-    policy, config = run.components.policy, run.config
+    driver, policy, config = run.components.driver, run.components.policy, run.config
     # The newest measurement may be of earlier weights than these: its label goes along.
     measured = list(run.meter.evaluations.values())
     has_template = bool(getattr(policy.tokenizer, "chat_template", None))
@@ -119,9 +108,9 @@ def save(run: Run, state: PhaseState) -> None:
         run.folder,
         state.phase,
         state.step,
-        save_model=partial(save_model, policy.model, policy.tokenizer),
+        # Every rank writes its part; the driver alone writes the rest, and gives the folder its name.
+        write=lambda folder: driver.run(save_state, folder, learner=state.learner is not None),
         state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
-        tensors=state.tensors(),
         keep=config.run.keep_checkpoints,
         card=model_card(
             config,
@@ -133,6 +122,17 @@ def save(run: Run, state: PhaseState) -> None:
         ),
     )
     run.ledger.settle()
+
+
+def load_learner(run: Run) -> None:
+    """Restore the learner, on every rank, from the checkpoint that the run resumes from."""
+    assert run.resumed.checkpoint is not None
+    run.components.driver.run(read_learner, run.resumed.checkpoint.path)
+
+
+def read_learner(objects: Objects, folder: Path) -> None:
+    """Command: restore this rank's learner from a checkpoint."""
+    load_state(objects, folder, load_tensors(folder)["learner"])
 
 
 def save_if_due(run: Run, state: PhaseState, *, due: bool, failed: TrainingError | None = None) -> None:

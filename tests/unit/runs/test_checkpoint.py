@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,15 +30,13 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def save(folder: RunFolder, phase: str, step: int, keep: int | None = None) -> Path:
-    def save_model(path: Path) -> None:
+    def write(path: Path) -> dict[str, Any]:
         (path / "nested").mkdir()
         (path / "nested" / "weights.bin").write_bytes(bytes([step % 256]) * 100)
+        return {"optimizer": {"state": {0: torch.full((3,), float(step))}, "lr": 0.1}}
 
     folder.append_jsonl("metrics.jsonl", [json.dumps({"phase": phase, "step": step})])
-    tensors = {"optimizer": {"state": {0: torch.full((3,), float(step))}, "lr": 0.1}}
-    return save_checkpoint(
-        folder, phase, step, save_model=save_model, state={"seen": step}, tensors=tensors, keep=keep, card=f"# {step}\n"
-    )
+    return save_checkpoint(folder, phase, step, write=write, state={"seen": step}, keep=keep, card=f"# {step}\n")
 
 
 def names(folder: RunFolder) -> list[str]:
@@ -171,12 +170,12 @@ def test_leftovers_of_a_kill_are_removed_or_put_back(folder: RunFolder) -> None:
 
 
 def test_an_error_of_the_model_is_left_as_it_is_and_leaves_nothing(folder: RunFolder) -> None:
-    def broken(path: Path) -> None:
+    def broken(path: Path) -> dict[str, Any]:
         (path / "half.bin").write_bytes(b"x")
         raise KeyError("lm_head")
 
     with pytest.raises(KeyError, match="lm_head"):
-        save_checkpoint(folder, "rl", 1, save_model=broken, state={}, tensors={}, keep=None)
+        save_checkpoint(folder, "rl", 1, write=broken, state={}, keep=None)
     assert list(folder.checkpoints.iterdir()) == []
 
 

@@ -222,7 +222,7 @@ def save_safetensors(path):
     save_file({"w": torch.zeros(100_000)}, path / "model.safetensors")
 
 def checkpoint(save_model=lambda path: None, tensors={}):
-    save_checkpoint(folder, "rl", 1, save_model=save_model, state={}, tensors=tensors, keep=None)
+    save_checkpoint(folder, "rl", 1, write=lambda path: (save_model(path), tensors)[1], state={}, keep=None)
 
 for name, write in {
     "append": lambda: folder.append_jsonl("metrics.jsonl", ["x" * 100] * 1000),

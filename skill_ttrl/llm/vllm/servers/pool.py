@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import hands_adapters
 from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_logprobs
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
@@ -78,12 +79,12 @@ class ServerPool:
         if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
             self._adapters = self._folder / self._name()
-            model.save_pretrained(self._adapters)
+            model.save_pretrained(self._adapters, state_dict=self._context.on_learner(trained_weights))
             self._update_all(self._adapters)
             if older is not None:
                 remove(older)
         else:
-            with weights_file(self._folder, self._name(), model) as path:
+            with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
                 self._update_all(path)
 
     def ensure_current(self, server: Server) -> None:
@@ -111,13 +112,12 @@ class ServerPool:
                 kind="refused",
             )
         self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
-        model = self._context.loaded.model
         sequences = self._probe.sequences
-        ours = learner_logprobs(model, sequences, self._context.autocast)
+        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
         if self._adapters is not None:
             self._update(server, self._adapters, sequences, ours)
             return
-        with weights_file(self._folder, self._name(), model) as path:
+        with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
             self._update(server, path, sequences, ours)
 
     def still(self, server: Server) -> bool:
@@ -151,7 +151,7 @@ class ServerPool:
     def _update_all(self, path: Path) -> None:
         """Bring what is at `path` to all servers at once."""
         sequences = self._probe.sequences
-        ours = learner_logprobs(self._context.loaded.model, sequences, self._context.autocast)
+        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
 
         def update(server: Server) -> Gap | ServerLost:
             try:

@@ -12,12 +12,11 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
-from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -62,8 +61,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def weights_file(folder: Path, name: str, model: Any) -> Iterator[Path]:
-    """All weights of the learner as a file, which is there as long as the context is.
+def weights_file(folder: Path, name: str, found: Iterable[tuple[str, Any]]) -> Iterator[Path]:
+    """Weights as a file (`full_weights`), which is there as long as the context is.
 
     Raises:
         WeightSyncError: the folder has no room for them.
@@ -71,7 +70,7 @@ def weights_file(folder: Path, name: str, model: Any) -> Iterator[Path]:
     from safetensors.torch import save_file
 
     path = folder / f"{name}.safetensors"
-    weights = {key: tensor.detach().cpu().contiguous() for key, tensor in full_weights(model)}
+    weights = {key: tensor.detach().cpu().contiguous() for key, tensor in found}
     needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     free = shutil.disk_usage(folder).free
     if needed >= free:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from skill_ttrl.errors import ConfigError, WeightSyncError
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import transfer as vllm_transfer
 from skill_ttrl.llm.vllm.servers.transfer import STALE, remove_leftovers, transfer_folder, weights_file
 
@@ -43,7 +44,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
 
 def test_weights_are_there_for_as_long_as_they_are_needed(tmp_path: Path, tiny_model: tuple[Any, Any]) -> None:
     model, _ = tiny_model
-    with weights_file(tmp_path, "a", model) as path:
+    with weights_file(tmp_path, "a", full_weights(model)) as path:
         written = load_file(path)
         own = dict(model.named_parameters())
         assert written.keys() == own.keys()
@@ -59,7 +60,7 @@ def test_weights_that_do_not_fit_are_said_before_they_are_written(
 
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage(1000))
     with pytest.raises(WeightSyncError, match=r"GB left.*vllm\.transfer_folder"):
-        weights_file(tmp_path, "a", tiny_model[0]).__enter__()
+        weights_file(tmp_path, "a", full_weights(tiny_model[0])).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,108 @@
+"""The learner of all ranks as the driver holds it: each call goes to every rank, which computes its share.
+
+The commands of this module make, save and restore what a rank learns with; each rank has a `policy`, an `accelerator` and a `learner`
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config import RLConfig, SFTConfig
+from skill_ttrl.llm.models.load import save_model
+from skill_ttrl.llm.models.shards import weights_of, write_shards
+from skill_ttrl.llm.models.weights import trained_weights
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.parallel.commands import Driver, Objects, call
+from skill_ttrl.rl.parallel.state import join_tree, split_tree
+from skill_ttrl.rl.sft_learner import SFTLearner
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.pack import EncodedDemonstration
+
+LEARNER = "learner"
+
+
+class DriverLearner:
+    """The `Learner` of a run: makes one on every rank and passes each call to all of them."""
+
+    def __init__(self, driver: Driver, config: RLConfig, *, total_steps: int, max_response_tokens: int | None) -> None:
+        self._driver = driver
+        driver.run(make_learner, config, total_steps, max_response_tokens)
+
+    def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:
+        """See `LocalLearner.score`."""
+        scored: RolloutBatch = self._driver.run(call, LEARNER, "score", batch, **options)
+        return scored
+
+    def update(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
+        """See `LocalLearner.update`."""
+        metrics: dict[str, float] = self._driver.run(call, LEARNER, "update", batch, **options)
+        return metrics
+
+
+class DriverSFTLearner:
+    """The supervised learner of a run, on every rank."""
+
+    def __init__(self, driver: Driver, config: SFTConfig) -> None:
+        self._driver = driver
+        driver.run(make_sft_learner, config)
+
+    def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
+        """See `SFTLearner.step`."""
+        metrics: dict[str, float] = self._driver.run(call, LEARNER, "step", list(demonstrations), step, seed=seed)
+        return metrics
+
+
+def make_learner(objects: Objects, config: RLConfig, total_steps: int, max_response_tokens: int | None) -> None:
+    """Make the learner of the rl phase."""
+    objects[LEARNER] = LocalLearner(
+        objects["policy"],
+        config,
+        objects["accelerator"],
+        total_steps=total_steps,
+        max_response_tokens=max_response_tokens,
+        ranks=objects.ranks,
+    )
+
+
+def make_sft_learner(objects: Objects, config: SFTConfig) -> None:
+    """Make the learner of a supervised phase."""
+    objects[LEARNER] = SFTLearner(objects["policy"], config, objects["accelerator"], objects.ranks)
+
+
+def save_state(objects: Objects, folder: Path, *, learner: bool) -> dict[str, Any]:
+    """Write the policy into `folder`, and the tensors of the learner where they are sharded.
+
+    Whole weights and adapters are written as Hugging Face's files, sharded weights in pieces (`llm.models.shards`) beside the files
+    that describe them.
+
+    Returns:
+        On the driver what else the learner's state holds, empty without `learner`.
+    """
+    policy, ranks = objects["policy"], objects.ranks
+    policy.release_weights()
+    state = objects[LEARNER].state_dict() if learner else {}
+    if policy.sharding is None:
+        if ranks.is_driver:
+            save_model(policy.model, policy.tokenizer, folder)
+        return {LEARNER: state} if learner else {}
+    state, tensors = split_tree(state, LEARNER)
+    weights = trained_weights(policy.model) if policy.has_adapters else {}
+    if not policy.has_adapters:
+        tensors |= weights_of(policy.model)
+    if ranks.is_driver:
+        save_model(policy.model, policy.tokenizer, folder, weights=weights)
+    write_shards(folder, tensors, ranks.control)
+    return {LEARNER: state} if learner else {}
+
+
+def load_state(objects: Objects, folder: Path, state: dict[str, Any]) -> None:
+    """Restore the learner from what `save_state` gave and wrote, by whatever number of ranks."""
+    policy = objects["policy"]
+    policy.release_weights()
+    mesh = None if policy.sharding is None else policy.sharding.mesh
+    objects[LEARNER].load_state_dict(join_tree(state, folder, mesh, objects.ranks))
