@@ -63,15 +63,16 @@ def gigpo(recorder: Recorder, gigpo_file: str, _: str) -> None:
         )
         returns = module.compute_step_discounted_returns(batch, gamma)
         for mode in ("mean_std_norm", "mean_norm"):
-            for weight in (1.0, 0.5):
-                settings = {"mode": mode, "step_advantage_w": weight, "epsilon": 1e-6}
+            # `group_by_agent_id` takes the episodes' mean and deviation over all of their steps, as verl-agent does.
+            for weight, by_step in ((1.0, False), (0.5, False), (1.0, True)):
+                settings = {"mode": mode, "step_advantage_w": weight, "epsilon": 1e-6, "group_by_agent_id": by_step}
                 found, _ = module.compute_gigpo_outcome_advantage(
                     outcomes.clone(), returns, torch.ones(len(rows), 1), states, tasks, owners, **settings
                 )
                 values = {"returns": returns, "advantages": found[:, 0]}
-                name = f"advantage/{mode}/gamma={gamma},weight={weight}"
+                name = f"advantage/{mode}/gamma={gamma},weight={weight}" + (",by_step" if by_step else "")
                 where = "gigpo.core_gigpo.compute_gigpo_outcome_advantage"
-                recorder.note(name, where, {}, settings | {"gamma": gamma, "episodes": EPISODES}, values)
+                recorder.note(name, where, {}, settings | {"gamma": gamma}, values)
 
 
 def psr_nsr(recorder: Recorder, _: str, rlvr_file: str) -> None:
