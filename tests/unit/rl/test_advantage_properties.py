@@ -65,6 +65,9 @@ LAWS: dict[str, Law] = {
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
     "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
+    # Agreement alone is worth something.
+    "ttpo": Law("none", shift=False, equal=False),
+    "evol_rl": Law("none", shift=False, equal=False),
 }
 
 
