@@ -38,3 +38,8 @@ def assert_close(found: Any, expected: Any, where: str, mask: Tensor | None = No
     if mask is not None:
         ours, theirs = ours.expand_as(mask) * mask, theirs.expand_as(mask) * mask
     torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text: f"{where}: {text}")
+
+
+def base(name: str, table: Any) -> str | None:
+    """The longest name of a table that a case's name begins with."""
+    return max((key for key in table if f"{name}/".startswith(f"{key}/")), key=len, default=None)

@@ -12,26 +12,138 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
-from skill_ttrl.rl.pack import pack, with_advantages
+from skill_ttrl.config import RLConfig
+from skill_ttrl.rl.advantages import compute_gae_advantage, decoupled_advantages, whiten_advantages
+from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples
+from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.pack import pack
 from skill_ttrl.types import Group
-from tests.golden.field_values import assert_close, cases, given, tensor
+from tests.golden.field_values import assert_close, base, cases, given, tensor
 from tests.golden.sources_values import EPISODES
 from tests.sampled import flat, one_step, padded, sampled_groups, trajectory
 
 WIDTH = 5
+VERL_CASES = cases("verl", "advantage")
 GIGPO = cases("gigpo", "advantage")
 PSR_NSR = cases("rlvr-decomposed", "advantage")
 
 
 def advantages(settings: Any, samples: TrainingSamples) -> tuple[Tensor, Tensor]:
-    """Advantages (N, 5) of the samples' tokens, and which of them are learnt from."""
+    """Advantages (N, 5) of the samples' tokens, and which of them are learnt from, with what the algorithm brings."""
     assert samples.batch is not None
-    found = build_algorithm(settings).advantages(samples)
-    estimate = found if isinstance(found, AdvantageEstimate) else AdvantageEstimate(found)
-    batch = with_advantages(samples.batch, samples.groups, estimate.advantages)
-    trained = batch.trained_F if estimate.trained_F is None else batch.trained_F & estimate.trained_F
-    return padded(batch, batch.advantages_F, WIDTH), padded(batch, trained.float(), WIDTH)
+    brought = dict(ALGORITHMS.get(settings["type"]).defaults)
+    rule = UpdateRule(RLConfig(algorithm=settings, **brought), sampler_is_learner=True)
+    batch, _ = rule.estimate(samples, samples.batch)
+    return padded(batch, batch.advantages_F, WIDTH), padded(batch, batch.trained_F.float(), WIDTH)
+
+
+VERL: dict[str, dict[str, Any]] = {
+    "grpo": {"type": "grpo"},
+    "grpo/mean_only": {"type": "grpo", "scale_rewards": "none"},
+    "grpo_vectorized": {"type": "grpo"},
+    "rloo": {"type": "rloo"},
+    "rloo_vectorized": {"type": "rloo"},
+    "opo": {"type": "opo"},
+    "gpg": {"type": "gpg"},
+    "grpo_passk": {"type": "grpo_passk"},
+    "grpo_passk/mean_only": {"type": "grpo_passk", "scale": False},
+    "reinforce_plus_plus_baseline": {"type": "reinforce_plus_plus_baseline"},
+    "reinforce_plus_plus/scores/gamma=1.0": {"type": "reinforce_plus_plus"},
+    "reinforce_plus_plus/with_kl/gamma=1.0": {"type": "reinforce_plus_plus"},
+    "reinforce_plus_plus/scores/gamma=0.9": {"type": "reinforce_plus_plus", "gamma": 0.9},
+    "reinforce_plus_plus/with_kl/gamma=0.9": {"type": "reinforce_plus_plus", "gamma": 0.9},
+    "remax": {"type": "remax"},
+}
+"""Our options for each of verl's estimators."""
+
+NOT_OURS = {
+    "optimal_token_baseline": "no algorithm of ours has a baseline for each token",
+    "tir_optimal_token_baseline": "no algorithm of ours has a baseline for each token",
+    "gae": "see test_gae_is_verls",
+    "gdpo": "see test_gdpo_is_verls",
+}
+"""Estimators of verl that are not among ours, and why."""
+
+ALONE = {"rloo_vectorized": 0.0}
+"""What verl gives a group of one where that is not what we, and verl's other form of the same estimator, do: the reward itself."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in VERL_CASES if base(name, VERL) is not None))
+def test_advantages_are_verls(name: str) -> None:
+    case = VERL_CASES[name]
+    rows = case["settings"].get("rows", 9)
+    named = {key: value[:rows] for key, value in given(case).items()}
+    mask, groups = named["response_mask"], tensor("groups")[:rows]
+    members = sampled_groups(mask, tensor("rewards")[:rows], groups)
+    batch = pack(members)
+    batch = replace(batch, rewards_F=flat(batch, named["token_level_rewards"]))
+    greedy = [float(named["reward_baselines"][groups == group][0]) for group in range(4)] if "remax" in name else None
+    samples = TrainingSamples(members, batch=batch, greedy_rewards=greedy)
+    found, _ = advantages(VERL[str(base(name, VERL))], samples)
+    expected = torch.tensor(case["values"]["advantages"])
+    if name in ALONE:
+        assert (expected[8] == ALONE[name]).all() and (found[8] == 3.0).all()
+        mask[8] = 0.0
+    assert_close(found, expected, name, mask)
+
+
+def test_no_estimator_of_verl_is_forgotten() -> None:
+    assert not [name for name in VERL_CASES if base(name, VERL) is None and base(name, NOT_OURS) is None]
+
+
+@pytest.mark.parametrize("name", [name for name in VERL_CASES if name.startswith("gae/")])
+def test_gae_is_verls(name: str) -> None:
+    case = VERL_CASES[name]
+    named, settings = given(case), case["settings"]
+    mask = named["response_mask"]
+    found, returns = compute_gae_advantage(
+        named["token_level_rewards"], named["values"], mask, settings["gamma"], settings["lam"]
+    )
+    # A deliberate difference: verl whitens within its estimator, here `rl.whiten_advantages` does.
+    assert_close(whiten_advantages(found, mask), case["values"]["advantages"], name, mask)
+    assert_close(returns, case["values"]["returns"], name, mask)
+
+
+@pytest.mark.parametrize("name", [name for name in VERL_CASES if base(name, ["gdpo"])])
+def test_gdpo_is_verls(name: str) -> None:
+    case = VERL_CASES[name]
+    settings, mask = case["settings"], tensor("response_mask")
+    rewards = torch.stack([tensor(key) for key in settings["gdpo_reward_keys"]])
+    weights = settings["gdpo_reward_weights"] or [1.0, 1.0]
+    found = decoupled_advantages(rewards, weights, tensor("groups"))
+    whitened = whiten_advantages(found.double()[:, None] * mask, mask)
+    assert_close(whitened, case["values"]["advantages"], name, mask)
+
+
+TRL: dict[str, dict[str, Any]] = {
+    "grpo": {"type": "grpo"},
+    "grpo/batch": {"type": "grpo", "scale_rewards": "batch"},
+    "grpo/none": {"type": "grpo", "scale_rewards": "none"},
+    "grpo/sum": {"type": "grpo"},
+    "rloo": {"type": "rloo"},
+}
+"""Our options for each of TRL's, which adds 1e-4 to deviations."""
+NOT_OURS_OF_TRL = {
+    "gdpo": "normalised over the rollouts of the batch, ours and verl's over its tokens",
+    "rloo/normalised": "normalised over the rollouts of the batch, `rl.whiten_advantages` over its tokens",
+}
+
+
+@pytest.mark.parametrize("name", sorted(TRL))
+def test_advantages_are_trls(name: str) -> None:
+    case = cases("trl", "advantage")[name]
+    weights = case["settings"].get("reward_weights", [1.0])
+    rewards = sum(weight * values for weight, values in zip(weights, given(case).values(), strict=True))
+    groups = torch.arange(3).repeat_interleave(3)
+    members = sampled_groups(torch.ones(9, 3), torch.as_tensor(rewards), groups)
+    settings = TRL[name] | ({"epsilon": 1e-4} if "grpo" in name else {})
+    found, _ = advantages(settings, TrainingSamples(members, batch=pack(members)))
+    assert_close(found[:, 0], case["values"]["advantages"], name)
+
+
+def test_no_advantage_of_trl_is_forgotten() -> None:
+    names = set(cases("trl", "advantage"))
+    assert not [name for name in names if name not in TRL and base(name, NOT_OURS_OF_TRL) is None]
 
 
 @pytest.mark.parametrize("name", sorted(GIGPO))

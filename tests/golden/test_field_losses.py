@@ -20,7 +20,7 @@ from skill_ttrl.rl.losses import (
     build_loss,
     compute_entropy_bonus,
 )
-from tests.golden.field_values import assert_close, cases, given, tensor
+from tests.golden.field_values import assert_close, base, cases, given, tensor
 
 Found = tuple[Tensor, Tensor, dict[str, Tensor]]
 
@@ -96,11 +96,6 @@ def ours(settings: dict[str, Any], case: dict[str, Any], mode: Any, whole: Denom
     loss = aggregate(token_loss, mask, mode, whole)
     (gradient,) = torch.autograd.grad(loss, log_probs)
     return loss, gradient, info
-
-
-def base(name: str, table: Any) -> str | None:
-    """The longest name of a table that a case's name begins with."""
-    return max((key for key in table if f"{name}/".startswith(f"{key}/")), key=len, default=None)
 
 
 def named(source: str, table: Any) -> list[str]:
