@@ -14,7 +14,7 @@ from torch import Tensor
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, Denominators, LossInputs, PolicyLoss, aggregate, build_loss
 
 MODES: tuple[AggregationMode, ...] = get_args(AggregationMode)
-EXAMPLES = settings(max_examples=25)
+EXAMPLES = settings(max_examples=10)
 
 
 @st.composite
