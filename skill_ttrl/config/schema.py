@@ -50,6 +50,9 @@ class RunConfig(Section):
     """Newest checkpoints of each phase that stay; None keeps all."""
     save_trajectories: bool = True
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft does so in any case: it learns from them."""
+    on_nan: Literal["skip", "stop"] = "skip"
+    """What follows an update whose loss or gradient is not finite: it is left out and counted, or the run also saves and ends after this
+    step (exit code 8). Either way the batch is in the run's folder (`nonfinite/`)."""
     max_skipped_updates: int | None = Field(default=20, ge=1)
     """A phase ends with an error (exit code 8) once so many updates in a row were left out because loss or gradient is not finite; None:
     only where all of its updates were."""

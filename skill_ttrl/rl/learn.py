@@ -19,6 +19,7 @@ from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_entropy
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.types import Group, VoteResult
 
@@ -147,12 +148,13 @@ class UpdateRule:
                 f"The vote shapes the advantages of rollouts, and those of rl.algorithm={self.config.algorithm['type']} cannot "
                 "be shaped. Use a strategy that only rewards, such as vote.strategy=majority, or rl.algorithm=grpo."
             )
-        found = self.algorithm.advantages(samples)
-        if not isinstance(found, AdvantageEstimate):
-            found = AdvantageEstimate(found)
-        if found.trained_F is not None:
-            batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
-        batch = replace(with_advantages(batch, samples.groups, found.advantages), returns_F=found.returns_F)
+        with naming_own("algorithm", self.config.algorithm):
+            found = self.algorithm.advantages(samples)
+            if not isinstance(found, AdvantageEstimate):
+                found = AdvantageEstimate(found)
+            if found.trained_F is not None:
+                batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
+            batch = replace(with_advantages(batch, samples.groups, found.advantages), returns_F=found.returns_F)
         if self.config.whiten_advantages:
             mask_F = batch.trained_F.float()
             batch = replace(batch, advantages_F=whiten_advantages(batch.advantages_F[None], mask_F[None])[0])

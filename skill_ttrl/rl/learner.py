@@ -8,8 +8,7 @@ of where they came from.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,7 +20,6 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.entropy import sampled_entropy
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
@@ -34,15 +32,22 @@ from skill_ttrl.rl.losses import (
     compute_entropy_bonus,
     ratio_metrics,
 )
+from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.update_metrics import UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
 
 
 class Learner(Protocol):
     """A learner as a training loop holds it: of this process, or one that spans several."""
+
+    @property
+    def skipped(self) -> Sequence[SkippedUpdate]:
+        """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
 
     def score(
         self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
@@ -82,6 +87,7 @@ class LocalLearner:
     ) -> None:
         self.policy = policy
         self.config = config
+        self.skipped: list[SkippedUpdate] = []
         self._ranks = ranks
         self._accelerator = accelerator
         self._loss = build_loss(config.loss)
@@ -188,7 +194,7 @@ class LocalLearner:
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
             mini-batch that has no others takes no optimiser step.
         """
-        metrics = _UpdateMetrics()
+        metrics, self.skipped = UpdateMetrics(), []
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
         if isinstance(self._loss, SelectingLoss):
             batch = _with_selection(batch, self._loss, derive_seed(seed, "select", step))
@@ -202,7 +208,7 @@ class LocalLearner:
         refresh = self.config.reference_refresh_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference(self.config.reference_mixup_alpha)
-        return metrics.gathered(self._ranks).summary() | _batch_metrics(batch)
+        return metrics.gathered(self._ranks).summary() | batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch, in a seeded order of whole prompts or of samples."""
@@ -224,7 +230,7 @@ class LocalLearner:
         indices: Int[Tensor, " M"],
         position: int,
         temperature: float,
-        metrics: _UpdateMetrics,
+        metrics: UpdateMetrics,
     ) -> None:
         config = self.config
         denominators = Denominators(
@@ -250,7 +256,10 @@ class LocalLearner:
                 metrics.add(means, micro_batch.trained_tokens)
         self._ranks.sum_([total])
         norm, applied = self._optimizer.step(total, config.grad_clip)
-        metrics.count(norm, applied)
+        metrics.count(norm, applied, self._optimizer.part_norms)
+        if not applied:
+            overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
+            self.skipped.append(SkippedUpdate(batch, indices, float(total), norm, overflow))
 
     def _micro_batch_loss(
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
@@ -269,7 +278,12 @@ class LocalLearner:
             entropy,
             micro_batch.selected_N_R,
         )
-        token_loss, info = self._loss(inputs)
+        with naming_own("loss", config.loss):
+            token_loss, info = self._loss(inputs)
+            if token_loss.shape != mask.shape:
+                raise ValueError(
+                    f"it returned a loss of shape {tuple(token_loss.shape)} for tokens of {tuple(mask.shape)}"
+                )
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
         loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
@@ -327,63 +341,3 @@ def _with_selection(batch: RolloutBatch, loss: SelectingLoss, seed: int) -> Roll
     selected_F = torch.zeros(len(trained))
     selected_F[trained] = loss.select(batch.old_log_probs_F[trained], batch.advantages_F[trained], generator).float()
     return replace(batch, selected_F=selected_F)
-
-
-def _batch_metrics(batch: RolloutBatch) -> dict[str, float]:
-    if not len(batch):
-        return {"tokens": 0.0, "sequences": 0.0}
-    entropy, tokens = sampled_entropy(batch), float(batch.trained_F.sum())
-    return {"entropy": entropy, "tokens": tokens, "sequences": float(len(batch)), "post_entropy": entropy}
-
-
-class _UpdateMetrics:
-    """Gathers the metrics of one update; nothing waits for the device until the end."""
-
-    def __init__(self) -> None:
-        self.rate: float | None = None
-        self._means: dict[str, list[Tensor]] = defaultdict(list)
-        self._weights: list[int] = []
-        self._norms: list[float] = []
-        self._skipped = 0
-
-    def add(self, means: dict[str, Tensor], tokens: int) -> None:
-        for name, value in means.items():
-            self._means[name].append(value.detach())
-        self._weights.append(tokens)
-
-    def count(self, norm: float, applied: bool) -> None:
-        self._norms.append(norm)
-        self._skipped += not applied
-
-    def gathered(self, ranks: Ranks) -> _UpdateMetrics:
-        """Those of all ranks together, on the driver; the other ranks' own elsewhere."""
-        if not ranks.several:
-            return self
-        whole = _UpdateMetrics()
-        whole.rate, whole._norms, whole._skipped = self.rate, self._norms, self._skipped
-        columns = {name: torch.stack(values).cpu() for name, values in self._means.items()}
-        for their_columns, weights in ranks.gather((columns, self._weights)):
-            for name, column in their_columns.items():
-                whole._means[name] += column
-            whole._weights += weights
-        return whole
-
-    def summary(self) -> dict[str, float]:
-        updates = len(self._norms)
-        result = dict.fromkeys(("policy_loss", "kl", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
-        weights = torch.tensor(self._weights, dtype=torch.float64)
-        for name, values in self._means.items():
-            column = torch.stack(values).double().cpu()
-            if name == "policy_loss":  # parts of the optimiser steps' losses: they add up
-                result[name] = float(column.sum()) / updates
-            elif name == "ratio_max":
-                result[name] = float(column.max())
-            else:
-                result[name] = float((column * weights).sum() / weights.sum())
-        finite = [norm for norm in self._norms if math.isfinite(norm)]
-        return result | {
-            "grad_norm": sum(finite) / max(1, len(finite)),
-            **({} if self.rate is None else {"learning_rate": self.rate}),
-            "updates": float(updates - self._skipped),
-            "skipped_updates": float(self._skipped),
-        }

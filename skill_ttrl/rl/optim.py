@@ -7,7 +7,7 @@ holds the loss scaler of fp16, and it is where a gradient that is not finite is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.tensors import like, local, whole
+from skill_ttrl.rl.parts import model_parts
 
 Schedule = Literal["constant", "cosine"]
 
@@ -102,9 +103,16 @@ class PolicyOptimizer:
         scaler: Loss scaler of fp16, or None.
         ranks: Processes that compute parts of the same loss; their gradients are added up, unless the weights are sharded: then
             the backward pass has done so.
+        parts: The same parameters by part of the model (`parts.model_parts`); None: one part.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        scaler: Any = None,
+        ranks: Ranks = ALONE,
+        parts: Mapping[str, Sequence[nn.Parameter]] | None = None,
+    ) -> None:
         self._ranks = ranks
         self._optimizers = list(optimizers)
         self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
@@ -115,6 +123,9 @@ class PolicyOptimizer:
             for group in optimizer.param_groups
             for parameter in group["params"]
         ]
+        self._parts = parts or {"other": self.parameters}
+        self.part_norms: dict[str, float] = {}
+        """Norm of the gradient of each part of the model at the latest step, before clipping."""
 
     def set_lr(self, fraction: float) -> None:
         """Set every rate to this fraction of its peak."""
@@ -139,8 +150,11 @@ class PolicyOptimizer:
         if self._scaler is not None:
             for optimizer in self._optimizers:
                 self._scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, grad_clip)
-        norm_value, loss_value = torch.stack([whole(norm).float().to(loss.device), loss.detach().float()]).tolist()
+        norms = torch.stack([_gradient_norm(parameters).to(loss.device) for parameters in self._parts.values()])
+        norm = torch.linalg.vector_norm(norms)
+        _scale_gradients(self.parameters, (grad_clip / (norm + 1e-6)).clamp(max=1.0))
+        loss_value, norm_value, *seen = torch.cat([torch.stack([loss.detach().float(), norm]), norms]).tolist()
+        self.part_norms = dict(zip(self._parts, seen, strict=True))
         finite = math.isfinite(norm_value) and math.isfinite(loss_value)
         if finite:
             for optimizer in self._optimizers:
@@ -223,7 +237,20 @@ def build_optimizer(
     groups = [group for group in groups if group["params"]]
     if groups:
         optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True))
-    return PolicyOptimizer(optimizers, scaler, ranks)
+    return PolicyOptimizer(optimizers, scaler, ranks, model_parts(model))
+
+
+def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Norm of their gradients together, a float32 number; 0 where there are none."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return whole(nn.utils.get_total_norm(gradients)).float() if gradients else torch.zeros(())
+
+
+def _scale_gradients(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
+    """Multiply their gradients in place."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            local(parameter.grad).mul_(factor.to(parameter.grad.device))
 
 
 def _hidden_matrices(model: Any, trainable: Sequence[nn.Parameter]) -> list[nn.Parameter]:

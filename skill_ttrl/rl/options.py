@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pydantic import ValidationError
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
+
+
+def naming_own(kind: str, settings: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """`registry.naming` for a class of the user's own; an error in a built-in one is a bug and stays as it is."""
+    name = str(settings["type"])
+    return naming(f"The {kind} {name!r}") if ":" in name else nullcontext()
 
 
 def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from accelerate import Accelerator
 
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.losses import Denominators, aggregate
+from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
@@ -30,6 +32,8 @@ class SFTLearner:
 
     def __init__(self, policy: Policy, config: SFTConfig, accelerator: Accelerator, ranks: Ranks = ALONE) -> None:
         self.policy = policy
+        self.skipped: list[SkippedUpdate] = []
+        """The latest step, if it was not taken."""
         self._ranks = ranks
         self.config = config
         self._accelerator = accelerator
@@ -77,6 +81,8 @@ class SFTLearner:
                 total += loss.detach() * counts
             self._ranks.sum_([total])
             norm, applied = self._optimizer.step(total, config.grad_clip)
+        overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
+        self.skipped = [] if applied else [SkippedUpdate(batch, every, float(total), norm, overflow)]
         return {
             "loss": float(total),
             "grad_norm": norm,

@@ -117,7 +117,7 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     if stopped is not None:
         run.progress.notice(stopped)
     last = state.step == config.steps or stopped is not None
-    failed = watch_updates(run, RL, state.step - 1, metrics)
+    failed = watch_updates(run, state, state.step - 1)
     if config.validate_every and state.step % config.validate_every == 0 and not last and failed is None:
         with checkpoint_on_error(run, state):
             run.evaluate(f"step {state.step}")

@@ -72,7 +72,7 @@ def fine_tune(
             run.progress.advance(shown, step + 1, metrics)
             state.step = before + step + 1
             due = step + 1 == config.steps or (step + 1) % save_every == 0
-            save_if_due(run, state, due=due, failed=watch_updates(run, phase, before + step, metrics))
+            save_if_due(run, state, due=due, failed=watch_updates(run, state, before + step))
         run.progress.finish(shown)
     if (failed := skipped_too_often(run, phase, ended=True)) is not None:
         raise failed

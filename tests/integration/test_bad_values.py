@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import CheckpointError, RunFolderError, TrainingError
+from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import read_summary
@@ -23,13 +25,48 @@ from skill_ttrl.types import Trajectory, from_json
 OWN = """
 import torch
 
-
-def nan(log_probs, old_log_probs, advantages, response_mask, **settings):
-    return (log_probs * float("nan")).sum(), {}
+from skill_ttrl.config import Section
 
 
-def broken(log_probs, old_log_probs, advantages, response_mask, **settings):
-    raise IndexError("no such token")
+class Nan:
+    options_type = Section
+
+    def __init__(self, options):
+        pass
+
+    def __call__(self, inputs):
+        return inputs.log_probs * float("nan"), {}
+
+
+class NanGradient(Nan):
+    # 0 everywhere, and so is what the square root is taken of: its derivative there is infinite.
+    def __call__(self, inputs):
+        return (inputs.log_probs - inputs.log_probs.detach()).abs().sqrt(), {}
+
+
+class Broken(Nan):
+    def __call__(self, inputs):
+        raise IndexError("no such token")
+
+
+class OneNumber(Nan):
+    def __call__(self, inputs):
+        return -(inputs.log_probs * inputs.advantages).mean(), {}
+
+
+class NanAdvantages(Nan):
+    def advantages(self, samples):
+        return [float("nan") if place == 1 else 1.0 for place, _ in enumerate(samples.trajectories)]
+
+
+class TooFew(Nan):
+    def advantages(self, samples):
+        return [1.0]
+
+
+class BrokenAdvantages(Nan):
+    def advantages(self, samples):
+        raise IndexError("no such rollout")
 
 
 def flat(group):
@@ -99,7 +136,7 @@ def settings(base: Path, *more: str) -> list[str]:
 def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
     base: Path, own: str, tiny_yaml: Path, tmp_path: Path
 ) -> None:
-    given = settings(base, f"rl.loss={own}:nan", "rl.steps=3", "run.max_skipped_updates=2")
+    given = settings(base, f"rl.loss={own}:Nan", "rl.steps=3", "run.max_skipped_updates=2")
     words = r"The last 2 updates \(run.max_skipped_updates=2\) of the phase rl were left out"
     with pytest.raises(TrainingError, match=words) as caught:
         train.run(load_config(tiny_yaml, given), tmp_path / "run")
@@ -107,14 +144,44 @@ def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
     summary = read_summary(tmp_path / "run")
     assert summary.stopped == str(caught.value) and summary.steps == {"rl": 2} and summary.accuracy_after is None
     assert [text for text in summary.warnings if text.startswith("Updates are left out")] == [
-        "Updates are left out whose loss or gradient is not finite, first in step 0 of rl. The figure is skipped_updates."
+        "Updates are left out whose loss or gradient is not finite, first in step 0 of rl: the loss is nan; all that goes into it is "
+        "finite. The batch is in nonfinite/rl-000000.pt. The figure is skipped_updates."
     ]
+    assert sorted(path.name for path in (tmp_path / "run" / "nonfinite").iterdir()) == ["rl-000000.pt", "rl-000001.pt"]
     lenient = [*given[:-1], "run.max_skipped_updates=null"]
     for _ in range(2):  # a run that goes on at its end is no success either
         with pytest.raises(TrainingError, match="All updates of the phase rl were left out"):
             train.run(load_config(tiny_yaml, lenient), tmp_path / "run", resume="auto")
     with RunFolder.open(tmp_path / "run") as folder:
         assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason", "inputs"),
+    [
+        ("rl.loss={own}:NanGradient", r"the loss is 0, the norm of its gradient (nan|inf)\.", set()),
+        (
+            "rl.algorithm={own}:NanAdvantages",
+            "the loss is nan; not finite before it: advantages_F at",
+            {"advantages_F"},
+        ),
+    ],
+)
+def test_a_run_stops_at_once_where_it_is_to_and_leaves_the_batch(
+    base: Path, own: str, tiny_yaml: Path, tmp_path: Path, key: str, reason: str, inputs: set[str]
+) -> None:
+    given = settings(base, key.format(own=own), "run.on_nan=stop", "rl.mini_batch_prompts=1", "rl.prompts_per_step=2")
+    with pytest.raises(TrainingError, match=rf"Stopped after step 0 of rl \(run.on_nan=stop\): {reason}") as caught:
+        train.run(load_config(tiny_yaml, given), tmp_path / "run")
+    assert caught.value.exit_code == 8 and read_summary(tmp_path / "run").stopped == str(caught.value)
+    (file,) = (tmp_path / "run" / "nonfinite").iterdir()
+    found = torch.load(file, weights_only=True)
+    batch = RolloutBatch(**found["batch"])
+    skipped = found["updates"]
+    assert all(set(each["nonfinite"]) == inputs for each in skipped) and len(skipped) == (1 if inputs else 2)
+    assert all(set(batch.prompt_index_N[each["items"]].tolist()) == {0} for each in skipped[:1] if inputs)
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert row["skipped_updates"] == len(skipped) and row["updates"] == 2 - len(skipped)
 
 
 def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
@@ -128,7 +195,16 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny
     ("key", "words"),
     [
         ("rl.reward={own}:reward", "The reward '{own}:reward' failed at task 'add-34-99': ZeroDivisionError"),
-        ("rl.loss={own}:broken", "The loss '{own}:broken' failed: IndexError: no such token. Mend it"),
+        ("rl.loss={own}:Broken", "The loss '{own}:Broken' failed: IndexError: no such token. Mend it"),
+        (
+            "rl.loss={own}:OneNumber",
+            "The loss '{own}:OneNumber' failed: ValueError: it returned a loss of shape () for tokens of (",
+        ),
+        (
+            "rl.algorithm={own}:BrokenAdvantages",
+            "The algorithm '{own}:BrokenAdvantages' failed: IndexError: no such rollout. Mend it",
+        ),
+        ("rl.algorithm={own}:TooFew", "The algorithm '{own}:TooFew' failed: ValueError: Of "),
     ],
 )
 def test_a_function_of_the_users_that_raises_is_one_line_and_an_exit_code(

@@ -7,12 +7,18 @@ from typing import Any
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import TrainingError
+from skill_ttrl.rl.nonfinite import SkippedUpdate, dump_skipped
 from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import PhaseState
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 LEFT_OUT = "Updates are left out"
 """Begins the warning of them, which a run gives once."""
+DUMPS = "nonfinite"
+"""Folder of a run with the batches of updates that were left out."""
+KEPT_DUMPS = 5
+"""Newest ones of a phase that stay."""
 Rows = Sequence[Mapping[str, Any]]
 """Metrics of each step of a phase, oldest first."""
 
@@ -58,12 +64,43 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
     )
 
 
-def watch_updates(run: Run, phase: str, step: int, metrics: Mapping[str, float]) -> TrainingError | None:
-    """Warn of the first update that was left out, and say whether the phase cannot go on after this step (`skipped_too_often`)."""
-    if not metrics.get("skipped_updates"):
+def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | None:
+    """Record the updates of this step that were left out, and say whether the phase cannot go on after it.
+
+    Their batch is dumped into the run's folder, and the first one is warned of. fp16's loss scaler leaves updates out while it finds
+    its scale: these are counted alone.
+
+    Returns:
+        The error to end with, after `run.on_nan: stop` or `skipped_too_often`; None: the phase goes on.
+
+    Raises:
+        RunFolderError: the dump cannot be written.
+    """
+    if state.learner is None or not state.learner.skipped:
         return None
-    run.warn(
-        f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {phase}. The figure is skipped_updates.",
-        once=LEFT_OUT,
-    )
-    return skipped_too_often(run, phase, ended=False)
+    skipped = [each for each in state.learner.skipped if not each.overflow]
+    if skipped:
+        file = _dump(run, state.phase, step, skipped)
+        what = f"{skipped[0].reason()}. The batch is in {file}"
+        if run.config.run.on_nan == "stop":
+            return TrainingError(
+                f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
+            )
+        run.warn(
+            f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {state.phase}: {what}. The figure is "
+            "skipped_updates.",
+            once=LEFT_OUT,
+        )
+    return skipped_too_often(run, state.phase, ended=False)
+
+
+def _dump(run: Run, phase: str, step: int, skipped: Sequence[SkippedUpdate]) -> str:
+    """Write the batch of a step into the run's folder, and remove the oldest beyond `KEPT_DUMPS`; gives the file's name there."""
+    folder = run.folder.path / DUMPS
+    path = folder / f"{phase}-{step:06d}.pt"
+    with wrap_os_errors("write", path):
+        folder.mkdir(exist_ok=True)
+        write_atomic(path, dump_skipped(skipped))
+        for old in sorted(folder.glob(f"{phase}-*.pt"))[:-KEPT_DUMPS]:
+            old.unlink()
+    return f"{DUMPS}/{path.name}"
