@@ -16,6 +16,7 @@ from skill_ttrl.llm.models.shards import weights_of, write_shards
 from skill_ttrl.llm.models.weights import trained_weights
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.state import join_tree, split_tree
 from skill_ttrl.rl.sft_learner import SFTLearner
@@ -32,6 +33,12 @@ class DriverLearner:
     def __init__(self, driver: Driver, config: RLConfig, *, total_steps: int, max_response_tokens: int | None) -> None:
         self._driver = driver
         driver.run(make_learner, config, total_steps, max_response_tokens)
+
+    @property
+    def skipped(self) -> Sequence[SkippedUpdate]:
+        """See `Learner.skipped`; every rank has the whole batch, so the driver's are all."""
+        found: Sequence[SkippedUpdate] = self._driver.objects[LEARNER].skipped
+        return found
 
     def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:
         """See `LocalLearner.score`."""
@@ -50,6 +57,12 @@ class DriverSFTLearner:
     def __init__(self, driver: Driver, config: SFTConfig) -> None:
         self._driver = driver
         driver.run(make_sft_learner, config)
+
+    @property
+    def skipped(self) -> Sequence[SkippedUpdate]:
+        """See `SFTLearner.skipped`; every rank has the whole batch, so the driver's are all."""
+        found: Sequence[SkippedUpdate] = self._driver.objects[LEARNER].skipped
+        return found
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
         """See `SFTLearner.step`."""
