@@ -68,15 +68,15 @@ def row(kind: str, seed: int, folder: Path) -> str:
     run = read_summary(folder)
     low, high = run.intervals["accuracy_change"]
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    gaps = [step for step in steps if step.get("sampler_gap") is not None]
+    gaps = [step for step in steps if step.get("sampling/logp_difference/mean") is not None]
     cells = (
         str(seed),
         kind,
         f"{run.accuracy_before:.3f}",
         f"{run.accuracy_after:.3f}",
         f"{(run.accuracy_after or 0) - (run.accuracy_before or 0):+.3f} [{low:+.3f}, {high:+.3f}]",
-        f"{fmean(step['sampler_gap'] for step in gaps):.1e}" if gaps else "not measured",
-        f"{max(step['sampler_gap_max'] for step in gaps):.1e}" if gaps else "not measured",
+        f"{fmean(step['sampling/logp_difference/mean'] for step in gaps):.1e}" if gaps else "not measured",
+        f"{max(step['sampling/logp_difference/max'] for step in gaps):.1e}" if gaps else "not measured",
         f"{run.seconds['rl']:.1f}",
         f"{run.seconds.get('rl.sync', 0.0):.1f}",
     )

@@ -52,16 +52,62 @@ class AdaptiveEntropyConfig(Section):
         return self
 
 
+class RejectionConfig(Section):
+    """Tokens or sequences that are left out because learner and backend differ too much on them (verl: `rollout_rs`)."""
+
+    statistic: Literal[
+        "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3",
+        "seq_mean_k1", "seq_mean_k2", "seq_mean_k3", "seq_max_k2", "seq_max_k3",
+    ] = "seq_mean_k1"  # fmt: skip
+    """What is measured, by verl's names: an estimate of the divergence of a token, or its sum, mean or maximum over the sequence.
+    `seq_mean_k1` is the geometric mean of a sequence's ratios p_backend / p_learner."""
+    low: float | None = Field(default=None, gt=0)
+    """For k1: the smallest ratio; None: 1 / `high`."""
+    high: float = Field(default=2.0, gt=0)
+    """For k1: the largest ratio; else the largest divergence, in nats."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> RejectionConfig:
+        if self.low is not None and not self.statistic.endswith("k1"):
+            raise ValueError(f"low is a bound on a ratio, for k1 alone; {self.statistic} has no lower bound")
+        if self.statistic.endswith("k1") and self.high < (1.0 if self.low is None else self.low):
+            raise ValueError(
+                f"high ({self.high:g}) leaves nothing: it must be at least low, and at least 1 where low is not set"
+            )
+        return self
+
+
 class RolloutCorrectionConfig(Section):
-    """Importance weights against a rollout backend whose log-probs are not the learner's own (docs/learner.md)."""
+    """Importance weights against a rollout backend whose log-probs are not the learner's own (docs/algorithms.md)."""
 
     type: str = "auto"
-    """`token_truncate`: each token's loss is weighted by min(p_learner / p_backend, threshold) (truncated importance sampling).
-    `token_mask`: tokens whose weight is above the threshold or below its inverse are left out. Both measure the gap and take the
-    learner's own log-probs for the clip. `none`: the backend's log-probs are taken for both. `auto`: `none` for `hf`, which is the
-    learner, `token_truncate` else."""
-    threshold: float = Field(default=2.0, gt=1)
-    """Largest weight (verl: 2)."""
+    """`token_truncate`: each token's loss is weighted by p_learner / p_backend, at most `threshold` (truncated importance sampling).
+    `token_mask`: tokens whose weight is outside the bounds are left out. `sequence_truncate`, `sequence_mask`: the same with one weight
+    a sequence. `icepop`: `token_mask` with the bounds 0.5 and 5. `none`: the backend's log-probs are taken for the learner's. `auto`:
+    `none` for `hf`, which is the learner, and without `rescore`; `token_truncate` else."""
+    threshold: float | None = Field(default=None, gt=0)
+    """Largest weight; None: 2 (verl), for `icepop` 5."""
+    threshold_low: float | None = Field(default=None, ge=0)
+    """Smallest weight; None: 1 / `threshold` for a mask, 0.5 for `icepop`, no bound for truncation. 0: no bound."""
+    sequence_ratio: Literal["product", "geometric"] = "product"
+    """Weight of a sequence: the product of its tokens' ratios (verl, TRL), or their geometric mean."""
+    batch_normalize: bool = False
+    """Divide a step's weights by their mean (verl: `rollout_is_batch_normalize`)."""
+    reject: RejectionConfig | None = None
+    """Leave tokens or sequences out, whatever the weights are; None: none are."""
+    rescore: bool = True
+    """The learner scores each batch before it learns from it, a forward pass a step. False: the policy ratio is taken against the
+    backend's log-probs, and masks act within the update (verl: `bypass_mode`; prime-rl)."""
+    off_policy_kl: float | None = Field(default=None, gt=0)
+    """In the update, leave out tokens with a negative advantage in sequences whose mean log p_backend / p_learner is above this
+    (DeepSeek-V3.2; TRL's `off_policy_mask_threshold`: 0.5); None: none are."""
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> RolloutCorrectionConfig:
+        high = self.threshold or (5.0 if self.type == "icepop" else 2.0)
+        if (self.threshold_low or 0.0) >= high:
+            raise ValueError(f"threshold_low ({self.threshold_low:g}) must be below threshold ({high:g})")
+        return self
 
 
 class RLConfig(Section):

@@ -74,6 +74,8 @@ class BackendFacts:
     """`generate` blocks the event loop; concurrent requests are batched into one call."""
     remote: bool = False
     """Samples from the model behind `endpoints.policy`; the section `model` is not used, and no weights are loaded."""
+    log_probs: bool = True
+    """Gives the log-prob each token was sampled with. One that does not cannot be trained with."""
     engine: bool = False
     """Runs an inference engine, with weights and a cache of its own, in this process."""
 

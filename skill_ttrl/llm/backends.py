@@ -42,7 +42,11 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
         made_by = BACKENDS.get(name)
     except ConfigError:
         return BackendFacts()
-    known = {fact: getattr(made_by, fact) for fact in ("is_learner", "trainable", "blocking") if hasattr(made_by, fact)}
+    known = {
+        fact: getattr(made_by, fact)
+        for fact in ("is_learner", "trainable", "blocking", "log_probs")
+        if hasattr(made_by, fact)
+    }
     return BackendFacts(**known)
 
 

@@ -8,7 +8,9 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import is_stepwise
 from skill_ttrl.rl.algorithms import ALGORITHMS, Requirement, build_algorithm, takes_shaped_votes
+from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learn import VOTED
+from skill_ttrl.rl.losses import build_loss
 
 
 def check_algorithm(
@@ -77,6 +79,55 @@ def _strategy_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
             f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
             "rl.kl_coef puts a KL term into the loss."
         )
+
+
+def check_correction(
+    rl: RLConfig, *, backend: str, sampler_is_learner: bool, gives_log_probs: bool, truncates_sampling: bool
+) -> None:
+    """Check that there is such a correction, and that it makes sense with the loss and what samples.
+
+    Args:
+        rl: The settings.
+        backend: `rollout.backend`.
+        sampler_is_learner: The learner's own model samples.
+        gives_log_probs: The backend gives the log-prob each token was sampled with.
+        truncates_sampling: `rollout.top_p` is below 1 or `rollout.top_k` above 0.
+
+    Raises:
+        ConfigError: there is no such correction or loss, or the combination makes no sense.
+    """
+    kind = choose_correction(rl, sampler_is_learner=sampler_is_learner)
+    settings = rl.rollout_correction
+    problems = []
+    if not gives_log_probs:
+        problems.append(
+            f"rollout.backend={backend} gives no log-probs, so neither the policy ratio nor a correction (rl.rollout_correction) can be "
+            "computed. Train with hf, vllm, or a backend of your own that gives them."
+        )
+    corrects = kind is not None or settings.reject is not None or not settings.rescore
+    if corrects and truncates_sampling and not sampler_is_learner:
+        problems.append(
+            f"rl.rollout_correction compares the log-probs of {backend} with the learner's own, but with rollout.top_p below 1 or "
+            "rollout.top_k above 0 theirs are those of the truncated distribution: every weight would be too small. Set rollout.top_p=1 "
+            "and rollout.top_k=0, or rl.rollout_correction.type=none."
+        )
+    if (
+        not settings.rescore
+        and kind is not None
+        and kind.endswith("truncate")
+        and getattr(build_loss(rl.loss), "has_ratio", True)
+    ):
+        problems.append(
+            f"rl.rollout_correction.type={kind} with rescore=false would weigh twice: the ratio of rl.loss={rl.loss['type']} is then taken "
+            "against the sampler and is the weight. Use token_mask, sequence_mask or icepop, rl.loss=reinforce, or rescore=true."
+        )
+    if not settings.rescore and settings.batch_normalize:
+        problems.append(
+            "rl.rollout_correction.batch_normalize divides by the mean of a step's weights, which with rescore=false nobody knows before "
+            "the update. Set one of them otherwise."
+        )
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _loss_problems(rl: RLConfig) -> Iterator[str]:

@@ -79,6 +79,9 @@ class UpdateRule:
         self.config = config
         self.algorithm = build_algorithm(config.algorithm)
         self.correction = choose_correction(config, sampler_is_learner=sampler_is_learner)
+        settings = config.rollout_correction
+        # Without rescoring the learner itself corrects, in its update.
+        self.rescored = settings.rescore and (self.correction is not None or settings.reject is not None)
         self.kl = None if config.kl_in_reward is None else KLController.of(config.kl_in_reward)
         adaptive = config.adaptive_entropy
         self.entropy = None if adaptive is None else EntropyController(adaptive, config.entropy_coef)
@@ -114,13 +117,13 @@ class UpdateRule:
         batch = learner.score(
             batch,
             temperature=temperature,
-            own=self.correction is not None,
+            own=self.rescored,
             reference=self.config.kl_coef > 0 or self.kl is not None,
             entropy=self.config.top_entropy_quantile < 1,
         )
         metrics: dict[str, float] = {}
-        if self.correction is not None:
-            batch, gap = corrected(batch, self.correction, self.config.rollout_correction.threshold)
+        if self.rescored:
+            batch, gap = corrected(batch, self.correction, self.config.rollout_correction)
             metrics |= gap
         if self.kl is not None:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)

@@ -20,17 +20,18 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.correction.in_update import UpdateCorrection, with_sample_size
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
     Denominators,
     LossInputs,
-    SelectingLoss,
     aggregate,
     bounded_log_ratio,
     build_loss,
     compute_entropy_bonus,
     ratio_metrics,
+    with_selection,
 )
 from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate
@@ -95,6 +96,8 @@ class LocalLearner:
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
         self._skip_dead = config.kl_coef == 0 and getattr(self._loss, "zero_without_advantage", False)
         self._entropy_coef = config.entropy_coef
+        has_ratio = getattr(self._loss, "has_ratio", True)
+        self._correction = UpdateCorrection(config.rollout_correction, loss_has_ratio=has_ratio)
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,
@@ -196,8 +199,7 @@ class LocalLearner:
         """
         metrics, self.skipped = UpdateMetrics(), []
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
-        if isinstance(self._loss, SelectingLoss):
-            batch = _with_selection(batch, self._loss, derive_seed(seed, "select", step))
+        batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
@@ -208,7 +210,7 @@ class LocalLearner:
         refresh = self.config.reference_refresh_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference(self.config.reference_mixup_alpha)
-        return metrics.gathered(self._ranks).summary() | batch_metrics(batch)
+        return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch, in a seeded order of whole prompts or of samples."""
@@ -286,6 +288,10 @@ class LocalLearner:
                 )
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
+        if self._correction.needed:
+            sampler, advantages = micro_batch.sampler_log_probs_N_R, micro_batch.advantages_N_R
+            weights, gap = self._correction(log_probs.detach(), sampler, advantages, mask)
+            token_loss, info = token_loss * weights, info | gap
         loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
         log_ratio = bounded_log_ratio(log_probs.detach(), micro_batch.old_log_probs_N_R)
         means = info | ratio_metrics(log_ratio, mask) | {"policy_loss": loss.detach()}
@@ -330,14 +336,3 @@ class LocalLearner:
             )
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])
-
-
-def _with_selection(batch: RolloutBatch, loss: SelectingLoss, seed: int) -> RolloutBatch:
-    """The batch with the tokens that the loss selects; the same on all ranks."""
-    trained = batch.trained_F
-    if not bool(trained.any()):
-        return batch
-    generator = torch.Generator().manual_seed(seed)
-    selected_F = torch.zeros(len(trained))
-    selected_F[trained] = loss.select(batch.old_log_probs_F[trained], batch.advantages_F[trained], generator).float()
-    return replace(batch, selected_F=selected_F)

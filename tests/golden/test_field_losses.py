@@ -69,7 +69,7 @@ TRL: dict[str, tuple[dict[str, Any], AggregationMode]] = {
 """Our options and aggregation for each of TRL's `loss_type`s. Its `epsilon_high` of CISPO is the bound, ours the distance from 1."""
 
 NOT_OURS = {
-    "off_policy_mask": "the mask of DeepSeek-V3.2 is not among our corrections",
+    "off_policy_mask": "it is a correction: see test_the_off_policy_mask_is_trls",
     "kl": "see test_the_kl_term_adds_up_as_in_trl",
 }
 """Losses of the libraries that are not among ours, and why."""

@@ -298,7 +298,7 @@ def test_reinforced_by_the_shop_it_follows_and_goes_on(
 def _look_at(run: Path) -> None:
     rows = [row for row in read_jsonl(run / "metrics.jsonl") if row["phase"] == "rl"]
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert all(0 < row["sampler_gap"] < CLOSE and row["grad_norm"] > 0 for row in rows), rows
+    assert all(0 < row["sampling/logp_difference/mean"] < CLOSE and row["grad_norm"] > 0 for row in rows), rows
     assert all(row["failed_rollouts"] == 0 and 1 <= row["episode_steps"] <= TURNS for row in rows)
     versions: dict[int, set[int]] = {}
     for line in read_jsonl(run / "trajectories.jsonl"):

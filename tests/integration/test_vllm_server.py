@@ -342,7 +342,7 @@ def test_training_follows_through_a_server(
     words = ["train", str(tiny_yaml), "--output", str(run), *(word for each in options for word in ("--set", each))]
     app(words, standalone_mode=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    gaps = [line["sampler_gap"] for line in lines if "sampler_gap" in line]
+    gaps = [line["sampling/logp_difference/mean"] for line in lines if "sampling/logp_difference/mean" in line]
     assert len(gaps) == 3 and max(gaps) < CLOSE
     tries = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     versions = {step["completion"]["policy_version"] for each in tries for step in each["steps"]}

@@ -75,7 +75,9 @@ def look_at(folder: Path) -> None:
     """Every step sampled from the weights of the step before, and the learner found the sampler's log-probs to be its own."""
     steps = [row for row in read_jsonl(folder / "metrics.jsonl") if row["phase"] == "rl"]
     assert [row["step"] for row in steps] == list(range(STEPS))
-    assert all(0 < row["sampler_gap"] < 1e-4 and row["sampler_gap_max"] < 1e-3 for row in steps)
+    assert all(
+        0 < row["sampling/logp_difference/mean"] < 1e-4 and row["sampling/logp_difference/max"] < 1e-3 for row in steps
+    )
     assert all(row["grad_norm"] > 0 for row in steps)
     versions: dict[int, set[int]] = {}
     for line in read_jsonl(folder / "trajectories.jsonl"):

@@ -27,6 +27,7 @@ from skill_ttrl.rl.losses.ppo_clip import PPOClip, PPOClipOptions, clipped_surro
 from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics, ratio_metrics, sequence_mean
 from skill_ttrl.rl.losses.reinforce import REINFORCE, REINFORCEOptions
 from skill_ttrl.rl.losses.sapo import SAPO, SAPOOptions
+from skill_ttrl.rl.losses.selection import with_selection
 from skill_ttrl.rl.losses.vespo import VESPO, VESPOOptions
 from skill_ttrl.rl.options import build_from
 
@@ -70,6 +71,7 @@ __all__ = [
     "sequence_mean",
     "sequence_ratio",
     "token_covariance",
+    "with_selection",
 ]
 
 

@@ -269,7 +269,7 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         "vote": partial(check_vote, config),
         "reward": partial(_reward, rl.reward),
         "loss": partial(_loss, rl),
-        "rollout correction": partial(_correction, rl),
+        "rollout correction": partial(_correction, config),
         "algorithm": partial(_algorithm, config),
     }
     if rl.stop_rule is not None:
@@ -332,11 +332,18 @@ def _loss(rl: RLConfig) -> str:
     return str(rl.loss["type"])
 
 
-def _correction(rl: RLConfig) -> str:
-    from skill_ttrl.rl.correction import choose_correction
+def _correction(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.rl.checks import check_correction
 
-    choose_correction(rl, sampler_is_learner=True)
-    return rl.rollout_correction.type
+    facts, rollout = backend_facts(config), config.rollout
+    check_correction(
+        config.rl,
+        backend=rollout.backend,
+        sampler_is_learner=facts.is_learner,
+        gives_log_probs=facts.log_probs,
+        truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
+    )
+    return config.rl.rollout_correction.type
 
 
 def _algorithm(config: SkillTTRLConfig) -> str:

@@ -16,7 +16,7 @@ from skill_ttrl.stages.train import run
 
 WRONG = {
     "rl.loss": ("ppo_clp", "ppo_clip"),
-    "rl.algorithm": ("gpro", "grpo"),
+    "rl.algorithm": ("grpoo", "grpo"),
     "rl.reward": ("majorty", "majority"),
     "rl.stop_rule": ("entrpy", "entropy"),
     "vote.strategy": ("majorit", "majority"),

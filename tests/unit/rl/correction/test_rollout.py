@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig
+from skill_ttrl.config.rl import RolloutCorrectionConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.device import make_accelerator
@@ -29,7 +30,7 @@ def weighted(learner: LocalLearner, batch: RolloutBatch, correction: str | None)
     if correction is None:
         return batch
     batch = learner.score(batch, temperature=1.0, own=True, reference=False)
-    return corrected(batch, correction, 2.0)[0]
+    return corrected(batch, correction, RolloutCorrectionConfig())[0]
 
 
 def as_sampled(batch: RolloutBatch, log_probs: Tensor) -> RolloutBatch:
@@ -54,11 +55,13 @@ def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
 ) -> None:
     policy = make_policy()
     batch = sampled_by(policy, make_batch())
-    found, figures = corrected(scored(policy, batch, rows), "token_truncate", 2.0)
+    found, figures = corrected(scored(policy, batch, rows), "token_truncate", RolloutCorrectionConfig())
     assert found.weights_F is not None
     assert torch.allclose(found.weights_F, torch.ones_like(found.weights_F), atol=1e-5)
     assert torch.allclose(found.old_log_probs_F, batch.old_log_probs_F, atol=1e-5)
-    assert figures["sampler_gap_max"] < 1e-5 and figures["sampler_capped"] == 0
+    assert (
+        figures["sampling/logp_difference/max"] < 1e-5 and figures["rollout_corr/rollout_is_ratio_fraction_high"] == 0
+    )
 
 
 def test_each_token_has_the_weight_of_its_own_gap(
@@ -70,16 +73,16 @@ def test_each_token_has_the_weight_of_its_own_gap(
     places = own.trained_F.nonzero().squeeze(1)
     gap[places[:4]] = torch.tensor([0.5, -0.5, 1.5, -1.5])  # learner minus sampler, nats
     batch = as_sampled(own, own.old_log_probs_F - gap)
-    truncated, figures = corrected(scored(policy, batch, 4), "token_truncate", 2.0)
-    masked, _ = corrected(scored(policy, batch, 4), "token_mask", 2.0)
+    truncated, figures = corrected(scored(policy, batch, 4), "token_truncate", RolloutCorrectionConfig())
+    masked, _ = corrected(scored(policy, batch, 4), "token_mask", RolloutCorrectionConfig())
     assert truncated.weights_F is not None and masked.weights_F is not None
     grows = torch.tensor([0.5, -0.5, 1.5, -1.5]).exp()
     assert torch.allclose(truncated.weights_F[places[:4]], grows.clamp(max=2.0), rtol=1e-4)
     assert torch.allclose(masked.weights_F[places[:4]], torch.tensor([grows[0], grows[1], 0.0, 0.0]), rtol=1e-4)
-    assert figures["sampler_gap"] == pytest.approx(4.0 / len(places), rel=1e-3)
-    assert figures["sampler_gap_max"] == pytest.approx(1.5, rel=1e-3)
-    assert figures["sampler_capped"] == pytest.approx(1 / len(places))
-    assert figures["sampler_kl"] > 0
+    assert figures["sampling/logp_difference/mean"] == pytest.approx(4.0 / len(places), rel=1e-3)
+    assert figures["sampling/logp_difference/max"] == pytest.approx(1.5, rel=1e-3)
+    assert figures["rollout_corr/rollout_is_ratio_fraction_high"] == pytest.approx(1 / len(places))
+    assert figures["rollout_corr/k3_kl"] > 0
     assert torch.allclose(truncated.old_log_probs_F, own.old_log_probs_F, atol=1e-5)
 
 
@@ -130,9 +133,9 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
     wrong = batch.old_log_probs_F.clone()
     wrong[first] = -99.0
     batch = replace(batch, trained_F=trained, old_log_probs_F=wrong, sampler_log_probs_F=wrong)
-    found, figures = corrected(scored(policy, batch, 2), "token_truncate", 2.0)
+    found, figures = corrected(scored(policy, batch, 2), "token_truncate", RolloutCorrectionConfig())
     assert found.weights_F is not None and float(found.weights_F[first]) == 1.0
-    assert figures["sampler_gap_max"] < 1e-5
+    assert figures["sampling/logp_difference/max"] < 1e-5
 
 
 @pytest.mark.parametrize(
