@@ -349,10 +349,13 @@ def _correction(config: SkillTTRLConfig) -> str:
 def _algorithm(config: SkillTTRLConfig) -> str:
     from skill_ttrl.rl.checks import check_algorithm
 
+    shapes = False
+    with suppress(SkillTTRLError):  # an unknown strategy is found by its lookup
+        shapes = shapes_advantages(config.vote.strategy)
     check_algorithm(
         config.rl,
         vote_strategy=config.vote.strategy,
-        vote_shapes=shapes_advantages(config.vote.strategy),
+        vote_shapes=shapes,
         action_parser=config.agent.projection,
         multi_turn=config.agent.max_turns > 1,
     )
