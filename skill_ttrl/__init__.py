@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from skill_ttrl.answers import compute_reward, grade_answer
     from skill_ttrl.config import SkillTTRLConfig, load_config
     from skill_ttrl.llm.rollout_engine import RolloutEngine
-    from skill_ttrl.rl.advantages import compute_gae_advantage, compute_grpo_advantage, whiten_advantages
+    from skill_ttrl.rl.advantages import (
+        compute_gae_advantage,
+        compute_grpo_advantage,
+        compute_grpo_nsr_outcome_advantage,
+        whiten_advantages,
+    )
     from skill_ttrl.rl.kl import compute_kl_penalty
     from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
     from skill_ttrl.runs.reader import read_run
@@ -26,8 +31,11 @@ if TYPE_CHECKING:
     from skill_ttrl.trust import trusting
     from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
     from skill_ttrl.voting import (
+        apply_original_gt,
         apply_pseudo_labels,
+        apply_ttrl_gt,
         batch_majority_vote,
+        compute_ttrl_metrics,
         compute_voting_rewards,
         majority_vote,
         restore_labels,
@@ -66,14 +74,18 @@ __all__ = [
     "Trajectory",
     "VoteResult",
     "__version__",
+    "apply_original_gt",
     "apply_pseudo_labels",
+    "apply_ttrl_gt",
     "batch_majority_vote",
     "compute_entropy_bonus",
     "compute_gae_advantage",
     "compute_grpo_advantage",
+    "compute_grpo_nsr_outcome_advantage",
     "compute_kl_penalty",
     "compute_policy_loss",
     "compute_reward",
+    "compute_ttrl_metrics",
     "compute_voting_rewards",
     "grade_answer",
     "load_config",
@@ -91,7 +103,7 @@ _HOME = {
         "answers": "compute_reward grade_answer",
         "config": "SkillTTRLConfig load_config",
         "llm.rollout_engine": "RolloutEngine",
-        "rl.advantages": "compute_gae_advantage compute_grpo_advantage whiten_advantages",
+        "rl.advantages": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",
         "rl.losses": "compute_entropy_bonus compute_policy_loss",
         "runs.reader": "read_run",
@@ -101,7 +113,8 @@ _HOME = {
         "stages.trainer": "SkillTTRLTrainer",
         "trust": "trusting",
         "types": "BankUpdate Completion Group Skill SkillOps Step Task Trajectory VoteResult",
-        "voting": "apply_pseudo_labels batch_majority_vote compute_voting_rewards majority_vote restore_labels",
+        "voting": "apply_original_gt apply_pseudo_labels apply_ttrl_gt batch_majority_vote compute_ttrl_metrics "
+        "compute_voting_rewards majority_vote restore_labels",
         "voting.rewards": "RewardManager",
     }.items()
     for name in names.split()

@@ -134,7 +134,7 @@ def _loss_problems(rl: RLConfig) -> Iterator[str]:
     """A line where the algorithm means another loss."""
     name, loss = rl.algorithm["type"], rl.loss["type"]
     meant = getattr(ALGORITHMS.get(name), "defaults", {}).get("loss", {}).get("type", loss)
-    if meant != loss:
+    if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
         yield (
             f"rl.algorithm={name} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, "
             "which goes with any loss."

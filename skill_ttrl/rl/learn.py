@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from skill_ttrl.config import RLConfig
@@ -21,7 +22,7 @@ from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.pack import pack, with_advantages
-from skill_ttrl.types import Group, VoteResult
+from skill_ttrl.types import Group, Trajectory, VoteResult
 
 VOTED = "majority"
 """The reward that the votes decide."""
@@ -33,8 +34,12 @@ ENV = "env"
 class UpdateRecord:
     """What an update saw in each of its trajectories (E), group after group: for the record, never read by it."""
 
+    trajectories: Sequence[Trajectory]
+    """As they were given to the update."""
     scores: Sequence[float]
     """What each was rewarded, before a KL penalty."""
+    rescored: bool
+    """Whether these are scores of the algorithm's own and not the rewards."""
     advantages: Sequence[Sequence[float]]
     """Of each a row with the mean advantage of each step's trained tokens."""
 
@@ -52,7 +57,17 @@ def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequenc
     places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
     for (trajectory, step), mean in zip(places, means_N.tolist(), strict=True):
         rows[trajectory][step] = mean
-    return UpdateRecord(samples.rewards if scores is None else scores, rows)
+    return UpdateRecord(samples.trajectories, samples.rewards if scores is None else scores, scores is not None, rows)
+
+
+def score_metrics(record: UpdateRecord) -> dict[str, float]:
+    """Mean, largest and smallest score of the rollouts and advantage of their steps (verl: `critic/score`, `critic/advantages`)."""
+    columns = {"score": [*record.scores], "advantage": [value for row in record.advantages for value in row]}
+    found: dict[str, float] = {}
+    for name, values in columns.items():
+        if values:
+            found |= {f"{name}/mean": fmean(values), f"{name}/max": max(values), f"{name}/min": min(values)}
+    return found
 
 
 def _in_order(groups: Sequence[Group], voters: Sequence[Group]) -> Sequence[Group]:
@@ -162,7 +177,7 @@ class UpdateRule:
             mask_F = batch.trained_F.float()
             batch = replace(batch, advantages_F=whiten_advantages(batch.advantages_F[None], mask_F[None])[0])
         self.record = record_update(samples, batch, found.scores)
-        return batch, found.metrics
+        return batch, {**score_metrics(self.record), **found.metrics}
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""

@@ -6,21 +6,41 @@ One function a file, so that the fields stand in one place; docs/run-folder.md l
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from skill_ttrl.types import Group, VoteResult, to_json
+from skill_ttrl.types import Group, Labels, VoteResult, to_json
 
 
-def trajectory_lines(phase: str, step: int, group: Group) -> list[str]:
-    """Lines of `trajectories.jsonl`: each try of a group with `phase`, `step` and `sample` (its place in the group)."""
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """What was made of one rollout, side by side: for the record, never fed back."""
+
+    pseudo_score: float | None = None
+    """What it was rewarded, before a KL penalty; None where the algorithm gives scores of its own and did not train on it."""
+    original_score: float | None = None
+    """1 where its answer is the true one, else 0; None without a label. The meter's."""
+    advantages: Sequence[float] | None = None
+    """Mean advantage of the trained tokens of each of its steps; None where it was not trained on."""
+
+
+def trajectory_lines(phase: str, step: int, group: Group, records: Sequence[SampleRecord] = ()) -> list[str]:
+    """Lines of `trajectories.jsonl`: each rollout of a group with `phase`, `step`, `sample` (its place in the group) and its record."""
+    known = records or [SampleRecord(trajectory.reward) for trajectory in group.trajectories]
     return [
-        _with({"phase": phase, "step": step, "sample": sample}, to_json(trajectory))
-        for sample, trajectory in enumerate(group.trajectories)
+        _with({"phase": phase, "step": step, "sample": sample, **asdict(record)}, to_json(trajectory))
+        for sample, (trajectory, record) in enumerate(zip(group.trajectories, known, strict=True))
     ]
 
 
-def vote_line(phase: str, step: int, task_id: str, vote: VoteResult, *, correct: bool | None = None) -> str:
-    """A line of `votes.jsonl`. `correct` says if the winner is true, None without a label: it measures and is never fed back."""
-    return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct}, to_json(vote))
+def vote_line(
+    phase: str, step: int, task_id: str, vote: VoteResult, *, correct: bool | None = None, labels: Labels | None = None
+) -> str:
+    """A line of `votes.jsonl`. `correct` says if the winner is true and `labels` holds both, None without a true answer: they measure
+    and are never fed back.
+    """
+    known = None if labels is None else asdict(labels)
+    return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct, "labels": known}, to_json(vote))
 
 
 def _with(fields: dict[str, object], line: str) -> str:

@@ -77,7 +77,8 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
             metrics |= episode_metrics(groups, config, by_type=several_types(parts.train_tasks))
             metrics |= run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
-            record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories)
+            update = state.rule.record if config.run.save_trajectories else None
+            record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
             run.progress.advance(SHOWN, step + 1, metrics)
             warn_of_votes(run, state, step, groups)
         state.step = step + 1

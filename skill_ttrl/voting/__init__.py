@@ -3,9 +3,16 @@
 from skill_ttrl.voting import guard, majority, restrain, weighted  # noqa: F401  each files its strategies
 from skill_ttrl.voting.ballot import Ballot, ballot_of
 from skill_ttrl.voting.history import PromptHistory, VoteHistory
-from skill_ttrl.voting.labels import apply_pseudo_labels, restore_labels
+from skill_ttrl.voting.labels import apply_original_gt, apply_pseudo_labels, apply_ttrl_gt, restore_labels
 from skill_ttrl.voting.majority import batch_majority_vote, compute_voting_rewards, majority_vote
-from skill_ttrl.voting.metrics import UndecidedAnswers, given_up, label_metrics, trained_metrics, vote_metrics
+from skill_ttrl.voting.metrics import (
+    UndecidedAnswers,
+    compute_ttrl_metrics,
+    given_up,
+    label_metrics,
+    trained_metrics,
+    vote_metrics,
+)
 from skill_ttrl.voting.strategies import (
     STRATEGIES,
     Strategy,
@@ -24,11 +31,14 @@ __all__ = [
     "PromptHistory",
     "Strategy",
     "VoteHistory",
+    "apply_original_gt",
     "apply_pseudo_labels",
+    "apply_ttrl_gt",
     "ballot_of",
     "batch_majority_vote",
     "batch_vote",
     "check_strategy",
+    "compute_ttrl_metrics",
     "compute_voting_rewards",
     "given_up",
     "label_metrics",

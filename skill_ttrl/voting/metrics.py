@@ -37,6 +37,10 @@ def label_metrics(
     }
 
 
+compute_ttrl_metrics = label_metrics
+"""The name in forks of TTRL."""
+
+
 def trained_metrics(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]], samples: int
 ) -> dict[str, float]:

@@ -20,7 +20,6 @@ from skill_ttrl.rl.advantages.grpo import (
 )
 from skill_ttrl.rl.advantages.negative import (
     Half,
-    centred_advantages,
     compute_grpo_nsr_outcome_advantage,
     grpo_nsr_advantages,
     is_correct,
@@ -48,7 +47,6 @@ __all__ = [
     "SCRLLabels",
     "StepwiseEstimator",
     "anchor_groups",
-    "centred_advantages",
     "compute_gae_advantage",
     "cosine_similarity",
     "evol_rl_rewards",

@@ -6,7 +6,6 @@ A sample is correct where its score is above a threshold. Correctness comes from
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
@@ -22,41 +21,6 @@ Half = Literal["correct", "wrong", "both"]
 def is_correct(scores: Sequence[float] | Tensor, threshold: float = 0.5) -> Bool[Tensor, " N"]:
     """Mark the samples whose score (N,) is above the threshold."""
     return torch.as_tensor(scores, dtype=torch.float64) > threshold
-
-
-def centred_advantages(
-    rewards: Sequence[float] | Tensor,
-    groups: Sequence[Hashable] | Tensor,
-    *,
-    episodes: Sequence[Hashable] | None = None,
-) -> Float[Tensor, " N"]:
-    """Subtract the mean of its group from each reward: GRPO without the standard deviation.
-
-    A group of one keeps its reward (mean 0), as in verl. With `episodes` a reward is that of a step, and the mean is over
-    episodes, of which each weighs the same.
-
-    Args:
-        rewards: One for each of N rollouts, or steps.
-        groups: Group of each (N).
-        episodes: Episode of each step (N).
-
-    Returns:
-        Advantages (N,), float32.
-    """
-    rewards_N = torch.as_tensor(rewards, dtype=torch.float64)
-    keys: Sequence[Hashable] = groups.tolist() if isinstance(groups, Tensor) else groups
-    members: dict[Hashable, dict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for place, key in enumerate(keys):
-        members[key][place if episodes is None else episodes[place]].append(place)
-    advantages_N = rewards_N.clone()
-    for by_episode in members.values():
-        if len(by_episode) > 1:
-            means = torch.stack([rewards_N[places].mean() for places in by_episode.values()])
-            everywhere = [place for places in by_episode.values() for place in places]
-            rewards_G = rewards_N[everywhere]
-            # Equal rewards give exactly 0, so that the learner can leave them out.
-            advantages_N[everywhere] = rewards_G - (means.mean() if rewards_G.min() != rewards_G.max() else rewards_G)
-    return advantages_N.float()
 
 
 def grpo_nsr_advantages(
@@ -85,7 +49,7 @@ def grpo_nsr_advantages(
     Returns:
         Advantages (N,), float32. A group whose rewards are all equal gets 0, whatever the weights are.
     """
-    base_N = group_advantages(rewards, groups, epsilon) if norm_by_std else centred_advantages(rewards, groups)
+    base_N = group_advantages(rewards, groups, epsilon, scale="group" if norm_by_std else "none")
     return torch.where(is_correct(scores, threshold), positive_weight * base_N, negative_weight * base_N)
 
 

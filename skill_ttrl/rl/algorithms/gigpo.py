@@ -11,8 +11,8 @@ from torch import Tensor
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import (
     GroupLevel,
+    RewardScale,
     anchor_groups,
-    centred_advantages,
     discounted_returns,
     group_advantages,
     state_advantages,
@@ -82,6 +82,5 @@ class GiGPO:
         episodes: Sequence[Hashable] | None = None,
     ) -> Tensor:
         """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
-        if self.options.mode == "mean_norm":
-            return centred_advantages(rewards, groups, episodes=episodes)
-        return group_advantages(rewards, groups, self.options.epsilon, episodes)
+        scale: RewardScale = "none" if self.options.mode == "mean_norm" else "group"
+        return group_advantages(rewards, groups, self.options.epsilon, episodes, scale)

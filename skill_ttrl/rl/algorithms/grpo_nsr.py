@@ -7,16 +7,16 @@ inferred. Both weights 1 are GRPO.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.advantages import GroupLevel, centred_advantages, group_advantages
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import by_step, relative_advantages
+from skill_ttrl.rl.advantages import RewardScale, group_advantages
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, TrainingSamples
+from skill_ttrl.rl.algorithms.relative import GroupRelative, LevelOptions, by_step, relative_advantages
 
 POSITIVE = "training/grpo_nsr_pos_ratio"
 """Metric: share of the samples that are correct."""
@@ -24,7 +24,7 @@ POSITIVE_TOKENS = "training/grpo_nsr_pos_token_ratio"
 """Metric: share of the trained tokens that belong to them."""
 
 
-class GRPONSROptions(Section):
+class GRPONSROptions(LevelOptions):
     """Options of GRPO-NSR."""
 
     positive_weight: float = Field(default=1.0, ge=0)
@@ -37,20 +37,14 @@ class GRPONSROptions(Section):
     """Divide by the group's standard deviation; else its mean alone is taken off."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation."""
-    level: GroupLevel = "episode"
-    """What mean and deviation of a group of episodes are taken over; see `grpo`."""
 
 
 @ALGORITHMS.register("grpo_nsr")
-class GRPONSR:
+class GRPONSR(GroupRelative):
     """See the module."""
 
     options_type: ClassVar[type[Section]] = GRPONSROptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-
-    def __init__(self, options: GRPONSROptions) -> None:
-        self.options = options
+    options: GRPONSROptions
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step: the advantage of GRPO, shaped by its vote, times the weight of the step's own score."""
@@ -69,9 +63,8 @@ class GRPONSR:
         episodes: Sequence[Hashable] | None = None,
     ) -> Tensor:
         """Estimate advantages (N,) before the weights from rewards (N,) of these groups (N,)."""
-        if self.options.norm_by_std:
-            return group_advantages(rewards, groups, self.options.epsilon, episodes)
-        return centred_advantages(rewards, groups, episodes=episodes)
+        scale: RewardScale = "group" if self.options.norm_by_std else "none"
+        return group_advantages(rewards, groups, self.options.epsilon, episodes, scale)
 
     def weight(self, score: float) -> float:
         """Factor of the advantage of a sample with this score."""

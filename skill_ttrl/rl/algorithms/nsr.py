@@ -19,9 +19,6 @@ from skill_ttrl.rl.advantages import Half, is_correct, nsr_advantages, reward_to
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.batch import RolloutBatch
 
-UNSHAPED = frozenset({"majority", "gated", "confidence", "harmonic", "soft"})
-"""Voting strategies that reward samples and do not shape advantages."""
-
 
 class HalfOptions(Section):
     """Options of PSR and NSR."""
@@ -46,7 +43,7 @@ class _Signed:
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset()
-    vote_strategies: ClassVar[frozenset[str] | None] = UNSHAPED
+    takes_shaped_votes: ClassVar[bool] = False
     half: ClassVar[Half]
     threshold: float
     positive_weight: float = 1.0

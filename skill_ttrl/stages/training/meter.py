@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from skill_ttrl.answers import grade_answer
+from skill_ttrl.answers import correct, grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -16,7 +16,7 @@ from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker
 from skill_ttrl.types import Group, Task, VoteResult
-from skill_ttrl.voting import label_metrics, trained_metrics
+from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, label_metrics, trained_metrics
 
 Chosen = Sequence[tuple[Group, VoteResult]]
 """The samples of each prompt that are trained on, and their vote."""
@@ -49,6 +49,26 @@ class Meter:
             return {}
         answers = [group.answers for group, _ in chosen]
         return trained_metrics([vote for _, vote in chosen], truths, answers, config.rollout.n_samples_per_prompt)
+
+    def labelled(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[Group]:
+        """The groups with the true answer and the voted one as labels, the voted one in force (TTRL: `apply_ttrl_gt`)."""
+        known = [
+            replace(g, task=replace(g.task, reference=self.references.get(g.task.id), labels=None)) for g in groups
+        ]
+        return apply_ttrl_gt(known, votes)
+
+    def original_scores(self, labelled: Sequence[Group]) -> list[list[float | None]]:
+        """Score each rollout of these groups against the true answer (TTRL: `apply_original_gt`, then the reward again).
+
+        None where the true answer is not known.
+        """
+        originals = apply_original_gt(labelled)
+        right = iter(correct([(answer, group.task.reference) for group in originals for answer in group.answers]))
+        rows = [[float(next(right)) for _ in group.trajectories] for group in originals]
+        return [
+            [None if group.task.reference is None else score for score in row]
+            for group, row in zip(originals, rows, strict=True)
+        ]
 
     def correctness(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[bool | None]:
         """For each vote whether its winner is the true answer; None where that is not known."""

@@ -11,20 +11,20 @@ from typing import Any
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.parallel.commands import Objects, call
 from skill_ttrl.rl.parallel.learner import DriverLearner, DriverSFTLearner, load_state, save_state
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
-from skill_ttrl.runs.records import trajectory_lines, vote_line
+from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.votes import VoteManager
-from skill_ttrl.types import Group, VoteResult
+from skill_ttrl.types import Group, Trajectory, VoteResult
 
 RL = "rl"
 
@@ -85,17 +85,60 @@ def record_step(
     metrics: Mapping[str, float],
     *,
     trajectories: bool,
+    update: UpdateRecord | None = None,
 ) -> None:
-    """Record a step's votes and metrics, and where asked for its trajectories."""
+    """Record a step's votes and metrics, and where asked for its trajectories.
+
+    Args:
+        run: Whose folder is written.
+        phase: Its phase.
+        step: Step of the phase.
+        groups: All rollouts of the step, rewarded.
+        votes: The vote of each group.
+        metrics: Of the step.
+        trajectories: Record each rollout, with its scores and advantages.
+        update: What the update made of those of the rollouts that were trained on.
+    """
+    labelled = run.meter.labelled(groups, votes)
     if trajectories:
-        lines = [line for group in groups for line in trajectory_lines(phase, step, group)]
+        records = sample_records(groups, run.meter.original_scores(labelled), update)
+        rows = zip(groups, records, strict=True)
+        lines = [line for group, row in rows for line in trajectory_lines(phase, step, group, row)]
         run.folder.append_jsonl("trajectories.jsonl", lines)
     right = run.meter.correctness(groups, votes)
+    known = [
+        None if group.task.labels is None or group.task.labels.true is None else group.task.labels for group in labelled
+    ]
     run.folder.append_jsonl(
         "votes.jsonl",
-        [vote_line(phase, step, g.task.id, v, correct=c) for g, v, c in zip(groups, votes, right, strict=True)],
+        [
+            vote_line(phase, step, group.task.id, vote, correct=correct, labels=labels)
+            for group, vote, correct, labels in zip(groups, votes, right, known, strict=True)
+        ],
     )
     run.log.log(phase, step, metrics)
+
+
+def sample_records(
+    groups: Sequence[Group],
+    originals: Sequence[Sequence[float | None]],
+    update: UpdateRecord | None = None,
+) -> list[list[SampleRecord]]:
+    """Put the pseudo score, the original score and the advantages of each rollout side by side; see `record_step`."""
+    trained = () if update is None else update.trajectories
+    places = {id(each): place for place, each in enumerate(trained)}
+
+    def record(trajectory: Trajectory, original: float | None) -> SampleRecord:
+        place = places.get(id(trajectory))
+        if update is None or place is None:
+            rescored = update is not None and update.rescored
+            return SampleRecord(None if rescored else trajectory.reward, original)
+        return SampleRecord(update.scores[place], original, update.advantages[place])
+
+    return [
+        [record(each, original) for each, original in zip(group.trajectories, row, strict=True)]
+        for group, row in zip(groups, originals, strict=True)
+    ]
 
 
 def save(run: Run, state: PhaseState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,11 @@ def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: 
     return {name: (output / name).read_bytes() for name in files}
 
 
+def unmeasured(lines: bytes) -> bytes:
+    """The lines without what the meter says of them."""
+    return re.sub(rb'"(correct|original_score|labels)": ?(\{.*?\}|[\w.]+), ', b"", lines)
+
+
 def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Path) -> None:
     """Other true answers, other measurements; the same samples, votes, rewards and weights, byte by byte."""
     tasks = [{"id": f"q{a}", "prompt": f"Compute {a}+21.", "answer": "no number"} for a in range(10, 16)]
@@ -150,8 +156,12 @@ def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Pa
     voted = [{**task, "answer": winners.get(task["id"]) or "no number"} for task in tasks]
     second = run_with(tiny_yaml, tmp_path / "second", voted, "majority")
     assert b'"correct": true' in second["votes.jsonl"] and b'"correct": true' not in first["votes.jsonl"]
-    assert second["votes.jsonl"].replace(b'"correct": true', b'"correct": false') == first["votes.jsonl"]
-    assert {**second, "votes.jsonl": b""} == {**first, "votes.jsonl": b""}
+    assert b'"original_score": 1.0' in second["trajectories.jsonl"]
+    assert b'"original_score": 1.0' not in first["trajectories.jsonl"]
+    for name in ("votes.jsonl", "trajectories.jsonl"):
+        assert unmeasured(second[name]) == unmeasured(first[name])
+    weights = "checkpoints/rl-000003/model.safetensors"
+    assert second[weights] == first[weights]
     assert b'"reward":1.0' in first["trajectories.jsonl"] and b'"reference":"' not in first["trajectories.jsonl"]
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.advantages import (
-    centred_advantages,
     compute_grpo_nsr_outcome_advantage,
     group_advantages,
     grpo_nsr_advantages,
@@ -53,23 +52,7 @@ def test_both_weights_one_are_grpo(samples: list[tuple[float, float, int]]) -> N
     rewards, scores, groups = map(list, zip(*samples, strict=True))
     assert torch.equal(grpo_nsr_advantages(rewards, scores, groups), group_advantages(rewards, groups))
     plain = grpo_nsr_advantages(rewards, scores, groups, norm_by_std=False)
-    assert torch.equal(plain, centred_advantages(rewards, groups))
-
-
-@given(SAMPLES)
-def test_means_are_taken_off_within_each_group(samples: list[tuple[float, float, int]]) -> None:
-    rewards, _, groups = map(list, zip(*samples, strict=True))
-    found = centred_advantages(rewards, groups)
-    for group in set(groups):
-        values = [float(found[place]) for place in range(len(groups)) if groups[place] == group]
-        whole = sum(reward for reward, owner in zip(rewards, groups, strict=True) if owner == group)
-        assert sum(values) == pytest.approx(0 if len(values) > 1 else whole, abs=1e-6)
-
-
-def test_each_episode_weighs_the_same_in_the_mean() -> None:
-    """Episodes (1, 0.5) and (0): means 3/4 and 0, so 3/8 is taken off each step."""
-    found = centred_advantages([1.0, 0.5, 0.0], [0, 0, 0], episodes=["a", "a", "b"])
-    assert found.tolist() == pytest.approx([0.625, 0.125, -0.375])
+    assert torch.equal(plain, group_advantages(rewards, groups, scale="none"))
 
 
 def test_tokens_share_the_advantage_of_their_response() -> None:

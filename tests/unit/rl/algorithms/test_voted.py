@@ -136,6 +136,7 @@ def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
     assert config.rl.entropy_coef == 0.003 and config.rl.loss["clip_ratio_high"] == 0.28
     stated = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl", "entropy_coef": 0.0}}))
     assert stated.rl.entropy_coef == 0.0
+    check_algorithm(RLConfig.model_validate({"algorithm": "evol_rl", "loss": "gspo"}), **PLAIN)
 
 
 @pytest.mark.parametrize("name", VOTED)
