@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.log_probs import HeadSettings, score_tokens
+from skill_ttrl.rl.forward.gradients import embed, is_plain_embedding
+from skill_ttrl.rl.forward.head import Head
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.forward.probe import refuse_trees, run_tree
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOGIT_BUDGET = 128_000_000
+LOGIT_BUDGET = 32_000_000
 """Most logits (positions x vocabulary) that are held for the backward pass; others are computed twice."""
-CUSTOM_HEAD_COPIES = 4
-"""Float32 copies of the logits of a head that is not a plain linear layer: its logits, their log-softmax, their gradients."""
 
 Packing = Literal["auto", "on", "off"]
 
@@ -67,15 +65,13 @@ class Policy:
         self.sharding = sharding
         self.model = model if sharding is not None else model.to(self.device)
         self.tokenizer = tokenizer
-        self.logit_budget = logit_budget
         self.has_adapters = hasattr(model, "get_base_model")
         base = model.get_base_model() if self.has_adapters else model
         self._decoder: nn.Module = base.get_decoder()
-        self._head: nn.Module = base.get_output_embeddings()
-        config = base.config.get_text_config()
-        self._logit_scale = float(getattr(config, "logit_scale", None) or 1.0)
-        self._logit_scale /= float(getattr(config, "logits_scaling", None) or 1.0)
-        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._embedding: nn.Module = base.get_input_embeddings()
+        self._head = Head(base, logit_budget)
+        self._gathers = False
+        """Gradients of embedding and head go straight to `.grad`."""
         self._reference: dict[str, Tensor] | None = None
         self._verify_logits()
         self.packing_refused = None if packing == "off" else self._refuse_trees(base)
@@ -103,14 +99,19 @@ class Policy:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
-        """Training mode for a while, dropout drawn from `seed`; the global generators are left as they were."""
+        """Training mode for a while, dropout drawn from `seed`; the global generators are left as they were.
+
+        Gradients of embedding and head are added to `.grad` without passing through autograd, unless the weights are sharded.
+        """
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             self.model.train()
+            self._gathers = self.sharding is None
             try:
                 yield
             finally:
+                self._gathers = False
                 self.model.eval()
 
     def token_logprobs(
@@ -128,7 +129,13 @@ class Policy:
         """
 
         def forward() -> tuple[Tensor, Tensor | None]:
-            return self._score(self.hidden_states(micro_batch), micro_batch, temperature, with_entropy)
+            return self._head.score(
+                self.hidden_states(micro_batch),
+                micro_batch,
+                temperature=temperature,
+                with_entropy=with_entropy,
+                gather_gradient=self._gathers,
+            )
 
         scores = self.forward_pass(forward)
         shape = micro_batch.response_mask_N_R
@@ -157,50 +164,18 @@ class Policy:
 
     def hidden_states(self, micro_batch: MicroBatch) -> Float[Tensor, "Q D"]:
         """Last hidden states at the positions where trained tokens are predicted; called within `forward_pass`."""
+        inputs: dict[str, Tensor] = {"input_ids": micro_batch.tokens_N_T}
+        if self._gathers and torch.is_grad_enabled() and is_plain_embedding(self._embedding):
+            inputs = {"inputs_embeds": embed(self._embedding, micro_batch.tokens_N_T)}
         if micro_batch.tree is not None:
-            hidden_N_T_D = run_tree(self._decoder, micro_batch.tree)
+            hidden_N_T_D = run_tree(self._decoder, micro_batch.tree, **inputs)
         else:
-            hidden_N_T_D = self._decoder(input_ids=micro_batch.tokens_N_T, use_cache=False).last_hidden_state
+            hidden_N_T_D = self._decoder(**inputs, use_cache=False).last_hidden_state
         return hidden_N_T_D.flatten(0, 1).index_select(0, micro_batch.positions_Q)
 
     def lay_out(self, batch: RolloutBatch, rows: Int[Tensor, " N"]) -> MicroBatch:
         """The items at `rows` as this model computes them, packed or padded, on its device."""
         return batch.micro_batch(rows, self.pad_id, packed=self.packs).to(self.device)
-
-    def _score(
-        self, hidden_Q_D: Tensor, micro_batch: MicroBatch, temperature: float, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        targets_K, rows_K, head = micro_batch.targets_K, micro_batch.rows_K, self._head
-        if _is_plain_linear(head):
-            settings = HeadSettings(self._logit_scale, self._softcap, temperature, with_entropy, self.logit_budget)
-            return score_tokens(hidden_Q_D, head.weight, head.bias, targets_K, rows_K, settings)
-        hidden_K_D = hidden_Q_D[rows_K]
-        rows = max(1, self.logit_budget // (CUSTOM_HEAD_COPIES * self._vocabulary_size))
-        parts = []
-        for hidden, targets in zip(torch.split(hidden_K_D, rows), torch.split(targets_K, rows), strict=True):
-            arguments = (hidden, targets, temperature, with_entropy)
-            if torch.is_grad_enabled() and len(targets_K) > rows:
-                # Logits are computed again in the backward pass instead of being held for all chunks.
-                parts.append(checkpoint(self._score_chunk, *arguments, use_reentrant=False))
-            else:
-                parts.append(self._score_chunk(*arguments))
-        log_probs_K = torch.cat([log_probs for log_probs, _ in parts])
-        return log_probs_K, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
-
-    def _score_chunk(
-        self, hidden_K_D: Tensor, targets_K: Tensor, temperature: float, with_entropy: bool
-    ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
-        log_p_K_V = torch.log_softmax(self._logits(hidden_K_D).float() / temperature, dim=-1)
-        log_probs_K = log_p_K_V.gather(1, targets_K[:, None]).squeeze(1)
-        return log_probs_K, -(log_p_K_V.exp() * log_p_K_V).sum(dim=-1) if with_entropy else None
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self._head(hidden)
-        if self._logit_scale != 1.0:
-            logits = logits * self._logit_scale
-        if self._softcap is not None:
-            logits = self._softcap * torch.tanh(logits / self._softcap)
-        return logits
 
     @property
     def _vocabulary_size(self) -> int:
@@ -215,7 +190,7 @@ class Policy:
         theirs = logits.float()
         decoder = self._decoder
         ours = self.forward_pass(
-            lambda: self._logits(decoder(input_ids=probe, use_cache=False).last_hidden_state)
+            lambda: self._head.logits(decoder(input_ids=probe, use_cache=False).last_hidden_state)
         ).float()
         tolerance = 1e-4 if logits.dtype == torch.float32 else 1e-3
         error = float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
@@ -309,10 +284,3 @@ class Policy:
         elif state is not None:
             state = {name: value.to(self.device).clone() for name, value in state.items()}
         self._reference = state
-
-
-def _is_plain_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether the head is its weight and bias and nothing else: no adapters, hooks or sharded tensors."""
-    if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
-        return False
-    return type(head.weight.data) is Tensor

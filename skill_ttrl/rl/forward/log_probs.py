@@ -19,6 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
+from skill_ttrl.rl.forward.gradients import gathered
+
 CPU_BLOCK, GPU_BLOCK = 2_000_000, 16_000_000
 """Logits of a block: on a CPU few enough to stay in its cache, on a GPU enough to fill it."""
 MIN_BLOCK_WIDTH = 64
@@ -37,6 +39,8 @@ class HeadSettings:
     with_entropy: bool = False
     budget: int = 0
     """Most logits that are held for the backward pass."""
+    gather_gradient: bool = False
+    """The weight's gradient goes straight to its `.grad`; autograd gets none."""
 
     def logits(self, output: Tensor) -> Float[Tensor, " *shape"]:
         """Float32 logits from the head's output, which is left as it was."""
@@ -123,7 +127,7 @@ class _Scores(torch.autograd.Function):
         if settings.with_entropy:
             log_share_Q_n = sums_Q_n - sum_Q[:, None]
             entropy_Q = -(torch.exp(log_share_Q_n) * (torch.stack(inner, dim=1) + log_share_Q_n)).sum(dim=1)
-        ctx.settings, ctx.dtype = settings, head.dtype
+        ctx.settings, ctx.dtype, ctx.weight = settings, head.dtype, weight_V_D
         ctx.save_for_backward(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, sum_Q, entropy_Q, means_Q_D, *held)
         return chosen_K - sum_Q[rows_K], entropy_Q
 
@@ -141,7 +145,10 @@ class _Scores(torch.autograd.Function):
 
         head = _Head(hidden_Q_D, weight_V_D, bias_V, ctx.dtype)
         grad_hidden = torch.zeros_like(hidden_Q_D, dtype=torch.float32) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.empty_like(weight_V_D) if ctx.needs_input_grad[1] else None
+        gather = settings.gather_gradient
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = gathered(ctx.weight) if gather else torch.empty_like(weight_V_D)
         grad_bias = torch.empty_like(bias_V) if ctx.needs_input_grad[2] else None
         for number, (start, end) in enumerate(head.blocks):
             output_Q_B = held[number] if number < len(held) else head.output(start, end)
@@ -159,12 +166,16 @@ class _Scores(torch.autograd.Function):
             grad_out = settings.backward(grad_Q_B, logits_Q_B).to(ctx.dtype)
             if grad_hidden is not None:
                 grad_hidden += grad_out @ head.weight(start, end)
-            if grad_weight is not None:
+            if grad_weight is not None and gather and head.dtype == grad_weight.dtype:
+                grad_weight[start:end].addmm_(grad_out.T, head.hidden_Q_D)
+            elif grad_weight is not None and gather:
+                grad_weight[start:end] += grad_out.T @ head.hidden_Q_D
+            elif grad_weight is not None:
                 grad_weight[start:end] = grad_out.T @ head.hidden_Q_D
             if grad_bias is not None:
                 grad_bias[start:end] = grad_out.sum(dim=0)
         grad_input = None if grad_hidden is None else grad_hidden.to(hidden_Q_D.dtype)
-        return grad_input, grad_weight, grad_bias, None, None, None
+        return grad_input, None if gather else grad_weight, grad_bias, None, None, None
 
 
 def _add_mean(

@@ -17,12 +17,12 @@ SEQUENCES = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 7, 8), (0, 1, 2, 3, 7, 9, 10, 1
 """Two prompts, branches in branches, and sequences of one token."""
 
 
-def run_tree(decoder: nn.Module, tree: PrefixTree) -> Tensor:
-    """Hidden states of a tree's nodes (1, F, D)."""
+def run_tree(decoder: nn.Module, tree: PrefixTree, **inputs: Tensor) -> Tensor:
+    """Hidden states of a tree's nodes (1, F, D), from `input_ids` or `inputs_embeds`."""
     # A mask of four dimensions passes through transformers as it is; without one it would make a (F, F) mask of the packed row.
     unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tree.tokens_F.device)
     out = decoder(
-        input_ids=tree.tokens_F[None],
+        **inputs,
         position_ids=tree.positions_F[None],
         attention_mask=unused,
         prefix_tree=tree,
@@ -70,7 +70,7 @@ def _relative_error(decoder: nn.Module, vocabulary: int) -> float:
     rows = [torch.tensor(row) % vocabulary for row in SEQUENCES]
     lengths = torch.tensor([len(row) for row in rows])
     tree, nodes_N_T = build_tree(torch.cat(rows), lengths.cumsum(0) - lengths, lengths)
-    packed = run_tree(decoder, tree.to(device))[0]
+    packed = run_tree(decoder, tree.to(device), input_ids=tree.tokens_F[None].to(device))[0]
     found, expected = [], []
     for row, nodes_T in zip(rows, nodes_N_T.to(device), strict=True):
         expected.append(decoder(input_ids=row[None].to(device), use_cache=False).last_hidden_state[0])
