@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config.rl import AdaptiveEntropyConfig
-from skill_ttrl.rl.entropy import EntropyController
+from skill_ttrl.rl.entropy import EntropyController, high_entropy_mask
 from skill_ttrl.rl.kl import compute_kl_penalty, kl_estimate
 from skill_ttrl.rl.losses import (
     AggregationMode,
@@ -222,3 +222,11 @@ def test_the_adaptive_entropy_coefficient_takes_trls_course() -> None:
         controller.apply(float(factor * (entropies * mask).sum() / mask.sum()))
         course.append(controller.coef)
     assert_close(course, case["values"]["entropy_coef"], "adaptive")
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5])
+def test_the_tokens_of_the_highest_entropy_are_trls(quantile: float) -> None:
+    expected = torch.tensor(cases("trl", "entropy")[f"top={quantile}"]["values"]["mask"]).bool()
+    trained = tensor("mask").bool()
+    found, _ = high_entropy_mask(tensor("entropies")[trained], quantile)
+    assert torch.equal(found, expected[trained])

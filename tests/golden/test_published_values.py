@@ -8,15 +8,27 @@ stands here.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from skill_ttrl.rl.advantages import compute_gae_advantage, whiten_advantages
+from skill_ttrl.config.rl import RolloutCorrectionConfig
+from skill_ttrl.rl.advantages import (
+    compute_gae_advantage,
+    decoupled_advantages,
+    group_advantages,
+    returns_to_go,
+    rloo_advantages,
+    whiten_advantages,
+)
+from skill_ttrl.rl.correction import corrected
 from skill_ttrl.rl.kl import kl_estimate
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss
+from skill_ttrl.rl.pack import pack
+from tests.sampled import flat, padded, sampled_groups
 
 RATIOS = [0.5, 1.0, 1.5]
 ADVANTAGES = [1.0, -1.0, 2.0]
@@ -107,6 +119,75 @@ def test_kl_of_nemo(estimator: Any, expected: list[float]) -> None:
     reference = torch.tensor([0.0, -15.0, -30.0], dtype=torch.float64)
     found = kl_estimate(torch.full_like(reference, -1.0), reference, estimator)
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_truncated_importance_sampling_of_nemo() -> None:
+    # test_clipped_pg_loss_on_policy_truncated_importance_sampling, at most 0.8: by tokens [0.6065, 0.8, 0.8], by sequences 0.8.
+    weights = corrected_weights("token_truncate", [-0.5, -1.5, -0.8], threshold=0.8)
+    assert weights == pytest.approx([0.6065, 0.8, 0.8], abs=1e-4)
+    tokens = token_losses({"type": "ppo_clip"}, RATIOS, ADVANTAGES, OLD)
+    assert float((tokens * torch.tensor(weights)).mean()) == pytest.approx(-0.4744, abs=5e-5)
+    weights = corrected_weights("sequence_truncate", [-0.5, -1.5, -0.8], threshold=0.8)
+    gspo = {"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.2}
+    sequences = token_losses(gspo, [RATIOS], [ADVANTAGES], [OLD])[0]
+    assert float((sequences * torch.tensor(weights)).mean()) == pytest.approx(-0.4846, abs=5e-5)
+
+
+def test_bounds_of_nemos_importance_weights() -> None:
+    # test_clipped_pg_loss_tis_min_bound_defaults_to_zero: ratios 0.1, 1, 3
+    sampler = [-1.0 - math.log(ratio) for ratio in (0.1, 1.0, 3.0)]
+    assert corrected_weights("token_truncate", sampler, threshold=2.0) == pytest.approx([0.1, 1.0, 2.0], abs=1e-6)
+    bounded = corrected_weights("token_truncate", sampler, threshold=2.0, threshold_low=0.5)
+    assert bounded == pytest.approx([0.5, 1.0, 2.0], abs=1e-6)
+
+
+def test_icepop_of_nemo() -> None:
+    # test_clipped_pg_loss_icepop_importance_sampling, [0.5, 5]: weights 0.6065, 12.182, 0.8187, of which the second is left out
+    weights = corrected_weights("icepop", [-0.5, -3.5, -0.8])
+    assert weights == pytest.approx([0.6065, 0.0, 0.8187], abs=1e-4)
+
+
+def corrected_weights(kind: str, sampler: list[float], **bounds: Any) -> list[float]:
+    """Weights of three tokens whose log-probs of the learner's own are -1."""
+    batch = pack(sampled_groups(torch.ones(1, 3)))
+    sampled, own = torch.tensor([sampler]), torch.full((1, 3), -1.0)
+    batch = replace(batch, sampler_log_probs_F=flat(batch, sampled), old_log_probs_F=flat(batch, own))
+    found, _ = corrected(batch, kind, RolloutCorrectionConfig(**bounds))
+    assert found.weights_F is not None
+    return [float(value) for value in padded(found, found.weights_F)[0]]
+
+
+GROUPS = [0, 0, 1, 1]
+REWARDS = [6.0, 3.0, 9.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # SkyRL test_compute_rloo_outcome_advantage. Its group of one, reward 1, has 0; ours and verl's keeps its reward.
+        (rloo_advantages([*REWARDS, 1.0], [*GROUPS, 2]), [3.0, -3.0, -3.0, 3.0, 1.0]),
+        # SkyRL test_compute_grpo_outcome_advantage, without the deviation
+        (group_advantages(REWARDS, GROUPS, scale="none"), [1.5, -1.5, -1.5, 1.5]),
+        # SkyRL test_compute_maxrl_advantage
+        (group_advantages(REWARDS, GROUPS, scale="mean"), [1.5 / 4.5, -1.5 / 4.5, -1.5 / 10.5, 1.5 / 10.5]),
+        # NeMo-RL's GDPO: correct [1, 1], integer [1, -1], format [1, 0], each over its own deviation
+        (decoupled_advantages([[1.0, 1.0]], [1.0], [0, 0]), [0.0, 0.0]),
+        (decoupled_advantages([[1.0, -1.0]], [1.0], [0, 0]), [0.7071, -0.7071]),
+        (decoupled_advantages([[1.0, 0.0]], [1.0], [0, 0]), [0.7071, -0.7071]),
+    ],
+)
+def test_advantages(found: Tensor, expected: list[float]) -> None:
+    assert found.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "mask", "returns"),
+    [(0.5, [1.0, 1.0, 1.0], [2.75, 3.5, 3.0]), (1.0, [1.0, 1.0, 0.0], [3.0, 2.0, 0.0])],
+)
+def test_returns_of_reinforce_plus_plus_of_skyrl(gamma: float, mask: list[float], returns: list[float]) -> None:
+    # Of a token that is not trained on theirs has a return too, 3; nothing is learnt there.
+    found = returns_to_go(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([mask]), gamma)
+    assert found.tolist()[0] == pytest.approx(returns, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,12 @@ def entropies(recorder: Recorder) -> None:
     scored(trainer, recorder.tensor("old_log_probs"), recorder.tensor("entropies"))
     recorder.note("entropy/fixed", function, named, fixed, {"loss": trainer._compute_loss(trainer.model, given)})
     trainer = make_trainer("GRPO", [torch.zeros(8)], adaptive, group=2, rows=8)
+    for quantile in (0.2, 0.5):
+        highest = trainer.get_high_entropy_mask(
+            recorder.tensor("entropies"), recorder.tensor("mask"), threshold=1 - quantile
+        )
+        where = "trl.GRPOTrainer.get_high_entropy_mask"
+        recorder.note(f"entropy/top={quantile}", where, named, {"quantile": quantile}, {"mask": highest.int()})
     course: dict[str, list[float]] = {"loss": [], "entropy_coef": []}
     factors = [0.5, 0.5, 0.5, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5]
     for factor in factors:
