@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -33,26 +33,69 @@ from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl
 
 VOTED, EPISODES = ("quickstart", "quickstart_skills"), ("quickstart_webshop",)
+EVERYWHERE = (*VOTED, *EPISODES)
 RECIPES: dict[str, tuple[str, ...]] = {
-    "quickstart": ("eval.extra_temperatures=[]",),
+    "quickstart": (
+        "rl.mini_batch_prompts=4",
+        "rl.mini_batch_by=samples",
+        "rl.schedule=cosine",
+        "rl.min_lr_ratio=0.1",
+        "eval.extra_temperatures=[]",
+    ),
     "quickstart_skills": ("rl.steps=12",),
     "quickstart_webshop": ("rl.steps=20", "evolve=null"),
 }
-"""By recipe, what every cell of it sets: shorter runs than the recipe's, so that all cells fit an afternoon."""
+"""By recipe, what every cell of it sets; fewer steps than the recipe's, so that all cells fit an afternoon."""
 COLD = {"quickstart_webshop": "[collect,distill,sft]"}
 """Phases of a cold start, where they are not the supervised one alone."""
 VOTE_SFT = "vote_sft"
+CELLS = "cells.jsonl"
 CONTROLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "random reward": (("rl.reward=random",), (*VOTED, *EPISODES)),
-    "true labels": (("rl.reward=label",), VOTED),
+    "grpo": ((), EVERYWHERE),
+    "grpo, random reward": (("rl.reward=random",), EVERYWHERE),
+    "psr, random reward": (("rl.reward=random", "rl.algorithm=psr"), EVERYWHERE),
+    "grpo, true labels": (("rl.reward=label",), VOTED),
     VOTE_SFT: ((), VOTED),
 }
-"""By control, its settings and its recipes. The first must not rise, the second is the ceiling of a vote's reward, the third imitates
-the samples that agree (docs/baselines.md)."""
+"""By control, its settings and its recipes. A coin as reward shows what an algorithm does by itself; true labels are the ceiling of a
+vote's reward; `vote_sft` imitates the samples that agree (docs/baselines.md)."""
+
+
+def _algorithm(options: str, *more: str) -> tuple[str, ...]:
+    return (f"rl.algorithm={options}", *more)
+
+
+def _loss(options: str, aggregation: str = "seq-mean-token-mean") -> tuple[str, ...]:
+    return (f"rl.loss={options}", f"rl.loss_aggregation={aggregation}")
+
+
 ARMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "grpo": ((), (*VOTED, *EPISODES)),
+    "grpo, mean only": (_algorithm("{type: grpo, scale_rewards: none}"), EVERYWHERE),
+    "dr_grpo": (_algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), EVERYWHERE),
+    "maxrl": (_algorithm("maxrl"), EVERYWHERE),
+    "rloo": (_algorithm("rloo"), EVERYWHERE),
+    "remax": (_algorithm("remax"), EVERYWHERE),
+    "opo": (_algorithm("opo"), EVERYWHERE),
+    "grpo_passk": (_algorithm("grpo_passk"), EVERYWHERE),
+    "gpg": (_algorithm("gpg"), EVERYWHERE),
+    "reinforce_plus_plus": (_algorithm("reinforce_plus_plus"), EVERYWHERE),
+    "reinforce_plus_plus_baseline": (_algorithm("reinforce_plus_plus_baseline"), EVERYWHERE),
+    "psr": (_algorithm("psr"), EVERYWHERE),
+    "nsr": (_algorithm("nsr"), EVERYWHERE),
+    "w_reinforce": (_algorithm("w_reinforce"), EVERYWHERE),
+    "grpo_nsr, right x 0.1": (_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), EVERYWHERE),
+    "grpo_nsr, wrong x 0.3": (_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), EVERYWHERE),
+    "gmae": (_algorithm("gmae"), VOTED),
+    "scrl": (_algorithm("scrl"), VOTED),
+    "ttpo": (_algorithm("ttpo"), VOTED),
+    "evol_rl": (_algorithm("evol_rl", "rl.loss={clip_ratio_high: 0.28, dual_clip: null}"), VOTED),
+    "gspo": (_algorithm("gspo", *_loss("{type: gspo, clip_ratio: 3.0e-4, clip_ratio_high: 4.0e-4}")), EVERYWHERE),
+    "cispo": (_algorithm("cispo", *_loss("cispo", "token-mean")), EVERYWHERE),
+    "sapo": (_algorithm("sapo", *_loss("sapo")), EVERYWHERE),
+    "gigpo": (_algorithm("gigpo"), EPISODES),
+    "graphgpo": (_algorithm("graphgpo"), EPISODES),
 }
-"""By algorithm or loss, its settings and its recipes."""
+"""By algorithm, its settings and its recipes. The recipes state a loss of their own, so an algorithm's own is stated here too."""
 
 
 def main() -> None:
@@ -70,19 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     if not options.tables_only:
-        starts = [(recipe, seed, options.output) for recipe in options.recipes for seed in options.seeds]
-        with ProcessPoolExecutor(options.jobs) as pool:
-            list(pool.map(cold_start, *zip(*starts, strict=True)))
-            wanted = list(missing(options))
-            for number, cell in enumerate(pool.map(run_cell, *zip(*wanted, strict=True)) if wanted else (), start=1):
-                with (options.output / "cells.jsonl").open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(asdict(cell)) + "\n")
-                print(
-                    f"{number}/{len(wanted)} {cell.recipe} {cell.seed} {cell.arm}: {fmean(cell.before['accuracy']):.3f} -> "
-                    f"{fmean(cell.after['accuracy']):.3f}, {cell.seconds:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+        fill(options)
     asked = {
         arm: settings for recipe in options.recipes for arm, settings in arms_of(recipe, options.algorithms).items()
     }
@@ -92,6 +123,26 @@ def main() -> None:
         if each.recipe in options.recipes and each.seed in options.seeds and each.arm in asked
     ]
     print(write_results(cells, options.output))
+
+
+def fill(options: argparse.Namespace) -> None:
+    """Run the cells that are missing. One that is refused is said and left out, and asked for again by the next call."""
+    with ProcessPoolExecutor(options.jobs) as pool:
+        starts = [(recipe, seed, options.output) for recipe in options.recipes for seed in options.seeds]
+        list(pool.map(cold_start, *zip(*starts, strict=True)))
+        wanted = {pool.submit(run_cell, *cell): cell for cell in missing(options)}
+        for number, done in enumerate(as_completed(wanted), start=1):
+            recipe, seed, arm, *_ = wanted[done]
+            said = f"{number}/{len(wanted)} {recipe} {seed} {arm}"
+            try:
+                cell = done.result()
+            except Exception as error:  # one arm that fails must not end the others
+                print(f"{said}: {error!r}", file=sys.stderr, flush=True)
+                continue
+            with (options.output / CELLS).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(asdict(cell)) + "\n")
+            reached = " -> ".join(f"{fmean(each['accuracy']):.3f}" for each in (cell.before, cell.after))
+            print(f"{said}: {reached}, {cell.seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def arms_of(recipe: str, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
@@ -105,11 +156,11 @@ def arms_of(recipe: str, names: Sequence[str] | None) -> dict[str, tuple[str, ..
 
 
 def missing(options: argparse.Namespace) -> list[tuple[str, int, str, tuple[str, ...], Path]]:
-    """Cells that have not been run with these settings, seed by seed, so that a stopped table has whole seeds."""
+    """Cells that have not been run with these settings, recipe by recipe and seed by seed."""
     done = {(cell.recipe, cell.seed, cell.arm, tuple(cell.settings)) for cell in read_cells(options.output)}
     found = []
-    for seed in options.seeds:
-        for recipe in options.recipes:
+    for recipe in options.recipes:
+        for seed in options.seeds:
             for arm, own in arms_of(recipe, options.algorithms).items():
                 settings = (*RECIPES[recipe], *own, *options.settings)
                 if (recipe, seed, arm, settings) not in done:
@@ -119,7 +170,7 @@ def missing(options: argparse.Namespace) -> list[tuple[str, int, str, tuple[str,
 
 def read_cells(output: Path) -> list[Cell]:
     """The cells that have ended; of one that was run with several settings the latest."""
-    path = output / "cells.jsonl"
+    path = output / CELLS
     rows = [Cell(**line) for line in read_jsonl(path)] if path.exists() else []
     return list({(cell.recipe, cell.seed, cell.arm): cell for cell in rows}.values())
 

@@ -1,0 +1,94 @@
+"""The benchmark over algorithms: every registered one has an arm that a run would take, and the tables pair seeds and problems."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.rl.algorithms import ALGORITHMS
+from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.setup.defaults import with_defaults
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+LEFT_OUT: dict[str, str] = {}
+"""Algorithms without an arm, each with the reason."""
+
+
+@pytest.fixture
+def algorithms(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module("algorithms")
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module("algorithms_tables")
+
+
+def test_every_registered_algorithm_has_an_arm(algorithms: ModuleType) -> None:
+    settings = [each for recipe in algorithms.RECIPES for each in algorithms.arms_of(recipe, None).values()]
+    measured = {load_config("quickstart", list(each)).rl.algorithm["type"] for each in settings}
+    assert measured | set(LEFT_OUT) == set(ALGORITHMS)
+
+
+def test_every_arm_is_a_config_that_a_run_takes_with_the_loss_that_its_algorithm_brings(algorithms: ModuleType) -> None:
+    for recipe, own in algorithms.RECIPES.items():
+        for arm, settings in algorithms.arms_of(recipe, None).items():
+            rl = with_defaults(load_checked(recipe, [*own, *settings])).rl
+            brought = ALGORITHMS.get(rl.algorithm["type"]).defaults
+            for key, value in brought.items():
+                found = getattr(rl, key)
+                if key == "loss":
+                    assert {**found, "dual_clip": None} == {**value, "dual_clip": None}, (recipe, arm)
+                elif key != "kl_coef":
+                    assert found == value, (recipe, arm, key)
+
+
+def cell(tables: ModuleType, arm: str, seed: int, before: list[float], after: list[float]) -> object:
+    return tables.Cell("quickstart", seed, arm, [], {"accuracy": before}, {"accuracy": after}, 1024, 2.0, [])
+
+
+def test_differences_are_paired_within_a_seed_and_pooled_over_seeds(tables: ModuleType) -> None:
+    easy_hard, better = [0.9] * 40 + [0.1] * 40, [0.95] * 40 + [0.15] * 40
+    cells = [
+        cell(tables, "grpo", 0, [0.5] * 80, easy_hard),
+        cell(tables, "grpo", 1, [0.5] * 80, easy_hard),
+        cell(tables, "other", 0, [0.5] * 80, better),
+        cell(tables, "other", 1, [0.5] * 80, easy_hard),
+    ]
+    start, grpo, other = tables.rows_of(cells)
+    assert (start.arm, grpo.arm, other.arm) == ("no training", "grpo", "other")
+    assert grpo.difference is None and grpo.after == {"accuracy": pytest.approx(0.5)}
+    assert other.difference[0] == pytest.approx(0.025) and 0 < other.difference[1] < other.difference[2] < 0.1
+    assert (other.better, other.worse, other.seeds) == (1, 0, 2)
+    assert (other.lowest, other.highest) == (pytest.approx(0.5), pytest.approx(0.55))
+
+
+def test_results_are_written_as_table_json_and_plot(tables: ModuleType, tmp_path: Path) -> None:
+    cells = [cell(tables, arm, 0, [0.2, 0.4], [value, 1.0]) for arm, value in (("grpo", 0.5), ("psr", 1.0))]
+    text = tables.write_results(cells, tmp_path)
+    assert "| psr | 1.000 |" in text and text + "\n" == (tmp_path / "table.md").read_text()
+    assert "psr" in (tmp_path / "table.json").read_text()
+    assert (tmp_path / "plot.svg").read_text().count("<circle") == 2  # no training, psr
+
+
+def test_a_cell_that_was_run_is_not_missing_unless_its_settings_changed(
+    algorithms: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Namespace(recipes=["quickstart"], seeds=[0], algorithms=["grpo", "psr"], settings=[], output=tmp_path)
+    wanted = algorithms.missing(asked)
+    assert [arm for _, _, arm, _, _ in wanted] == ["grpo", "psr"]
+    recipe, seed, arm, settings, _ = wanted[0]
+    row = {"recipe": recipe, "seed": seed, "arm": arm, "settings": list(settings), "before": {"accuracy": [0.0]},
+           "after": {"accuracy": [1.0]}, "samples": 1, "seconds": 1.0, "warnings": []}  # fmt: skip
+    (tmp_path / algorithms.CELLS).write_text(json.dumps(row) + "\n")
+    assert [arm for _, _, arm, _, _ in algorithms.missing(asked)] == ["psr"]
+    asked.settings = ["rl.steps=1"]
+    assert len(algorithms.missing(asked)) == 2
