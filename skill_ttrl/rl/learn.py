@@ -22,6 +22,7 @@ from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.pack import pack, with_advantages
+from skill_ttrl.rl.trace import ItemGradients
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 VOTED = "majority"
@@ -42,6 +43,22 @@ class UpdateRecord:
     """Whether these are scores of the algorithm's own and not the rewards."""
     advantages: Sequence[Sequence[float]]
     """Of each a row with the mean advantage of each step's trained tokens."""
+    gradient_shares: Sequence[Sequence[float]] = ()
+    """Of each a row with each step's share of the sum of |d loss / d log-prob| over all trained tokens, in [0, 1]: of the policy loss,
+    and of the optimiser steps that were taken. Empty before the update."""
+    stopped_tokens: Sequence[Sequence[int]] = ()
+    """Of each a row with the tokens of each step whose gradient a clip or a weight of 0 has stopped, counted in each pass."""
+
+    def after(self, batch: RolloutBatch, gradients: ItemGradients) -> UpdateRecord:
+        """The same record after its update."""
+        total = float(gradients.absolute_N.sum()) or 1.0
+        shares = [[0.0] * len(row) for row in self.advantages]
+        stopped = [[0] * len(row) for row in self.advantages]
+        places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
+        for at, (trajectory, step) in enumerate(places):
+            shares[trajectory][step] = float(gradients.absolute_N[at]) / total
+            stopped[trajectory][step] = int(gradients.stopped_N[at])
+        return replace(self, gradient_shares=shares, stopped_tokens=stopped)
 
 
 def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequence[float] | None = None) -> UpdateRecord:
@@ -153,7 +170,10 @@ class UpdateRule:
         entropy_coef = None if self.entropy is None else self.entropy.apply(sampled_entropy(batch))
         if entropy_coef is not None:
             metrics["entropy_coef"] = entropy_coef
-        return metrics | learner.update(batch, step=step, seed=seed, temperature=temperature, entropy_coef=entropy_coef)
+        metrics |= learner.update(batch, step=step, seed=seed, temperature=temperature, entropy_coef=entropy_coef)
+        if learner.gradients is not None and self.record is not None:
+            self.record = self.record.after(batch, learner.gradients)
+        return metrics
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
         """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`.

@@ -39,6 +39,7 @@ from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.trace import GradientTrace, ItemGradients
 from skill_ttrl.rl.update_metrics import UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
 
@@ -49,6 +50,10 @@ class Learner(Protocol):
     @property
     def skipped(self) -> Sequence[SkippedUpdate]:
         """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
+
+    @property
+    def gradients(self) -> ItemGradients | None:
+        """Which items of the latest update's batch carried its gradient; None before the first."""
 
     def score(
         self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
@@ -89,6 +94,7 @@ class LocalLearner:
         self.policy = policy
         self.config = config
         self.skipped: list[SkippedUpdate] = []
+        self.gradients: ItemGradients | None = None
         self._ranks = ranks
         self._accelerator = accelerator
         self._loss = build_loss(config.loss)
@@ -201,15 +207,17 @@ class LocalLearner:
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
         batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
+        trace = GradientTrace(len(batch), self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
             for epoch in range(self.config.epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
-                    self._update_mini_batch(batch, indices, position, temperature, metrics)
+                    self._update_mini_batch(batch, indices, position, temperature, metrics, trace)
                     position += 1
         refresh = self.config.reference_refresh_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference(self.config.reference_mixup_alpha)
+        self.gradients = trace.gathered(self._ranks)
         return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch)
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
@@ -233,6 +241,7 @@ class LocalLearner:
         position: int,
         temperature: float,
         metrics: UpdateMetrics,
+        trace: GradientTrace,
     ) -> None:
         config = self.config
         denominators = Denominators(
@@ -251,28 +260,33 @@ class LocalLearner:
         total = torch.zeros((), device=self.policy.device)
         for rows, counts in self._own_rows(batch, alive):
             micro_batch = self.policy.lay_out(batch, rows)
-            loss, means = self._micro_batch_loss(micro_batch, denominators, temperature)
+            loss, means, log_probs_N_R = self._micro_batch_loss(micro_batch, denominators, temperature)
             self._optimizer.backward(loss if counts else loss * 0.0)
             if counts:
                 total += loss.detach()
                 metrics.add(means, micro_batch.trained_tokens)
+                trace.add(rows, micro_batch, log_probs_N_R.grad)
         self._ranks.sum_([total])
         norm, applied = self._optimizer.step(total, config.grad_clip)
         metrics.count(norm, applied, self._optimizer.part_norms)
+        trace.settle(applied)
         if not applied:
             overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
             self.skipped.append(SkippedUpdate(batch, indices, float(total), norm, overflow))
 
     def _micro_batch_loss(
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor], Float[Tensor, "N R"]]:
+        """(loss, metrics, log-probs as the policy loss alone sees them: their gradient stays after the backward pass)."""
         config, mask = self.config, micro_batch.response_mask_N_R
         with self._accelerator.autocast():
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=self._entropy_coef > 0
             )
+        seen = log_probs.view_as(log_probs)
+        seen.retain_grad()
         inputs = LossInputs(
-            log_probs,
+            seen,
             micro_batch.old_log_probs_N_R,
             micro_batch.advantages_N_R,
             mask,
@@ -312,7 +326,7 @@ class LocalLearner:
             loss = loss + compute_entropy_bonus(
                 entropy, mask, self._entropy_coef, config.loss_aggregation, denominators
             )
-        return loss, means
+        return loss, means, seen
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume, without the model's weights and the step number.

@@ -20,6 +20,7 @@ from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.state import join_tree, split_tree
 from skill_ttrl.rl.sft_learner import SFTLearner
+from skill_ttrl.rl.trace import ItemGradients
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.pack import EncodedDemonstration
@@ -38,6 +39,12 @@ class DriverLearner:
     def skipped(self) -> Sequence[SkippedUpdate]:
         """See `Learner.skipped`; every rank has the whole batch, so the driver's are all."""
         found: Sequence[SkippedUpdate] = self._driver.objects[LEARNER].skipped
+        return found
+
+    @property
+    def gradients(self) -> ItemGradients | None:
+        """See `Learner.gradients`; the ranks' are added up."""
+        found: ItemGradients | None = self._driver.objects[LEARNER].gradients
         return found
 
     def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:
