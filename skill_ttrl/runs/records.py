@@ -6,6 +6,7 @@ One function a file, so that the fields stand in one place; docs/run-folder.md l
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -22,6 +23,10 @@ class SampleRecord:
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
     advantages: Sequence[float] | None = None
     """Mean advantage of the trained tokens of each of its steps; None where it was not trained on."""
+    gradient_shares: Sequence[float] | None = None
+    """Share of each of its steps in the policy loss's gradient of the whole training step (`rl.learn.UpdateRecord`)."""
+    stopped_tokens: Sequence[int] | None = None
+    """Tokens of each of its steps whose gradient a clip or a weight of 0 has stopped."""
 
 
 def trajectory_lines(phase: str, step: int, group: Group, records: Sequence[SampleRecord] = ()) -> list[str]:
@@ -44,5 +49,11 @@ def vote_line(
 
 
 def _with(fields: dict[str, object], line: str) -> str:
-    """`line`, a JSON object, with `fields` put before its own."""
-    return f"{json.dumps(fields)[:-1]}, {line[1:]}"
+    """`line`, a JSON object, with `fields` put before its own; what is not finite becomes null."""
+    return f"{json.dumps({key: _finite(value) for key, value in fields.items()}, allow_nan=False)[:-1]}, {line[1:]}"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -133,7 +133,9 @@ def sample_records(
         if update is None or place is None:
             rescored = update is not None and update.rescored
             return SampleRecord(None if rescored else trajectory.reward, original)
-        return SampleRecord(update.scores[place], original, update.advantages[place])
+        shares = update.gradient_shares[place] if update.gradient_shares else None
+        stopped = update.stopped_tokens[place] if update.stopped_tokens else None
+        return SampleRecord(update.scores[place], original, update.advantages[place], shares, stopped)
 
     return [
         [record(each, original) for each, original in zip(group.trajectories, row, strict=True)]
