@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skill_ttrl.config.section import Section
 
@@ -13,7 +13,10 @@ class SourceConfig(Section):
     """Where tasks or demonstrations come from."""
 
     path: str
-    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems)."""
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems). A list of files
+    is read as one, in this order."""
+    more: list[str] = Field(default_factory=list)
+    """Further files: what a list in `path` has after its first."""
     split: str | None = None
     """Part of a data set or family to take; files have none."""
     revision: str | None = None
@@ -26,6 +29,24 @@ class SourceConfig(Section):
     """Take this many, the first in file order or in a family's fixed order."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of a family, e.g. `noise`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, given: Any) -> Any:
+        """Read a list of files as the first and the others."""
+        path = given.get("path") if isinstance(given, dict) else None
+        if not isinstance(path, list):
+            return given
+        if not path or given.get("more"):
+            raise ValueError("path is a list of at least one file; `more` is for what such a list has after its first")
+        return {**given, "path": path[0], "more": path[1:]}
+
+    @model_validator(mode="after")
+    def _files(self) -> SourceConfig:
+        """Refuse several sources of which one is no file."""
+        if self.more and any(each.startswith(("hf:", "family:")) for each in (self.path, *self.more)):
+            raise ValueError("several files can be read as one; a data set of a hub and a family stand alone")
+        return self
 
 
 class EnvConfig(Section):

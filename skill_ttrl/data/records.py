@@ -16,9 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.config import SourceConfig
 from skill_ttrl.errors import DataError, did_you_mean
 
 Record = Mapping[str, Any]
+FILE_HASH = "sha256:"
+"""Begins the revision of a file."""
 _Placed = Iterator[tuple[str, Any]]  # (where it stands, the value found there)
 
 
@@ -82,7 +85,36 @@ def read_records(
         placed = list(islice(reader(file), limit))
     except OSError as error:
         raise DataError(f"Cannot read {file}: {error.strerror or error}.") from None
-    return _records(source, placed, f"sha256:{digest}")
+    return _records(source, placed, f"{FILE_HASH}{digest}")
+
+
+def read_source(source: SourceConfig, *, limit: int | None = None) -> Records:
+    """Read the file, the files or the data set that a config names.
+
+    Args:
+        source: Several files are read one after the other, as one.
+        limit: Take the first so many; None: `source.limit`.
+
+    Returns:
+        At least one record. The `revision` of several files is a digest of theirs.
+
+    Raises:
+        DataError: see `read_records`.
+    """
+    limit = source.limit if limit is None else limit
+    # A pinned file is named by its hash, which only a hub would take for a revision.
+    revision = None if (source.revision or "").startswith(FILE_HASH) else source.revision
+    first = read_records(source.path, split=source.split, revision=revision, limit=limit)
+    if not source.more:
+        return first
+    parts = [first, *(read_records(path, split=source.split, limit=limit) for path in source.more)]
+    digest = hashlib.sha256(" ".join(str(part.revision) for part in parts).encode()).hexdigest()
+    return Records(
+        ", ".join([source.path, *source.more]),
+        tuple(row for part in parts for row in part.rows)[:limit],
+        tuple(place for part in parts for place in part.places)[:limit],
+        f"{FILE_HASH}{digest}",
+    )
 
 
 def column(records: Records, name: str, kind: type | tuple[type, ...] = str) -> list[Any]:

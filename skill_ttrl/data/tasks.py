@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.config import SourceConfig
+from skill_ttrl.data.chat_layout import ANSWERS, ground_truths, has_chats, read_chats
 from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
 from skill_ttrl.data.operators import Operators
-from skill_ttrl.data.records import Record, Records, column, read_records, record_ids
+from skill_ttrl.data.records import Record, Records, column, read_source, record_ids
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.types import Task
 
@@ -31,7 +32,8 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     """The problems of a source, in its order, as tasks with `options={"question": ...}`.
 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
-    `#### 72` (GSM8K) it is what follows the mark. The task type is the column `task_type`, `type` or `subject`, or what
+    `#### 72` (GSM8K) it is what follows the mark. In verl's layout (`chat_layout`) the problem is the user's message and the answer
+    `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`, or what
     `classify` says.
 
     Args:
@@ -46,8 +48,8 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     family = find_family(source)
     if family is not None:
         return family.problems(source.split or split, env_id)[: source.limit]
-    records = _read(source)
-    questions = column(records, _prompt_column(source, records))
+    records = read_source(source)
+    questions = _questions(source, records)[0]
     answers = _answers(records, source.answer_field)
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
     split = source.split or split
@@ -78,7 +80,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ConfigError(f"The noise of {source.path} must be a number from 0 to 1, found {share!r}.")
         return family.demonstrations(seed, share, source.split or "demos", source.limit)
-    records = _read(source)
+    records = read_source(source)
     if "messages" in records.columns:
         pairs = zip(column(records, "messages", list), records.places, strict=True)
         return [shown for messages, place in pairs for shown in _from_messages(messages, place)]
@@ -110,8 +112,23 @@ def find_family(source: SourceConfig) -> ProblemFamily | None:
     return FAMILIES.get(source.path.removeprefix("family:"))
 
 
-def _read(source: SourceConfig) -> Records:
-    return read_records(source.path, split=source.split, revision=source.revision, limit=source.limit)
+def system_message(source: SourceConfig) -> str | None:
+    """The system message that the conversations of a source begin with (verl's layout); None where they have none.
+
+    Raises:
+        DataError: they differ; or see `read_records`.
+    """
+    if find_family(source) is not None:
+        return None
+    return _questions(source, read_source(source))[1]
+
+
+def _questions(source: SourceConfig, records: Records) -> tuple[list[str], str | None]:
+    """(problems, the system message that stands before all of them)."""
+    name = _prompt_column(source, records)
+    if has_chats(records, name):
+        return read_chats(records, name)
+    return column(records, name), None
 
 
 def _prompt_column(source: SourceConfig, records: Records) -> str:
@@ -124,7 +141,8 @@ def _prompt_column(source: SourceConfig, records: Records) -> str:
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
     if name not in records.columns:
-        return [None] * len(records)
+        given = name == SourceConfig.model_fields["answer_field"].default and ANSWERS in records.columns
+        return [_answer(value) for value in ground_truths(records)] if given else [None] * len(records)
     return [_answer(value) for value in column(records, name, (str, int, float, type(None)))]
 
 

@@ -6,13 +6,12 @@ import hashlib
 from pathlib import Path
 
 from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
-from skill_ttrl.data.records import read_records
+from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.skills.retrieval.embed_sentences import hub_commit
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
-FILE_HASH = "sha256:"
 FOLDER_DIGEST = "blocks:"
 _BLOCKS, _BLOCK = 64, 1 << 20
 """A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
@@ -130,10 +129,11 @@ def data_revision(source: SourceConfig) -> str | None:
         return source.revision
     asked = source.revision
     is_hash = asked is not None and asked.startswith(FILE_HASH)
-    found = read_records(source.path, split=source.split, revision=None if is_hash else asked, limit=1).revision
+    found = read_source(source, limit=1).revision
     if is_hash and found != asked:
+        what = ", ".join([source.path, *source.more])
         raise DataError(
-            f"{source.path} is not the file this run was made with: its content is {found}, the config pins {asked}. "
+            f"{what} is not the file this run was made with: its content is {found}, the config pins {asked}. "
             "Put the file back, or start a new run."
         )
     return found or asked

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig, load_config
-from skill_ttrl.data.tasks import load_tasks
+from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
 from skill_ttrl.errors import DataError, EnvError, SplitError, TrustError, annotate_error
 from skill_ttrl.llm.backend import Backend
@@ -17,9 +17,6 @@ from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.inputs.leak import leaked, run_of, seen_by_run, seen_tasks, settle
 from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.types import Task
-
-if TYPE_CHECKING:
-    pass
 
 Notice = Callable[[str], None]
 _SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
@@ -40,6 +37,7 @@ def source_tasks(
     """
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
+        _check_system(config, source, progress or SilentProgress())
     else:
         told = Counting(progress or SilentProgress(), OPENING, prepare_unit(env_id, config.env.kwargs))
         with annotate_error(SplitError, _SPLITS):
@@ -47,6 +45,20 @@ def source_tasks(
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
+
+
+def _check_system(config: SkillTTRLConfig, source: SourceConfig, progress: Progress) -> None:
+    """Say that a system message in the data is not sent.
+
+    Raises:
+        DataError: the config does not say that it is meant.
+    """
+    if config.agent.system is not None or (system := system_message(source)) is None:
+        return
+    found = f"The conversations of {source.path} begin with a system message"
+    if "system" not in config.agent.model_fields_set:
+        raise DataError(f"{found}. Set agent.system={json.dumps(system)}, or agent.system=null to leave it out.")
+    progress.notice(f"{found}, which is left out (agent.system=null).", warning=True)
 
 
 def training_tasks(

@@ -5,17 +5,34 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.data.tasks import system_message
+from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 
 
 def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config of a training run: with the defaults of its environment and its algorithm, where it states nothing itself.
+    """The config of a training run: with the defaults of its environment, its data and its algorithm, where it states nothing itself.
 
     Raises:
         EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have.
     """
-    return with_algorithm_defaults(with_env_defaults(config))
+    return with_algorithm_defaults(with_data_defaults(with_env_defaults(config)))
+
+
+def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the system message of its training conversations (verl's layout) as `agent.system`, where it states none."""
+    source = config.data.train
+    if source is None or source.path.startswith("hf:") or "system" in config.agent.model_fields_set:
+        return config  # a plan fetches nothing: of a hub's data set `source_tasks` says what to set
+    try:
+        system = system_message(source)
+    except DataError:
+        return config  # whoever reads the tasks says what is wrong with them
+    return (
+        config
+        if system is None
+        else config.model_copy(update={"agent": config.agent.model_copy(update={"system": system})})
+    )
 
 
 def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
