@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from skill_ttrl.config.section import Beta, Section
 
@@ -116,6 +116,9 @@ class RLConfig(Section):
     reward: str = "majority"
     """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
     `module:function`, or `model:PATH` for a Hugging Face reward model."""
+    extra_rewards: dict[str, Annotated[float, Field(gt=-1e15, lt=1e15)]] = Field(default_factory=dict)
+    """Further rewards by name (those of `reward`, but no `model:PATH`), each with its weight; that of `reward` is 1. Their weighted sum is
+    rewarded; the algorithm `gdpo` normalises each of them first."""
     reward_revision: str | None = None
     """Commit of a hub's reward model, or digest of the files of one in a folder; recorded when it is resolved."""
     steps: int = Field(default=80, ge=0)
@@ -191,3 +194,13 @@ class RLConfig(Section):
     (see `skill_ttrl.runs.stop_rules`), or `module:function` of your own. None: all steps are done."""
     stop_options: dict[str, Any] = Field(default_factory=dict)
     """Options of that rule, e.g. `threshold`."""
+
+    @field_validator("extra_rewards")
+    @classmethod
+    def _weights_count(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, weight in value.items():
+            if weight == 0:
+                raise ValueError(f"the weight of {name} is 0, so that it would reward nothing; leave it out")
+            if name.startswith("model:"):
+                raise ValueError(f"{name}: a reward model can be rl.reward alone, whose version is recorded")
+        return value

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import is_stepwise
-from skill_ttrl.rl.algorithms import ALGORITHMS, Requirement, build_algorithm, takes_shaped_votes
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, takes_shaped_votes
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.losses import build_loss
@@ -47,17 +47,16 @@ def check_algorithm(
         raise ConfigError("\n".join(problems))
 
 
-def requirements(algorithm: object) -> frozenset[Requirement]:
-    """The inputs that an algorithm cannot do without: those of its class, and those that its options add (`also_requires`)."""
-    names = ("requires", "also_requires")
-    return frozenset(each for name in names for each in getattr(algorithm, name, frozenset()))
-
-
 def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterator[str]:
     """A line for each input that the algorithm requires and the run does not have."""
     name, requires = rl.algorithm["type"], requirements(algorithm)
     if "votes" in requires and rl.reward != VOTED:
         yield f"rl.algorithm={name} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
+    if "extra_rewards" in requires and not rl.extra_rewards:
+        yield (
+            f"rl.algorithm={name} normalises several rewards, each by itself, and there is rl.reward={rl.reward} alone. Set "
+            "rl.extra_rewards, for example {format: 0.5}, or rl.algorithm=grpo."
+        )
     if {"episodes", "states"} & requires and not multi_turn:
         yield (
             f"rl.algorithm={name} compares steps of episodes, but agent.max_turns is 1: each rollout has a single step. "
@@ -193,15 +192,19 @@ def _step_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
 
 
 def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
-    """A line where rewards can be below 0, and the algorithm divides by their mean."""
-    if getattr(getattr(algorithm, "options", None), "scale_rewards", None) != "mean":
+    """A line where rewards are named twice, or the algorithm cannot take them with what is taken off them."""
+    if rl.reward in rl.extra_rewards:
+        yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Leave it out."
+    taken_off = [key for key, off in (("kl_in_reward", None), ("invalid_penalty", 0.0)) if getattr(rl, key) != off]
+    if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
+        why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
+        instead = "rl.algorithm.scale_rewards=group"
+    elif "extra_rewards" in requirements(algorithm):
+        why, instead = f"changes the sum of the rewards, and {_named(rl)} takes each by itself", "rl.kl_coef"
+    else:
         return
-    for key, wanted in (("kl_in_reward", None), ("invalid_penalty", 0.0)):
-        if getattr(rl, key) != wanted:
-            yield (
-                f"rl.{key} makes rewards below 0 possible, and {_named(rl)} divides by their mean. Leave it out, or set "
-                "rl.algorithm.scale_rewards=group."
-            )
+    for key in taken_off:
+        yield f"rl.{key} {why}. Leave it out, or set {instead}."
 
 
 def _named(rl: RLConfig) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import whiten_advantages
-from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm, takes_shaped_votes
+from skill_ttrl.rl.algorithms import (
+    AdvantageEstimate,
+    TrainingSamples,
+    build_algorithm,
+    requirements,
+    takes_shaped_votes,
+)
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_entropy
@@ -110,6 +116,7 @@ class UpdateRule:
     def __init__(self, config: RLConfig, *, sampler_is_learner: bool) -> None:
         self.config = config
         self.algorithm = build_algorithm(config.algorithm)
+        self.requires = requirements(self.algorithm)
         self.correction = choose_correction(config, sampler_is_learner=sampler_is_learner)
         settings = config.rollout_correction
         # Without rescoring the learner itself corrects, in its update.
@@ -128,6 +135,7 @@ class UpdateRule:
         seed: int,
         temperature: float,
         voters: Sequence[Group] = (),
+        greedy: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from one step's rollouts.
 
@@ -139,10 +147,14 @@ class UpdateRule:
             seed: The run's seed.
             temperature: At which the tokens were sampled.
             voters: All rollouts of these tasks that voted, those of `groups` among them; empty: `groups`.
+            greedy: Reward of a greedy rollout of each task, by its id, where the algorithm requires it. Groups without one are left out.
 
         Returns:
             Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
         """
+        if greedy is not None:
+            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
+            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
         penalty = self.config.invalid_penalty
         batch = pack(groups, invalid_penalty=penalty)
         # Three forward passes at most, none where nothing asks for them.
@@ -161,7 +173,16 @@ class UpdateRule:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)
             metrics |= kl_metrics
         cast, pool = (votes, _in_order(groups, voters)) if self.config.reward == VOTED else (None, None)
-        samples = TrainingSamples(groups, cast, penalty, batch, pool, env_rewards=self.config.reward == ENV)
+        samples = TrainingSamples(
+            groups,
+            cast,
+            penalty,
+            batch,
+            pool,
+            env_rewards=self.config.reward == ENV and not self.config.extra_rewards,
+            reward_weights=self.config.extra_rewards,
+            greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
+        )
         batch, found = self.estimate(samples, batch)
         metrics |= found
         if self.config.top_entropy_quantile < 1:

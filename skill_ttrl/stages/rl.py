@@ -14,6 +14,7 @@ from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
+from skill_ttrl.stages.training.greedy import greedy_metrics, greedy_rewards, roll_out_greedily
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
     group_metrics,
@@ -28,13 +29,13 @@ from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, r
 from skill_ttrl.stages.training.step import VOTED, StepTimer, select_training_samples, step_tasks
 from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_often, stopped_by, watch_updates
 from skill_ttrl.types import Group, Task, derive_seed
-from skill_ttrl.voting.rewards import Reward
+from skill_ttrl.voting.reward_set import RewardSet
 
 SHOWN = "GRPO"
 """The phase as progress shows it."""
 
 
-def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> None:
+def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) -> None:
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
@@ -52,11 +53,16 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             # Half of the rollouts answer a paraphrase where the voting strategy needs that.
             groups = state.votes.rollout(tasks_of(step), bank.view(), seed_for("rollout", step), on_rollout_end)
         warn_of_failures(run, groups)
+        greedy = None
+        if "greedy" in state.rule.requires:
+            with clock("greedy"), checkpoint_on_error(run, state):
+                greedy = roll_out_greedily(parts.worker, tasks_of(step), bank.view(), seed_for("greedy", step))
         with clock("vote"):
             votes = state.votes.compute_votes(groups, step)
         with clock("reward"):
-            rewards = [reward(group, vote, seed_for("reward", step)) for group, vote in zip(groups, votes, strict=True)]
-            groups = [group.with_rewards(list(row)) for group, row in zip(groups, rewards, strict=True)]
+            seed = seed_for("reward", step)
+            baselines = None if greedy is None else greedy_rewards(greedy, groups, votes, rewards, seed)
+            groups = [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
             chosen = select_training_samples(groups, votes, config, step)  # all vote, a seeded subset is trained on
@@ -64,7 +70,14 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             temperature = parts.worker.sampling.temperature
             metrics = state.rule(
-                state.learner, rollouts, cast, step=step, seed=config.seed, temperature=temperature, voters=groups
+                state.learner,
+                rollouts,
+                cast,
+                step=step,
+                seed=config.seed,
+                temperature=temperature,
+                voters=groups,
+                greedy=baselines,
             )
         if bank:
             with clock("skills"):
@@ -76,6 +89,7 @@ def reinforce(run: Run, reward: Reward, evolution: Evolver | None = None) -> Non
             history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
             metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
             metrics |= episode_metrics(groups, config, by_type=several_types(parts.train_tasks))
+            metrics |= {} if greedy is None or baselines is None else greedy_metrics(greedy, baselines)
             metrics |= run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
             update = state.rule.record if config.run.save_trajectories else None
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)

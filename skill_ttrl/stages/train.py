@@ -36,7 +36,7 @@ from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.rewards import make_reward
+from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
@@ -215,7 +215,7 @@ def _phase(name: Phase, prepared: Prepared, session: Session) -> Callable[[Run],
     if name == "vote_sft":
         return imitate_majority
     parts.bank.check_merger()
-    return partial(reinforce, reward=make_reward(parts, meter), evolution=prepared.evolution)
+    return partial(reinforce, rewards=make_rewards(parts, meter), evolution=prepared.evolution)
 
 
 def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:

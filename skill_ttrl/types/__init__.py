@@ -8,7 +8,7 @@ survives a round trip through JSON (`to_json`, `from_json`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -177,6 +177,8 @@ class Trajectory:
     """What was to be done, in words, as the environment says it (`info["task"]`); empty where it does not."""
     start_state: str = ""
     """Digest of the state before the first step (`info["state"]` of `reset`); empty where the environment names none."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Each reward by its name, before weights, where there are several (`rl.extra_rewards`): `reward` is their weighted sum."""
     view: int = 0
     """Which wording of the task it answered: 0 as given, 1 a paraphrase (its own `task` then states that one)."""
 
@@ -219,10 +221,10 @@ class Group:
         """Final answers in the order of the tries."""
         return [trajectory.answer for trajectory in self.trajectories]
 
-    def with_rewards(self, rewards: list[float]) -> Group:
-        """The same group, each try carrying its reward (one for each, in order)."""
-        pairs = zip(self.trajectories, rewards, strict=True)
-        return replace(self, trajectories=tuple(replace(trajectory, reward=reward) for trajectory, reward in pairs))
+    def with_rewards(self, rewards: list[float], parts: Sequence[Mapping[str, float]] | None = None) -> Group:
+        """The same group, each rollout carrying its reward (one for each, in order), and the parts that it is the sum of."""
+        rows = zip(self.trajectories, rewards, parts or [{}] * len(rewards), strict=True)
+        return replace(self, trajectories=tuple(replace(each, reward=one, rewards=part) for each, one, part in rows))
 
     def select(self, indices: list[int]) -> Group:
         """The tries at these positions only."""

@@ -67,12 +67,8 @@ def shaping(function: S) -> S:
 
 
 def shapes_advantages(name: str) -> bool:
-    """True if a strategy is marked as `shaping`; one of the user's own never is.
-
-    Raises:
-        ConfigError: no strategy has this name.
-    """
-    return _function(name) in _SHAPING
+    """True if a built-in strategy is marked as `shaping`; what one of the user's own does is seen in its votes."""
+    return name in STRATEGIES and STRATEGIES.get(name) in _SHAPING
 
 
 def needs(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:

@@ -31,25 +31,20 @@ def group_advantages(
 ) -> Float[Tensor, " N"]:
     """Reward minus its group's mean, over what `scale` names.
 
-    Standard deviations are unbiased (n - 1). A group of one keeps its reward with `group` and `none` (mean 0, deviation 1), as in
-    verl; with the others, and always in TRL, it gets 0. A larger group whose rewards are all equal gets exactly 0, so that the
-    learner can leave it out.
-
-    With `mean` the sum over a group estimates the gradient of E[log p], p the chance of a reward of 1, up to the order that the
-    group's size allows (MaxRL): hard tasks weigh more. It is defined for rewards of at least 0.
+    Deviations are unbiased (n - 1). A group of one keeps its reward with `group` and `none` (mean 0, deviation 1), as in
+    verl; with the others, and always in TRL, it gets 0. A larger one whose rewards are all equal gets exactly 0.
 
     With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
     steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
-    steps of an episode have the same reward this is the z-score over episodes. The variance has that within episodes in it:
-    that between their means alone would be 0 where they are equal, and a difference of steps divided by it without bound.
-    With `group`, no advantage is beyond sqrt(T_i (E - 1)).
+    steps of an episode have the same reward this is the z-score over episodes. The variance within episodes is part of it, so
+    that with `group` no advantage is beyond sqrt(T_i (E - 1)).
 
     Args:
         rewards: One for each of N rollouts, or steps.
         groups: Group of each; any hashable ids, or a tensor of integers (N,).
         epsilon: Added to the divisor (verl: 1e-6, TRL: 1e-4).
         episodes: Episode of each step, of one group only; None: each reward is that of a whole rollout.
-        scale: The divisor.
+        scale: The divisor. `mean` is for rewards of at least 0 (MaxRL): hard tasks, where it is small, weigh more.
 
     Returns:
         Advantages (N,), float32.

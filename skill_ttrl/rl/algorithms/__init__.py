@@ -18,8 +18,10 @@ from skill_ttrl.rl.algorithms.contract import (
     AlgorithmType,
     Requirement,
     TrainingSamples,
+    requirements,
 )
 from skill_ttrl.rl.algorithms.evol_rl import EvolRL
+from skill_ttrl.rl.algorithms.gdpo import GDPO
 from skill_ttrl.rl.algorithms.gigpo import GiGPO, GiGPOOptions
 from skill_ttrl.rl.algorithms.gmae import GMAE
 from skill_ttrl.rl.algorithms.graphgpo import GraphGPO, GraphGPOOptions
@@ -35,6 +37,7 @@ from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
+    "GDPO",
     "GMAE",
     "GPG",
     "GRPO",
@@ -70,6 +73,7 @@ __all__ = [
     "add_step_advantages",
     "build_algorithm",
     "relative_advantages",
+    "requirements",
     "takes_shaped_votes",
 ]
 

@@ -38,6 +38,8 @@ class TrainingSamples:
     votes are not rewarded."""
     env_rewards: bool = False
     """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the further rewards that `Trajectory.rewards` holds by name (`rl.extra_rewards`); that of any other is 1."""
     greedy_rewards: Sequence[float] | None = None
     """Reward of a greedy rollout of each group's task; None where no algorithm requires it."""
 
@@ -152,3 +154,9 @@ class AlgorithmType(Protocol):
 
 
 ALGORITHMS: Registry[AlgorithmType] = Registry("algorithm")
+
+
+def requirements(algorithm: object) -> frozenset[Requirement]:
+    """The inputs that an algorithm cannot do without: those of its class, and those that its options add (`also_requires`)."""
+    names = ("requires", "also_requires")
+    return frozenset(each for name in names for each in getattr(algorithm, name, frozenset()))

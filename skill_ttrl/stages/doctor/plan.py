@@ -188,11 +188,13 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
 
 def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
     rl, rollout = config.rl, config.rollout
-    each = rl.prompts_per_step * rollout.n_votes_per_prompt
+    greedy = _greedy_rollouts(config) if name == "rl" else 0
+    each = rl.prompts_per_step * (rollout.n_votes_per_prompt + greedy)
+    what = f"{rl.steps:,} steps of {rl.prompts_per_step} tasks x {rollout.n_votes_per_prompt}"
     found = _sampled(
-        PhasePlan(name, f"{rl.steps:,} steps of {rl.prompts_per_step} tasks x {rollout.n_votes_per_prompt}"),
+        PhasePlan(name, f"{what} + {greedy} greedy" if greedy else what),
         rl.steps * each,
-        rl.steps,
+        rl.steps * (1 + greedy),
         config,
     )
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
@@ -201,6 +203,13 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
     asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
     tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
+
+
+def _greedy_rollouts(config: SkillTTRLConfig) -> int:
+    """Greedy rollouts of each task in a step."""
+    from skill_ttrl.rl.algorithms import build_algorithm, requirements
+
+    return int("greedy" in requirements(build_algorithm(config.rl.algorithm)))
 
 
 def _is_player(agent: str) -> bool:

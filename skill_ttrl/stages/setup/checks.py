@@ -268,6 +268,7 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
     found |= {
         "vote": partial(check_vote, config),
         "reward": partial(_reward, rl.reward),
+        **{f"further reward {name}": partial(_reward, name) for name in rl.extra_rewards},
         "loss": partial(_loss, rl),
         "rollout correction": partial(_correction, config),
         "algorithm": partial(_algorithm, config),

@@ -1,4 +1,4 @@
-"""The reward of a run."""
+"""The rewards of a run."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ from skill_ttrl.signals import FAILURES
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
 
 
-def make_reward(components: TrainingComponents, meter: Meter) -> Reward:
-    """The reward that `rl.reward` names. The `label` control is the only one that holds the true answers.
+def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
+    """The rewards that `rl.reward` and `rl.extra_rewards` name. The `label` control is the only one that holds the true answers.
 
     Raises:
-        ConfigError: it cannot be computed in this run.
+        ConfigError: one cannot be computed in this run.
         EnvError: the environment fails at the first task.
     """
-    config = components.config
-    name = config.rl.reward
-    if name == "env":
-        _refuse_ungraded(components, "rl.reward=env", "Use rl.reward=majority, or rl.reward=label as a control.")
-    elif config.evolve is not None:
+    rl = components.config.rl
+    names = [rl.reward, *rl.extra_rewards]
+    if components.config.evolve is not None and "env" not in names:
         _refuse_ungraded(
             components, "There is an evolve section", "Leave it out: no success is known that it could go by."
         )
+    return RewardSet({name: _make_reward(name, components, meter) for name in names}, rl.extra_rewards)
+
+
+def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:
+    config = components.config
+    asked = f"rl.reward={name}" if name == config.rl.reward else f"rl.extra_rewards.{name}"
+    if name == "env":
+        _refuse_ungraded(components, asked, "Use rl.reward=majority, or rl.reward=label as a control.")
     if name.startswith(MODEL_REWARD):
         pinned = config.rl.reward_revision or ""
         commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
@@ -38,7 +45,7 @@ def make_reward(components: TrainingComponents, meter: Meter) -> Reward:
     missing = [task.id for task in tasks if task.id not in meter.references]
     if missing:
         raise ConfigError(
-            f"rl.reward=label needs a true answer for every training task; {len(missing)} of {len(tasks)} "
+            f"{asked} needs a true answer for every training task; {len(missing)} of {len(tasks)} "
             f"have none, first {missing[0]!r}. Use rl.reward=majority, or leave those tasks out."
         )
     return build_reward(name, meter.references)

@@ -33,10 +33,13 @@ def completions_of(groups: Sequence[Group]) -> list[Completion]:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, lengths and failures of a step's samples."""
+    """Rewards, lengths and failures of a step's samples; where there are several rewards, `rewards/NAME/mean` of each before its weight."""
     completions = completions_of(groups)
     rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
+    parts = [each.rewards for each in trajectories_of(groups)]
+    names = dict.fromkeys(name for part in parts for name in part)
     return {
+        **{f"rewards/{name}/mean": mean([part[name] for part in parts if name in part]) for name in names},
         "reward": float(np.mean([value for group in rewards for value in group])),
         "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,

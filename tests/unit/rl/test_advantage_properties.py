@@ -64,6 +64,7 @@ LAWS: dict[str, Law] = {
     # Both before they are whitened, which `rl.whiten_advantages` does.
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
+    "gdpo": Law("invariant"),  # before it is whitened, too
     "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
     # Agreement alone is worth something.
     "ttpo": Law("none", shift=False, equal=False),
@@ -111,7 +112,9 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
         groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
     batch = pack(groups)
     greedy = [min(each.reward for each in members) for members in drawn] if "greedy" in requires else None
-    samples = TrainingSamples(groups, votes, batch=batch, greedy_rewards=greedy)
+    if "extra_rewards" in requires:
+        groups = [_with_two_rewards(group) for group in groups]
+    samples = TrainingSamples(groups, votes, batch=batch, greedy_rewards=greedy, reward_weights={"half": 0.5})
     found = build_algorithm({"type": name, **options}).advantages(samples)
     values = found.advantages if isinstance(found, AdvantageEstimate) else found
     if isinstance(found, AdvantageEstimate) and found.trained_F is not None:
@@ -131,6 +134,12 @@ def _group(number: int, members: Sequence[Rollout]) -> Group:
         trajectory([one_step(each.trained)], task=task, reward=each.reward, answer=each.answer) for each in members
     ]
     return Group(tries[0].task, tuple(tries))
+
+
+def _with_two_rewards(group: Group) -> Group:
+    """Each reward twice, the second in halves: both have the same advantage, and the second weighs half."""
+    rewards = [each.reward or 0.0 for each in group.trajectories]
+    return group.with_rewards(rewards, [{"one": reward, "half": reward / 2} for reward in rewards])
 
 
 def changed(drawn: Rollouts, **changes: Any) -> Rollouts:

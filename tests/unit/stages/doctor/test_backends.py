@@ -92,7 +92,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("rl.reward=majorty", "reward", "majority"),
         ("rl.loss=ppo_clp", "loss", "ppo_clip"),
-        ("rl.algorithm=gpro", "algorithm", "grpo"),
+        ("rl.algorithm=gigpoo", "algorithm", "gigpo"),
         ("rl.stop_rule=entrpy", "stop rule", "entropy"),
     ],
 )

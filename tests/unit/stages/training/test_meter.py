@@ -16,7 +16,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.stages import rl, train
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import RLState
-from skill_ttrl.voting.rewards import Reward
+from skill_ttrl.voting.reward_set import RewardSet
 
 TRAIN = {"12+30=": "730042", "11+20=": "730031", "10+15=": "730025"}
 HELD_OUT = {"21+14=": "840035", "22+16=": "840038"}
@@ -56,18 +56,18 @@ def test_only_the_meter_and_the_label_control_hold_true_answers(
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     paths = [f"data.{name}={{path: {tmp_path / name}.jsonl}}" for name in ("train", "eval")]
     config = load_config(tiny_yaml, [*paths, f"rl.reward={reward}", "rl.steps=2", "sft.steps=2"])
-    rewards: list[Reward] = []
+    given: list[RewardSet] = []
     steps: list[int] = []
 
-    def reinforce(run: Run, reward: Reward, evolution: Any) -> None:
-        rewards.append(reward)
-        rl.reinforce(run, reward, evolution)
+    def reinforce(run: Run, rewards: RewardSet, evolution: Any) -> None:
+        given.append(rewards)
+        rl.reinforce(run, rewards, evolution)
 
     def look(run: Run, state: RLState, *rest: Any) -> None:
         assert known_to(run.components) == set(), "the parts that act"
         assert known_to(state) == set(), "learner, votes, evolution"
         assert known_to(run.meter) == {*TRAIN.values(), *HELD_OUT.values()}
-        assert known_to(*rewards) == ({*TRAIN.values()} if reward == "label" else set())
+        assert known_to(*given) == ({*TRAIN.values()} if reward == "label" else set())
         steps.append(state.step)
         (begin if state.step == 0 else evaluate_and_save)(run, state, *rest)
 
