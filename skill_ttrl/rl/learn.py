@@ -152,11 +152,8 @@ class UpdateRule:
         Returns:
             Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
         """
-        if greedy is not None:
-            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
-            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
-        penalty = self.config.invalid_penalty
-        batch = pack(groups, invalid_penalty=penalty)
+        samples = self._samples(groups, votes, voters, greedy)
+        batch = pack(samples.groups, invalid_penalty=samples.invalid_penalty)
         # Three forward passes at most, none where nothing asks for them.
         batch = learner.score(
             batch,
@@ -172,18 +169,7 @@ class UpdateRule:
         if self.kl is not None:
             batch, kl_metrics = apply_kl_penalty(batch, self.kl)
             metrics |= kl_metrics
-        cast, pool = (votes, _in_order(groups, voters)) if self.config.reward == VOTED else (None, None)
-        samples = TrainingSamples(
-            groups,
-            cast,
-            penalty,
-            batch,
-            pool,
-            env_rewards=self.config.reward == ENV and not self.config.extra_rewards,
-            reward_weights=self.config.extra_rewards,
-            greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
-        )
-        batch, found = self.estimate(samples, batch)
+        batch, found = self.estimate(replace(samples, batch=batch), batch)
         metrics |= found
         if self.config.top_entropy_quantile < 1:
             batch, entropy_metrics = at_high_entropy(batch, self.config.top_entropy_quantile)
@@ -195,6 +181,29 @@ class UpdateRule:
         if learner.gradients is not None and self.record is not None:
             self.record = self.record.after(batch, learner.gradients)
         return metrics
+
+    def _samples(
+        self,
+        groups: Sequence[Group],
+        votes: Sequence[VoteResult],
+        voters: Sequence[Group],
+        greedy: Mapping[str, float] | None,
+    ) -> TrainingSamples:
+        """What the algorithm is given but for the tokens; see `__call__`."""
+        config = self.config
+        if greedy is not None:
+            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
+            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
+        voted = config.reward == VOTED
+        return TrainingSamples(
+            groups,
+            votes if voted else None,
+            config.invalid_penalty,
+            voters=_in_order(groups, voters) if voted else None,
+            env_rewards=config.reward == ENV and not config.extra_rewards,
+            reward_weights=config.extra_rewards,
+            greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
+        )
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
         """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
-from skill_ttrl.stages.training.greedy import greedy_metrics, greedy_rewards, roll_out_greedily
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
     group_metrics,
@@ -28,7 +28,7 @@ from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
 from skill_ttrl.stages.training.step import VOTED, StepTimer, select_training_samples, step_tasks
 from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_often, stopped_by, watch_updates
-from skill_ttrl.types import Group, Task, derive_seed
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting.reward_set import RewardSet
 
 SHOWN = "GRPO"
@@ -52,33 +52,21 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
             on_rollout_end = run.count_rollouts(SHOWN, "sample")
             # Half of the rollouts answer a paraphrase where the voting strategy needs that.
             groups = state.votes.rollout(tasks_of(step), bank.view(), seed_for("rollout", step), on_rollout_end)
+            greedy = state.greedy.rollout(tasks_of(step), bank.view(), seed_for("greedy", step))  # for ReMax alone
         warn_of_failures(run, groups)
-        greedy = None
-        if "greedy" in state.rule.requires:
-            with clock("greedy"), checkpoint_on_error(run, state):
-                greedy = roll_out_greedily(parts.worker, tasks_of(step), bank.view(), seed_for("greedy", step))
         with clock("vote"):
             votes = state.votes.compute_votes(groups, step)
         with clock("reward"):
             seed = seed_for("reward", step)
-            baselines = None if greedy is None else greedy_rewards(greedy, groups, votes, rewards, seed)
+            baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
             groups = [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
             chosen = select_training_samples(groups, votes, config, step)  # all vote, a seeded subset is trained on
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
-            temperature = parts.worker.sampling.temperature
-            metrics = state.rule(
-                state.learner,
-                rollouts,
-                cast,
-                step=step,
-                seed=config.seed,
-                temperature=temperature,
-                voters=groups,
-                greedy=baselines,
-            )
+            how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
+            metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=baselines, **how)
         if bank:
             with clock("skills"):
                 metrics |= skill_metrics(groups)
@@ -86,11 +74,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
                 metrics |= bank.learn(groups, step, run.warn, evolves=evolution is not None)
                 metrics |= evolve(run, state.evolution, groups, step, metrics)
         with clock("record"):
-            history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-            metrics |= group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
-            metrics |= episode_metrics(groups, config, by_type=several_types(parts.train_tasks))
-            metrics |= {} if greedy is None or baselines is None else greedy_metrics(greedy, baselines)
-            metrics |= run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
+            metrics |= state.greedy.metrics(greedy, baselines) | step_metrics(run, state, groups, votes, chosen)
             update = state.rule.record if config.run.save_trajectories else None
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
             run.progress.advance(SHOWN, step + 1, metrics)
@@ -100,13 +84,28 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
-        run.log.time(RL, step, times | sampling_rates(groups, times["sample_seconds"]))
+        run.log.time(RL, step, times | sampling_rates([*groups, *greedy], times["sample_seconds"]))
         evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)
     run.evaluate("after")
     if bank:
         run.evaluate(BANK_OFF, use_bank=False)
+
+
+def step_metrics(
+    run: Run,
+    state: RLState,
+    groups: Sequence[Group],
+    votes: Sequence[VoteResult],
+    chosen: Sequence[tuple[Group, VoteResult]],
+) -> dict[str, float]:
+    """Metrics of a step's rollouts and votes; the history of votes learns of them."""
+    config = run.config
+    history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
+    metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
+    metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
+    return metrics | run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
 
 
 def prepare_first_step(run: Run, state: RLState, tasks_of: Callable[[int], Sequence[Task]]) -> None:

@@ -22,6 +22,7 @@ from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.skills.evolution import Evolver
+from skill_ttrl.stages.training.greedy import GreedyBaseline
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.votes import VoteManager
 from skill_ttrl.types import Group, Trajectory, VoteResult
@@ -50,6 +51,7 @@ class RLState(PhaseState):
     learner: Learner
     rule: UpdateRule
     votes: VoteManager
+    greedy: GreedyBaseline
     evolution: Evolver | None
 
     @classmethod
@@ -68,7 +70,8 @@ class RLState(PhaseState):
             load_learner(run)
             rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
-        return cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution)
+        greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
+        return cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution)
 
     def state_dict(self) -> dict[str, Any]:
         """Update rule, votes and evolution."""
