@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm
-from skill_ttrl.rl.checks import requirements
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.types import Group
 from tests.toys import TOYS, train, warm_start

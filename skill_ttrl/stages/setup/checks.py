@@ -180,8 +180,7 @@ def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:
 
 def check_states(config: SkillTTRLConfig, env: gymnasium.Env[Any, Any], task: Task) -> None:
     """Raise `ConfigError` where the algorithm needs exact states, and the environment names none with `task`."""
-    from skill_ttrl.rl.algorithms import build_algorithm
-    from skill_ttrl.rl.checks import requirements
+    from skill_ttrl.rl.algorithms import build_algorithm, requirements
 
     if "rl" not in config.phases or "states" not in requirements(build_algorithm(config.rl.algorithm)):
         return
