@@ -190,9 +190,22 @@ def train(
             groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
         elif rewards is not None:
             groups = [group.with_rewards(rewards(group, draw)) for group in groups]
-        rule(learner, groups, votes, step=done, seed=seed, temperature=1.0)
+        if config.extra_rewards:
+            groups = [with_first_action(toy, group, config.extra_rewards["first"]) for group in groups]
+        greedy = None
+        if "greedy" in rule.requires:
+            greedily = toy.rollouts(policy, generator, greedy=True, samples=1)
+            greedy = {group.task.id: group.trajectories[0].reward or 0.0 for group in greedily}
+        rule(learner, groups, votes, step=done, seed=seed, temperature=1.0, greedy=greedy)
         reached, done = min(toy.success(policy)), done + 1
     return reached, done, {name: value.detach().clone() for name, value in policy.model.state_dict().items()}
+
+
+def with_first_action(toy: Toy, group: Group, weight: float) -> Group:
+    """The group with a second reward, for the first action alone."""
+    first = str(toy.paths[int(group.task.id)][0])
+    parts = [{"env": each.reward or 0.0, "first": float(each.steps[0].action == first)} for each in group.trajectories]
+    return group.with_rewards([part["env"] + weight * part["first"] for part in parts], parts)
 
 
 @cache

@@ -19,8 +19,12 @@ WARM: dict[str, str] = {
 }
 """Algorithms that begin the two turns where success is not rare, and why. Those that learn from votes always do: a majority has to be
 right."""
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}}
 """Further settings of an algorithm."""
+GOALS: dict[str, tuple[float, str]] = {
+    "grpo_passk": (0.25, "its optimum is a success in every group of 16: 1 - 0.75^16 = 0.99"),
+}
+"""Probability of success that an algorithm is to reach where that is not 0.9, and why."""
 
 
 def cases() -> list[tuple[str, str]]:
@@ -40,8 +44,9 @@ def test_every_algorithm_reaches_the_optimum(name: str, toy: str) -> None:
     if "votes" in requirements(build_algorithm({"type": name})):
         # A first large step for one task may cost another its majority.
         rl, weights = {"reward": "majority", "learning_rate": 0.005, **rl}, warm_start(toy)
-    reached, updates, _ = train(TOYS[toy], rl, steps=STEPS, weights=weights)
-    assert reached >= 0.9, f"{name}: success {reached:.3f} after {updates} updates"
+    goal, _ = GOALS.get(name, (0.9, ""))
+    reached, updates, _ = train(TOYS[toy], rl, steps=STEPS, weights=weights, goal=goal)
+    assert reached >= goal, f"{name}: success {reached:.3f} after {updates} updates"
     assert updates > 0
 
 
