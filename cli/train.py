@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,7 @@ from skill_ttrl.cli.runs import EVERYTHING, seeds_of, train_seeds
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.runs.summary import Summary
     from skill_ttrl.stages.launch import Launch
 
@@ -51,6 +54,14 @@ Seeds = Annotated[
         help="One run a seed, in a folder of runs that `inspect` and `compare` take as a whole: mean, spread and interval over seeds.",
     ),
 ]
+Nproc = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc",
+        min=1,
+        help="Processes that train together on this machine, one a GPU. Default: runtime.nproc, else one.",
+    ),
+]
 Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
 Bank = Annotated[
     Path | None,
@@ -80,17 +91,19 @@ def train(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    nproc: Nproc = None,
     seeds: Seeds = None,
     tracker: Tracker = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
+    serve_other_ranks()
     from skill_ttrl.stages.launch import Options, launch
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each say which seeds: give one of them.")
-    found = launch(source, Options(overrides or (), env, seed, tracker, output, resume, _notice))
+    found = launch(source, Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice))
     _run(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -104,6 +117,7 @@ def sft(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    nproc: Nproc = None,
     tracker: Tracker = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -113,9 +127,10 @@ def sft(
     With `--bank` it imitates collected episodes with the bank's skills in their prompts. Without CONFIG it is then the quickstart
     recipe of the environment that the episodes are of, with their data; what is imitated without `--explore` is won episodes.
     """
+    serve_other_ranks()
     from skill_ttrl.stages.launch import Options, launch_sft
 
-    options = Options(overrides or (), env, seed, tracker, output, resume, _notice)
+    options = Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice)
     found = launch_sft(source, options, bank=bank, trajectories=trajectories, examples=examples)
     _run(found, as_json=as_json, dry_run=dry_run)
 
@@ -129,6 +144,7 @@ def rl(
     resume: Resume = None,
     env: Env = None,
     seed: Seed = None,
+    nproc: Nproc = None,
     tracker: Tracker = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -139,12 +155,46 @@ def rl(
     `--set skills.bank=` names another. Without CONFIG, `--bank` goes on from the run of `skillttrl sft` beside the bank (or
     the one that `--model` names) and does what its recipe says.
     """
+    serve_other_ranks()
     from skill_ttrl.stages.launch import Options, launch_rl
 
     found = launch_rl(
-        source, Options(overrides or (), env, seed, tracker, output, resume, _notice), model=model, bank=bank
+        source, Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice), model=model, bank=bank
     )
     _run(found, as_json=as_json, dry_run=dry_run)
+
+
+def serve_other_ranks() -> None:
+    """On another rank than the driver: carry out its commands to the end, and leave."""
+    from skill_ttrl.rl.parallel.environment import rank
+
+    if rank() == 0:
+        return
+    from skill_ttrl.rl.parallel.commands import serve
+    from skill_ttrl.rl.parallel.ranks import join
+
+    serve(join())
+    raise typer.Exit
+
+
+@contextmanager
+def driving_ranks() -> Iterator[None]:
+    """While entered this process is the driver of the ranks that were started with it, if there are any; they end with it."""
+    from skill_ttrl.rl.parallel.environment import launched
+
+    if not launched():
+        yield
+        return
+    from skill_ttrl.rl.parallel.commands import current_driver
+    from skill_ttrl.rl.parallel.launch import following_launcher
+    from skill_ttrl.rl.parallel.ranks import join
+
+    join()
+    with following_launcher():
+        try:
+            yield
+        finally:
+            current_driver().dismiss()
 
 
 def _notice(text: str) -> None:
@@ -152,13 +202,15 @@ def _notice(text: str) -> None:
 
 
 def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:
-    from skill_ttrl.config import read_config_text, verified_note
+    from skill_ttrl.config import read_config_text
+    from skill_ttrl.rl.parallel.environment import launched
+    from skill_ttrl.rl.parallel.launch import launch as launch_ranks
+    from skill_ttrl.rl.parallel.launch import this_command
 
     config, resume = found.load(), found.options.resume
     text, where = read_config_text(found.source)
     if resume not in (None, "auto", "last-good"):
         raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
-    screen = Console(stderr=as_json)
     if dry_run:
         from skill_ttrl.stages.doctor.plan import plan
 
@@ -167,6 +219,19 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
         if planned.exit_code:
             raise typer.Exit(planned.exit_code)
         return
+    if (config.runtime.nproc or 1) > 1 and not launched():
+        raise typer.Exit(launch_ranks(this_command(), config.runtime.nproc or 1, notice=_notice))
+    with driving_ranks():
+        _run_here(found, config, text, where, as_json=as_json, seeds=seeds)
+
+
+def _run_here(
+    found: Launch, config: SkillTTRLConfig, text: str, where: str, *, as_json: bool, seeds: list[int] | None
+) -> None:
+    """Run in this process, which may be the driver of several."""
+    from skill_ttrl.config import verified_note
+
+    screen, resume = Console(stderr=as_json), found.options.resume
     folder = found.folder(config)
     if (note := verified_note(config)).startswith("never"):
         screen.print(

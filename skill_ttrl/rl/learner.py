@@ -104,6 +104,7 @@ class LocalLearner:
         self._entropy_coef = config.entropy_coef
         has_ratio = getattr(self._loss, "has_ratio", True)
         self._correction = UpdateCorrection(config.rollout_correction, loss_has_ratio=has_ratio)
+        policy.release_weights()  # the optimiser holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,

@@ -37,6 +37,7 @@ class SFTLearner:
         self._ranks = ranks
         self.config = config
         self._accelerator = accelerator
+        policy.release_weights()  # the optimiser holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,

@@ -36,6 +36,8 @@ class Options:
     env: str | None = None
     """Another environment, with its own tasks."""
     seed: int | None = None
+    nproc: int | None = None
+    """Processes that train together."""
     tracker: str | None = None
     output: Path | None = None
     """Run folder; None: beside the bank that is named, else `runs/NAME`."""
@@ -83,6 +85,7 @@ def launch(source: str, options: Options, *, phase: str | None = None) -> Launch
     keys = {
         "env.id": options.env,
         "seed": options.seed,
+        "runtime.nproc": options.nproc,
         "run.tracker": options.tracker,
         "phases": f"[{phase}]" if phase else None,
     }

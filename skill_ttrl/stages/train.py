@@ -36,6 +36,7 @@ from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
+from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -78,6 +79,8 @@ def run(
     progress = progress or SilentProgress()
     check_ready(config)
     check_names(config)
+    check_ranks(config)
+    check_gpus(config)
     config = with_defaults(config)
     phases = learning_phases(config)
     with ExitStack() as stack:

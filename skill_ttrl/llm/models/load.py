@@ -88,10 +88,7 @@ def load_checkpoint(
     """
     own = (base or ModelConfig()).model_copy(update={"path": str(folder), "revision": None})
     if not (folder / "adapter_config.json").is_file():
-        in_pieces = is_sharded(folder)
-        model, tokenizer = _load_pretrained(own, dtype, empty=empty or in_pieces)
-        if in_pieces and not empty:
-            read_shards(folder, weights_of(model))
+        model, tokenizer = _load_pretrained(own, dtype, empty=empty)
         return LoadedModel(_to_device(model, device), tokenizer)
     from peft import PeftConfig, PeftModel
 
@@ -159,8 +156,12 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:
     tokenizer = load_tokenizer(config)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}
-    if empty:
-        return _without_weights(config, options), tokenizer
+    in_pieces = is_sharded(Path(config.path))
+    if empty or in_pieces:
+        model = _without_weights(config, options)
+        if in_pieces and not empty:
+            read_shards(Path(config.path), weights_of(model))
+        return model, tokenizer
     options["use_safetensors"] = True  # a pickle can run code
     return _read(transformers.AutoModelForCausalLM, config, **options), tokenizer
 

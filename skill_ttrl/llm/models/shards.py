@@ -6,7 +6,9 @@ weights: configs and tokenizer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,10 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: ProcessGrou
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    writer = FileSystemWriter(folder / SHARDS)
-    save(dict(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
+    with _quiet():
+        save(
+            dict(tensors), storage_writer=FileSystemWriter(folder / SHARDS), process_group=group, no_dist=group is None
+        )
 
 
 def read_shards(folder: Path, targets: Mapping[str, Tensor], group: ProcessGroup | None = None) -> None:
@@ -54,11 +58,24 @@ def read_shards(folder: Path, targets: Mapping[str, Tensor], group: ProcessGroup
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        reader = FileSystemReader(folder / SHARDS)
-        load(dict(targets), storage_reader=reader, process_group=group, no_dist=group is None)
+        with _quiet():
+            load(
+                dict(targets),
+                storage_reader=FileSystemReader(folder / SHARDS),
+                process_group=group,
+                no_dist=group is None,
+            )
     except (CheckpointException, OSError, RuntimeError, KeyError, EOFError) as error:
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"Checkpoint {folder} is damaged: its {SHARDS} cannot be read ({reason}).") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that one process is meant where one process is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def stored_sizes(folder: Path, keys: Collection[str]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -22,6 +22,7 @@ from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
+from skill_ttrl.llm.models.shards import is_sharded
 from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import (
     check_fits,
@@ -167,7 +168,9 @@ class VLLMBackend(TokenizerMixin):
     def _start(self) -> Engine:
         model, weights = self._context.model.config, self._context.model.weights
         files, revision = model.path, model.revision
-        if weights is None and files == EMBEDDED:  # it is in no folder yet
+        if (weights is None and files == EMBEDDED) or is_sharded(
+            weights or Path(files)
+        ):  # no folder that vLLM could read
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif weights is not None and not is_adapter(weights):

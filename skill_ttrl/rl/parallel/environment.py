@@ -26,6 +26,11 @@ def local_world_size() -> int:
     return int(_value("LOCAL_WORLD_SIZE") or world_size())
 
 
+def rank() -> int:
+    """Number of this rank; 0 without a launcher."""
+    return int(_value("RANK") or 0)
+
+
 def local_rank() -> int:
     """Number of this rank among those of this machine; 0 without a launcher."""
     return int(_value("LOCAL_RANK") or _value("RANK") or 0)

@@ -121,7 +121,7 @@ class Ranks:
         import torch.distributed as dist
 
         for tensor in tensors:
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor.detach(), src=0)
 
     def report_failure(self, error: BaseException) -> None:
         """Leave the reason why this rank ends where the driver looks for it (`failure`)."""
@@ -150,7 +150,7 @@ class Ranks:
         except RuntimeError as error:
             if isinstance(error, SkillTTRLError) or not any(words in str(error) for words in _LOST):
                 raise
-            raise (self.failure() or RankError(f"{GONE} ({str(error).splitlines()[0]})")) from error
+            raise (self.failure() or RankError(f"{GONE}.")) from error
 
 
 GONE = (

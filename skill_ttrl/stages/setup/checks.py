@@ -41,6 +41,7 @@ from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
 from skill_ttrl.stages.setup.open_bank import starting_file
+from skill_ttrl.stages.setup.ranks import check_ranks
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Task
@@ -163,6 +164,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_bank,
     check_engine,
     check_collected,
+    check_ranks,
     lambda config: check_tracker(config.run.tracker),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""

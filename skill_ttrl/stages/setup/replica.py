@@ -64,7 +64,8 @@ def _load_sharded(
     from skill_ttrl.rl.parallel.shard import Sharding
 
     ranks, runtime = objects.ranks, config.runtime
-    in_pieces = weights is not None and is_sharded(weights)
+    source = weights or Path(config.model.path)
+    in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
     loaded = load_policy(config, accelerator, weights, device="cpu", empty=in_pieces or not ranks.is_driver)
     whole = {name: parameter.detach() for name, parameter in loaded.model.named_parameters()}
     sharding = Sharding(
@@ -75,8 +76,8 @@ def _load_sharded(
         reshard_after_forward=runtime.reshard_after_forward,
         offload=runtime.param_offload,
     )
-    if weights is not None and in_pieces:
-        read_shards(weights, weights_of(loaded.model), ranks.control)
+    if in_pieces:
+        read_shards(source, weights_of(loaded.model), ranks.control)
         ranks.copy_from_driver_(list(loaded.model.buffers()))
     else:
         sharding.fill(whole if ranks.is_driver else {}, ranks)

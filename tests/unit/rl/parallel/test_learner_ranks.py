@@ -101,6 +101,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
         | how.get("rl", {})
     )
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
+    policy.gather_weights()  # as after an evaluation
     learner = LocalLearner(policy, config, accelerator, total_steps=3, ranks=ranks)
     metrics = []
     for step in range(3):
