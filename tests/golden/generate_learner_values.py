@@ -3,7 +3,7 @@
 `test_learner_fields.py` holds this package against the file. A library is asked in an environment of its own, from the root
 of the repository, and replaces its own part of the file:
 
-    python -m venv /tmp/verl && /tmp/verl/bin/pip install torch==2.13.0 verl==0.9.1
+    python -m venv /tmp/verl && /tmp/verl/bin/pip install torch==2.13.0 verl==0.9.1 cachetools fastapi uvicorn
     /tmp/verl/bin/python tests/golden/generate_learner_values.py verl
     python -m venv /tmp/trl && /tmp/trl/bin/pip install torch==2.13.0 trl==1.16.0
     /tmp/trl/bin/python tests/golden/generate_learner_values.py trl
@@ -13,7 +13,7 @@ verl has to be there too, because they import it:
 
     /tmp/verl/bin/python tests/golden/generate_learner_values.py sources core_gigpo.py rlvr_core_algos.py
 
-Nothing here computes a value: the formulas are the libraries'. All tensors are float64, and every number is written with nine
+verl imports the last three and does not ask for them. Nothing here computes a value: the formulas are the libraries'. All tensors are float64, and every number is written with nine
 digits. `inputs` writes the tensors alone.
 """
 
