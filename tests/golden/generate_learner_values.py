@@ -1,6 +1,6 @@
 """Write `learner_values.json`: what other libraries' own functions give for fixed small tensors.
 
-`test_learner_fields.py` holds this package against the file. A library is asked in an environment of its own, from the root
+The tests `test_field_*.py` hold this package against the file. A library is asked in an environment of its own, from the root
 of the repository, and replaces its own part of the file:
 
     python -m venv /tmp/verl && /tmp/verl/bin/pip install torch==2.13.0 verl==0.9.1 cachetools fastapi uvicorn
@@ -13,8 +13,8 @@ verl has to be there too, because they import it:
 
     /tmp/verl/bin/python tests/golden/generate_learner_values.py sources core_gigpo.py rlvr_core_algos.py
 
-verl imports the last three and does not ask for them. Nothing here computes a value: the formulas are the libraries'. All tensors are float64, and every number is written with nine
-digits. `inputs` writes the tensors alone.
+(verl imports cachetools, fastapi and uvicorn and does not ask for them.) Nothing here computes a value: the formulas are the
+libraries'. All tensors are float64, and every number is written with nine digits. `inputs` writes the tensors alone.
 """
 
 from __future__ import annotations

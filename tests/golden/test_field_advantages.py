@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.rl.advantages import compute_gae_advantage, decoupled_advantages, whiten_advantages
+from skill_ttrl.rl.advantages import compute_gae_advantage, whiten_advantages
 from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.pack import pack
-from skill_ttrl.types import Group
+from skill_ttrl.types import Group, Trajectory
 from tests.golden.field_values import assert_close, base, cases, given, tensor
 from tests.golden.sources_values import EPISODES
 from tests.sampled import flat, one_step, padded, sampled_groups, trajectory
@@ -108,11 +108,21 @@ def test_gae_is_verls(name: str) -> None:
 def test_gdpo_is_verls(name: str) -> None:
     case = VERL_CASES[name]
     settings, mask = case["settings"], tensor("response_mask")
-    rewards = torch.stack([tensor(key) for key in settings["gdpo_reward_keys"]])
+    names = settings["gdpo_reward_keys"]
     weights = settings["gdpo_reward_weights"] or [1.0, 1.0]
-    found = decoupled_advantages(rewards, weights, tensor("groups"))
-    whitened = whiten_advantages(found.double()[:, None] * mask, mask)
-    assert_close(whitened, case["values"]["advantages"], name, mask)
+    columns = dict(zip(names, (tensor(name).tolist() for name in names), strict=True))
+    members = sampled_groups(mask, tensor("accuracy"), tensor("groups"))
+    numbers = iter(range(9))
+    members = [
+        replace(group, trajectories=tuple(_rewarded(each, columns, next(numbers)) for each in group.trajectories))
+        for group in members
+    ]
+    samples = TrainingSamples(members, batch=pack(members), reward_weights=dict(zip(names, weights, strict=True)))
+    assert_close(advantages({"type": "gdpo"}, samples)[0], case["values"]["advantages"], name, mask)
+
+
+def _rewarded(rollout: Trajectory, columns: dict[str, list[float]], number: int) -> Trajectory:
+    return replace(rollout, rewards={name: values[number] for name, values in columns.items()})
 
 
 TRL: dict[str, dict[str, Any]] = {
