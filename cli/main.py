@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
 from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.loss_view import loss_view
 from skill_ttrl.cli.display.output import say, show
 from skill_ttrl.cli.display.tables import diagnosis_view, inspection_view, reply_view
 from skill_ttrl.cli.envs import envs_app
@@ -143,15 +145,24 @@ def inspect(
         bool,
         typer.Option("--stopping", help="Where each label-free rule would have ended a run, and what that is worth."),
     ] = False,
+    loss: Annotated[
+        bool, typer.Option("--loss", help="Which samples carried the gradient of a run's step, and why.")
+    ] = False,
+    step: Annotated[int | None, typer.Option(min=0, help="With --loss: the step. Default: the last.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
     from skill_ttrl.stages.inspecting import inspect_bank as skills
     from skill_ttrl.stages.inspecting.inspect import inspect as look
+    from skill_ttrl.stages.inspecting.inspect_loss import inspect_loss
     from skill_ttrl.stages.inspecting.stopping import inspect_stopping
 
-    if (search is not None) + history + (diff is not None) + stopping > 1:
-        raise ConfigError("--search, --history, --diff and --stopping each show something else: give one of them.")
+    if (search is not None) + history + (diff is not None) + stopping + loss > 1:
+        raise ConfigError(
+            "--search, --history, --diff, --stopping and --loss each show something else: give one of them."
+        )
+    if step is not None and not loss:
+        raise ConfigError("--step says which step's loss to look at: give --loss with it.")
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
     if diff is not None:
@@ -159,6 +170,9 @@ def inspect(
         return
     if path is None:
         raise ConfigError("Say what to look at: skillttrl inspect PATH. Only --diff A B with two banks needs none.")
+    if loss:
+        show(inspect_loss(path, step), as_json, partial(loss_view, limit=limit))
+        return
     if search is not None:
         found = skills.search_bank(path, search, mode=mode, top_k=top_k)
     elif stopping:
