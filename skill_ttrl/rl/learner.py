@@ -95,6 +95,8 @@ class LocalLearner:
         self.config = config
         self.skipped: list[SkippedUpdate] = []
         self.gradients: ItemGradients | None = None
+        self._scored = 0.0
+        """Operations of `score` since the last update."""
         self._ranks = ranks
         self._accelerator = accelerator
         self._loss = build_loss(config.loss)
@@ -168,6 +170,7 @@ class LocalLearner:
         with self._accelerator.autocast():
             for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
                 part = self.policy.lay_out(batch, rows)
+                self._scored += self.policy.work.forward(part)
                 scores = self.policy.token_logprobs(part, temperature=temperature, with_entropy=with_entropy)
                 for found_F, scores_N_R in zip(found, scores, strict=True):
                     if counts and scores_N_R is not None:
@@ -197,14 +200,17 @@ class LocalLearner:
 
         Returns:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
-            skipped_updates post_entropy`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
+            skipped_updates post_entropy all_tokens computed_tokens operations`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
             estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty batch has neither of them and no
             `learning_rate`. `updates` are optimiser steps taken; `skipped_updates` those refused
-            because loss or gradient was not finite. Items whose advantage is 0 are not computed where the loss allows it
+            because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the model
+            computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
             mini-batch that has no others takes no optimiser step.
         """
         metrics, self.skipped = UpdateMetrics(), []
+        metrics.work(self._scored)
+        self._scored = 0.0
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
         batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
@@ -263,6 +269,7 @@ class LocalLearner:
             micro_batch = self.policy.lay_out(batch, rows)
             loss, means, log_probs_N_R = self._micro_batch_loss(micro_batch, denominators, temperature)
             self._optimizer.backward(loss if counts else loss * 0.0)
+            metrics.work(self.policy.work.update(micro_batch), micro_batch.computed_tokens)
             if counts:
                 total += loss.detach()
                 metrics.add(means, micro_batch.trained_tokens)

@@ -21,6 +21,7 @@ from skill_ttrl.rl.forward.gradients import embed, is_plain_embedding
 from skill_ttrl.rl.forward.head import Head
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.forward.probe import refuse_trees, run_tree
+from skill_ttrl.rl.forward.work import ModelWork
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
@@ -69,6 +70,7 @@ class Policy:
         base = model.get_base_model() if self.has_adapters else model
         self._decoder: nn.Module = base.get_decoder()
         self._embedding: nn.Module = base.get_input_embeddings()
+        self.work = ModelWork.of(base)
         self._head = Head(base, logit_budget)
         self._gathers = False
         """Gradients of embedding and head go straight to `.grad`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,28 @@ class Speed:
     measured: bool
     gpus: int = 0
     """0: a CPU."""
+
+
+def update_rates(
+    metrics: Mapping[str, float], seconds: float, device: torch.device, ranks: int = 1
+) -> dict[str, float]:
+    """Speed of an update that took so many seconds, scores included.
+
+    Args:
+        metrics: Of `Learner.update`: `all_tokens` and `operations`.
+        seconds: Wall time.
+        device: Where a rank computes.
+        ranks: Processes that computed it, each with a device of its own.
+
+    Returns:
+        `update_tokens_per_second`: tokens of prompts and answers learned from. `mfu`: floating-point operations as a share of
+        what the devices do at best in bf16; only for a GPU in `DEVICES`.
+    """
+    rates = {"update_tokens_per_second": metrics["all_tokens"] / max(seconds, 1e-9)}
+    known = device_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if known is not None:
+        rates["mfu"] = metrics["operations"] / max(seconds, 1e-9) / (known.flops * ranks)
+    return rates
 
 
 def device_of(name: str) -> Device | None:

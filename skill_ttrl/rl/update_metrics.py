@@ -15,11 +15,13 @@ from skill_ttrl.rl.parallel.ranks import Ranks
 
 
 def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
-    """Metrics of a batch as it came: `entropy`, `post_entropy` (nats a token), `tokens` and `sequences`."""
+    """Metrics of a batch as it came: `entropy`, `post_entropy` (nats a token), `tokens` (trained), `all_tokens` and `sequences`."""
+    tokens = float(batch.trained_F.sum())
+    found = {"tokens": tokens, "all_tokens": float(len(batch.tokens_F)), "sequences": float(len(batch))}
     if not len(batch):
-        return {"tokens": 0.0, "sequences": 0.0}
-    entropy, tokens = sampled_entropy(batch), float(batch.trained_F.sum())
-    return {"entropy": entropy, "tokens": tokens, "sequences": float(len(batch)), "post_entropy": entropy}
+        return found
+    entropy = sampled_entropy(batch)
+    return found | {"entropy": entropy, "post_entropy": entropy}
 
 
 class UpdateMetrics:
@@ -32,12 +34,19 @@ class UpdateMetrics:
         self._norms: list[float] = []
         self._parts: dict[str, list[float]] = defaultdict(list)
         self._skipped = 0
+        self._computed = 0
+        self._operations = 0.0
 
     def add(self, means: dict[str, Tensor], tokens: int) -> None:
         """Add the means over the trained tokens of one micro-batch."""
         for name, value in means.items():
             self._means[name].append(value.detach())
         self._weights.append(tokens)
+
+    def work(self, operations: float, tokens: int = 0) -> None:
+        """Count floating-point operations, and tokens that the update computed."""
+        self._operations += operations
+        self._computed += tokens
 
     def count(self, norm: float, applied: bool, parts: Mapping[str, float]) -> None:
         """Count one optimiser step: the norm of the gradient, whether weights changed, and the norm of each part of the model."""
@@ -53,7 +62,9 @@ class UpdateMetrics:
         whole = UpdateMetrics()
         whole.rate, whole._norms, whole._parts, whole._skipped = self.rate, self._norms, self._parts, self._skipped
         columns = {name: torch.stack(values).cpu() for name, values in self._means.items()}
-        for their_columns, weights in ranks.gather((columns, self._weights)):
+        own = (columns, self._weights, self._operations, self._computed)
+        for their_columns, weights, operations, computed in ranks.gather(own):
+            whole.work(operations, computed)
             for name, column in their_columns.items():
                 whole._means[name] += column
             whole._weights += weights
@@ -78,6 +89,8 @@ class UpdateMetrics:
             **({} if self.rate is None else {"learning_rate": self.rate}),
             "updates": float(updates - self._skipped),
             "skipped_updates": float(self._skipped),
+            "computed_tokens": float(self._computed),
+            "operations": self._operations,
         }
 
 

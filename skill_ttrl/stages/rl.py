@@ -18,8 +18,8 @@ from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
     group_metrics,
-    sampling_rates,
     several_types,
+    step_rates,
     step_vote_metrics,
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
@@ -84,7 +84,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
-        run.log.time(RL, step, times | sampling_rates([*groups, *greedy], times["sample_seconds"]))
+        run.log.time(RL, step, times | step_rates([*groups, *greedy], metrics, times, parts))
         evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)

@@ -60,6 +60,14 @@ class MicroBatch:
         """Tokens that the model computes, padding counted."""
         return self.tokens_N_T.numel()
 
+    @property
+    def attention_pairs(self) -> int:
+        """Pairs of a query and a key that it sees, padding counted."""
+        if self.tree is not None:
+            return int(self.tree.positions_F.sum()) + len(self.tree)
+        rows, length = self.tokens_N_T.shape
+        return rows * length * (length + 1) // 2
+
     def to(self, device: torch.device) -> MicroBatch:
         """Move to another device."""
         return self if self.tokens_N_T.device == device else moved(self, device)

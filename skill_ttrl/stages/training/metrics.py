@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import given_up, vote_metrics
 from skill_ttrl.voting.metrics import mean
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.training.components import TrainingComponents
 
 PLAIN = "majority"
 """The strategy that does no more than reward its winner's class."""
@@ -48,11 +52,22 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def sampling_rates(groups: Sequence[Group], seconds: float) -> dict[str, float]:
-    """Rollouts and sampled tokens a second; tokens that a bank inserted do not count."""
+def step_rates(
+    groups: Sequence[Group],
+    metrics: Mapping[str, float],
+    times: Mapping[str, float],
+    parts: TrainingComponents,
+) -> dict[str, float]:
+    """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
+    from skill_ttrl.rl.speed import update_rates
+
     tokens = sum(completion.sampled for completion in completions_of(groups))
-    rollouts = len(trajectories_of(groups))
-    return {"rollouts_per_second": rollouts / max(seconds, 1e-9), "tokens_per_second": tokens / max(seconds, 1e-9)}
+    seconds = max(times["sample_seconds"], 1e-9)
+    return {
+        "rollouts_per_second": len(trajectories_of(groups)) / seconds,
+        "tokens_per_second": tokens / seconds,
+        **update_rates(metrics, times["update_seconds"], parts.accelerator.device, parts.driver.ranks.size),
+    }
 
 
 def step_vote_metrics(
