@@ -85,6 +85,7 @@ ARMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "w_reinforce": (_algorithm("w_reinforce"), EVERYWHERE),
     "grpo_nsr, right x 0.1": (_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), EVERYWHERE),
     "grpo_nsr, wrong x 0.3": (_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), EVERYWHERE),
+    "gdpo, format x 0.1": (_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), VOTED),
     "gmae": (_algorithm("gmae"), VOTED),
     "scrl": (_algorithm("scrl"), VOTED),
     "ttpo": (_algorithm("ttpo"), VOTED),
