@@ -50,6 +50,8 @@ class RunConfig(Section):
     """Newest checkpoints of each phase that stay; None keeps all."""
     save_trajectories: bool = True
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft does so in any case: it learns from them."""
+    save_eval_samples: bool = False
+    """Write every sample of every evaluation, with its text and score, to `eval_samples.jsonl` (verl: `validation_data_dir`)."""
     on_nan: Literal["skip", "stop"] = "skip"
     """What follows an update whose loss or gradient is not finite: it is left out and counted, or the run also saves and ends after this
     step (exit code 8). Either way the batch is in the run's folder (`nonfinite/`)."""

@@ -46,6 +46,7 @@ APPEND_FILES = (
     "trajectories.jsonl",
     "votes.jsonl",
     "evaluations.jsonl",
+    "eval_samples.jsonl",
     "evolve.jsonl",
 )
 VERDICTS = "verdicts.jsonl"

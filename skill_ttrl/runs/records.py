@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.types import Group, Labels, VoteResult, to_json
 
 
@@ -46,6 +47,15 @@ def vote_line(
     """
     known = None if labels is None else asdict(labels)
     return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct, "labels": known}, to_json(vote))
+
+
+def eval_line(label: str, samples: TaskSamples, right: Sequence[bool | None]) -> str:
+    """A line of `eval_samples.jsonl`: a problem's samples of the evaluation `label` under one way of sampling. `scores` are 1 for a
+    right sample, 0 for another, None where nothing says which it is.
+    """
+    return _with(
+        {"label": label, "scores": [None if each is None else float(each) for each in right]}, to_json(samples)
+    )
 
 
 def _with(fields: dict[str, object], line: str) -> str:

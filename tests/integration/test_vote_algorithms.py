@@ -27,7 +27,7 @@ def reinforced(config: Path, folder: Path, *overrides: str) -> Path:
 def folder(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of GRPO-NSR with 8 votes and 4 trained samples a prompt."""
     settings = "rl.algorithm={type: grpo_nsr, positive_weight: 0.5, negative_weight: 2.0, norm_by_std: false}"
-    return reinforced(tiny_yaml, tmp_path_factory.mktemp("nsr") / "run", settings)
+    return reinforced(tiny_yaml, tmp_path_factory.mktemp("nsr") / "run", settings, "run.save_eval_samples=true")
 
 
 def rollouts(folder: Path) -> list[dict[str, Any]]:
@@ -97,6 +97,18 @@ def test_pseudo_and_original_labels_on_the_groups_of_a_run(folder: Path) -> None
     rows = read_run(folder).metrics
     expected = rows[rows["phase"] == "rl"]["label_accuracy"].mean()
     assert metrics["label_accuracy"] == pytest.approx(expected)
+
+
+def test_the_samples_of_every_evaluation_are_there_with_their_scores(folder: Path) -> None:
+    evaluations = {each["label"]: each for each in map(json.loads, (folder / "evaluations.jsonl").open())}
+    lines = [json.loads(line) for line in (folder / "eval_samples.jsonl").open()]
+    assert {line["label"] for line in lines} == set(evaluations) == {"before", "after"}
+    for label, found in evaluations.items():
+        drawn = [line for line in lines if line["label"] == label and line["draw"] == "sample"]
+        assert len(drawn) == found["problems"] and all(each["text"] for line in drawn for each in line["samples"])
+        scores = [score for line in drawn for score in line["scores"]]
+        assert sum(scores) / len(scores) == pytest.approx(found["accuracy"])
+    assert not (folder / "eval_samples.jsonl").read_text().count('"scores": []')
 
 
 @pytest.mark.parametrize("algorithm", ["psr", "nsr", "w_reinforce", "ttpo", "evol_rl", "scrl", "gmae"])

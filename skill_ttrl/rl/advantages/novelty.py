@@ -7,7 +7,7 @@ each half novelty is scaled to a band of its own, so that no novelty is worth mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -19,13 +19,13 @@ INVALID = -1.0
 """Reward of a sample without an answer."""
 
 
-def ngram_similarity(sequences: Sequence[Sequence[int]], order: int = 3) -> Float[Array, "N N"]:
+def ngram_similarity(sequences: Sequence[Sequence[Hashable]], order: int = 3) -> Float[Array, "N N"]:
     """Cosine similarity of token sequences by the counts of their n-grams, in [0, 1].
 
     A sequence shorter than the order has one n-gram: itself. An empty one is like nothing but another empty one.
 
     Args:
-        sequences: Token ids of each of N samples.
+        sequences: Token ids, or words, of each of N samples.
         order: n, at least 1.
     """
     counted = [Counter(tuple(ids[at : at + order]) for at in range(max(1, len(ids) - order + 1))) for ids in sequences]

@@ -7,7 +7,7 @@ model is needed, and a paraphrase counts as novel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -90,11 +90,11 @@ class EvolRL:
         return cosine_similarity(vectors_N_D)
 
 
-def _tokens(trajectory: Trajectory) -> list[int]:
-    """The tokens that the model itself wrote, in all of its steps."""
+def _tokens(trajectory: Trajectory) -> Sequence[Hashable]:
+    """The tokens that the model itself wrote, in all of its steps; its words where no tokens are known."""
     written: list[int] = []
     for step in trajectory.steps:
         if step.completion is not None:
             ids, mask = step.completion.token_ids, step.completion.mask
             written += ids if mask is None else [token for token, own in zip(ids, mask, strict=True) if own]
-    return written
+    return written or trajectory.text.split()

@@ -58,8 +58,24 @@ def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> l
     return [at(config.temperature, SAMPLE), *([greedy] if config.greedy else []), *extra]
 
 
-def measure(sample: SampleFn, *, label: str, config: EvalConfig, max_new_tokens: int, seed: int) -> Evaluation:
+def measure(
+    sample: SampleFn,
+    *,
+    label: str,
+    config: EvalConfig,
+    max_new_tokens: int,
+    seed: int,
+    on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
+) -> Evaluation:
     """Sample every task `config.samples` times, and once greedily, and grade the samples.
+
+    Args:
+        sample: Samples the tasks.
+        label: Written on the evaluation.
+        config: How often, and at which temperatures.
+        max_new_tokens: Longest completion.
+        seed: Of the sampling.
+        on_samples: Called with all of them.
 
     Raises:
         EndpointError, EnvError: every try failed (`refuse_failure`).
@@ -70,6 +86,8 @@ def measure(sample: SampleFn, *, label: str, config: EvalConfig, max_new_tokens:
         if draw.name == SAMPLE:
             refuse_failure(groups)
         rows += [drawn(group, draw=draw.name) for group in groups]
+    if on_samples is not None:
+        on_samples(rows)
     return evaluate_samples(rows, label=label, config=config)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from skill_ttrl.answers import correct, grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results, measure
@@ -79,9 +80,14 @@ class Meter:
         ]
 
     def evaluate(
-        self, worker: RolloutWorker, label: str, bank: BankView | None, on_rollout_end: OnRolloutEnd
+        self,
+        worker: RolloutWorker,
+        label: str,
+        bank: BankView | None,
+        on_rollout_end: OnRolloutEnd,
+        on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
     ) -> Evaluation:
-        """Measure the policy as it is now on the evaluation tasks, with this bank or without."""
+        """Measure the policy as it is now on the evaluation tasks, with this bank or without; `on_samples` is given all samples."""
         config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
         found = measure(
             partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
@@ -89,6 +95,7 @@ class Meter:
             config=config.eval,
             max_new_tokens=config.rollout.max_new_tokens,
             seed=config.seed,
+            on_samples=on_samples,
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
         controls = control_results(played, config.eval)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
+from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.records import eval_line
 from skill_ttrl.signals import StopSignal
+from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.training.components import OnRolloutEnd, TrainingComponents, ignore
 from skill_ttrl.stages.training.meter import Meter
@@ -98,7 +102,9 @@ class Run:
                 began = time.perf_counter()
                 bank = self.components.bank.view() if use_bank else None
                 on_rollout_end = self.count_rollouts(f"evaluate {label}", "play")
-                found = self.meter.evaluate(self.components.worker, label, bank, on_rollout_end)
+                found = self.meter.evaluate(
+                    self.components.worker, label, bank, on_rollout_end, partial(self._keep, label)
+                )
             self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             place = "evaluate" if use_bank else "evaluate_bank_off"
@@ -108,6 +114,12 @@ class Run:
             if found.failed:
                 self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
         return done[label]
+
+    def _keep(self, label: str, rows: Sequence[TaskSamples]) -> None:
+        """Write the samples of an evaluation, each with its score, where the config asks for that."""
+        if self.config.run.save_eval_samples:
+            lines = [eval_line(label, row, correctness(row)) for row in rows]
+            self.folder.append_jsonl("eval_samples.jsonl", lines)
 
     def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
         """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""

@@ -19,6 +19,7 @@ from skill_ttrl.rl.algorithms.scrl import NEGATIVES, POSITIVE
 from skill_ttrl.rl.algorithms.ttpo import AGREEING
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.stages.trainer import SkillTTRLTrainer
 
 Samples = Callable[..., TrainingSamples]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
@@ -112,6 +113,23 @@ def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> Non
     expected = [each / deviation for each in (0.25, 0.25, 0.75, -1.25)]
     assert values(found) == pytest.approx(expected, abs=1e-5)
     assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
+
+
+def test_evol_rl_compares_words_where_no_tokens_are_known() -> None:
+    trainer = SkillTTRLTrainer(load_config({"rl": {"algorithm": "evol_rl"}}))
+    found = trainer.train_offline(
+        ["6 times 7?"], [["It is \\boxed{42}", "It is \\boxed{42}", "So I say \\boxed{42}", "No"]]
+    )
+    same, again, other, silent = found["advantages"][0]
+    assert same == again < other and silent < 0
+
+
+@pytest.mark.parametrize("name", ["grpo_nsr", "psr", "nsr", "w_reinforce", "gmae", "ttpo"])
+def test_advantages_of_texts_without_a_model(name: str) -> None:
+    trainer = SkillTTRLTrainer(load_config({"rl": {"algorithm": name}}))
+    found = trainer.train_offline(["6 times 7?"], [["\\boxed{42}", "\\boxed{42}", "\\boxed{41}"]])
+    right, _, wrong = found["advantages"][0]
+    assert right > wrong
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
