@@ -64,7 +64,7 @@ def inputs() -> dict[str, Any]:
     empty = masks.clone()
     empty[4] = 0.0
     far = old.clone()
-    far[0, 0], far[1, 1] = old[0, 0] + 30.0, old[1, 1] - 30.0
+    far[0, 0], far[1, 1], far[6, 0] = old[0, 0] + 30.0, old[1, 1] - 30.0, old[6, 0] + 80.0
     spans = torch.arange(5)[None, :] < torch.tensor(LENGTHS)[:, None]
     spans[3, 2] = False
     last = torch.zeros(9, 5, dtype=torch.float64)
