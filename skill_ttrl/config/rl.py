@@ -110,6 +110,35 @@ class RolloutCorrectionConfig(Section):
         return self
 
 
+class DynamicSamplingConfig(Section):
+    """Sampling further tasks in place of those whose rollouts all earn the same (DAPO, arXiv 2503.14476, section 3.2)."""
+
+    max_rounds: int = Field(default=10, ge=1)
+    """Rounds of `rl.prompts_per_step` tasks that a step samples at most (verl's DAPO: 10)."""
+    when_exhausted: Literal["continue", "raise"] = "continue"
+    """What a step does that has too few such groups after its last round: it learns from those there are, with a warning, or the run
+    ends (exit code 8)."""
+
+
+class OverlongConfig(Section):
+    """Responses near or at `rollout.max_new_tokens` (DAPO, arXiv 2503.14476, section 3.4)."""
+
+    penalty: bool = True
+    """Take a penalty off the reward of responses in the last `buffer` tokens before the limit, growing linearly to `factor`."""
+    buffer: int | None = Field(default=None, ge=1)
+    """Tokens; None: a fifth of `rollout.max_new_tokens` (DAPO: 4096 of 20480)."""
+    factor: float = Field(default=1.0, gt=0)
+    """Penalty at the limit (DAPO: 1)."""
+    filter: bool = False
+    """Take truncated responses out of the loss; they still count in their group's statistics (TRL: `mask_truncated_completions`)."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> OverlongConfig:
+        if not self.penalty and not self.filter:
+            raise ValueError("neither penalty nor filter is on; leave the section out, or set overlong: null")
+        return self
+
+
 class RLConfig(Section):
     """Reinforcement learning: what is rewarded and how the weights follow. Defaults but that of `steps`: TTRL (arXiv 2504.16084, §3.1)."""
 
@@ -172,6 +201,10 @@ class RLConfig(Section):
     kl_in_reward: KLInRewardConfig | None = None
     """A KL penalty on the rewards, before advantages; None: none."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)
+    dynamic_sampling: DynamicSamplingConfig | None = None
+    """Sample further tasks until `prompts_per_step` groups differ in reward; None: all groups of one round are taken."""
+    overlong: OverlongConfig | None = None
+    """How overlong responses are treated; None: as any other."""
     reference_refresh_steps: int | None = Field(default=None, ge=1)
     """Copy the policy into the reference every so many steps; None: never."""
     reference_mixup_alpha: float = Field(default=1.0, gt=0, le=1)

@@ -118,6 +118,11 @@ class SkillTTRLConfig(Section):
             yield "the phase distill needs a skills section: it is where the skills go"
         if self.evolve is not None and self.skills is None:
             yield "evolve needs a skills section: it is where the skills go"
+        buffer = None if self.rl.overlong is None else self.rl.overlong.buffer
+        if buffer is not None and buffer > self.rollout.max_new_tokens:
+            yield f"rl.overlong.buffer ({buffer}) is longer than rollout.max_new_tokens ({self.rollout.max_new_tokens})"
+        if self.rl.dynamic_sampling is not None and self.rollout.n_samples_per_prompt == 1:
+            yield "rl.dynamic_sampling needs rollout.n_samples_per_prompt above 1: a single sample never differs in reward"
         if self.agent.actions == "numbered" and (self.agent.memory != "window" or self.agent.projection != "action"):
             yield "agent.actions=numbered needs agent.memory=window and agent.projection=action"
         if (self.agent.order == "words" or self.agent.unlisted) and self.agent.memory != "window":

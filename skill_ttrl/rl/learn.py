@@ -27,6 +27,7 @@ from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_en
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.options import naming_own
+from skill_ttrl.rl.overlong import without_truncated
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.trace import ItemGradients
 from skill_ttrl.types import Group, Trajectory, VoteResult
@@ -174,9 +175,9 @@ class UpdateRule:
         if self.config.top_entropy_quantile < 1:
             batch, entropy_metrics = at_high_entropy(batch, self.config.top_entropy_quantile)
             metrics |= entropy_metrics
-        entropy_coef = None if self.entropy is None else self.entropy.apply(sampled_entropy(batch))
-        if entropy_coef is not None:
-            metrics["entropy_coef"] = entropy_coef
+        entropy_coef = None
+        if self.entropy is not None and bool(batch.trained_F.any()):
+            metrics["entropy_coef"] = entropy_coef = self.entropy.apply(sampled_entropy(batch))
         metrics |= learner.update(batch, step=step, seed=seed, temperature=temperature, entropy_coef=entropy_coef)
         if learner.gradients is not None and self.record is not None:
             self.record = self.record.after(batch, learner.gradients)
@@ -194,13 +195,13 @@ class UpdateRule:
         if greedy is not None:
             pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
             groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
-        voted = config.reward == VOTED
+        voted, penalized = config.reward == VOTED, config.overlong is not None and config.overlong.penalty
         return TrainingSamples(
             groups,
             votes if voted else None,
             config.invalid_penalty,
             voters=_in_order(groups, voters) if voted else None,
-            env_rewards=config.reward == ENV and not config.extra_rewards,
+            env_rewards=config.reward == ENV and not config.extra_rewards and not penalized,
             reward_weights=config.extra_rewards,
             greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
         )
@@ -223,11 +224,15 @@ class UpdateRule:
             if found.trained_F is not None:
                 batch = replace(batch, trained_F=batch.trained_F & found.trained_F)
             batch = replace(with_advantages(batch, samples.groups, found.advantages), returns_F=found.returns_F)
+        metrics = dict(found.metrics)
+        if self.config.overlong is not None and self.config.overlong.filter:
+            batch, filtered = without_truncated(batch, samples.trajectories)
+            metrics |= filtered
         if self.config.whiten_advantages:
             mask_F = batch.trained_F.float()
             batch = replace(batch, advantages_F=whiten_advantages(batch.advantages_F[None], mask_F[None])[0])
         self.record = record_update(samples, batch, found.scores)
-        return batch, {**score_metrics(self.record), **found.metrics}
+        return batch, score_metrics(self.record) | metrics
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""

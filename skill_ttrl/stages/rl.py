@@ -1,38 +1,36 @@
 """RL training without labels: sample many, vote, reward agreement, update by policy gradient.
 
 `reinforce` is the one visible loop. True answers stand in `run.meter` alone, but for the control `rl.reward=label`; what flows from
-the votes into the weights is in the lines between `sample` and `update`.
+the votes into the weights is in `sample_step` (`stages.training.sampling`) and in the lines of `update`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.errors import SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
     group_metrics,
+    overlong_metrics,
     several_types,
     step_rates,
     step_vote_metrics,
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
+from skill_ttrl.stages.training.sampling import SHOWN, sample_step
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
-from skill_ttrl.stages.training.step import VOTED, StepTimer, select_training_samples, step_tasks
+from skill_ttrl.stages.training.step import VOTED, StepTimer, step_tasks
 from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_often, stopped_by, watch_updates
-from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.reward_set import RewardSet
-
-SHOWN = "GRPO"
-"""The phase as progress shows it."""
 
 
 def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) -> None:
@@ -42,31 +40,20 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
     backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     state = RLState.restore(run, evolution)
-    tasks_of = partial(step_tasks, parts.train_tasks, config.rl.prompts_per_step, seed=config.seed)
-    seed_for = partial(derive_seed, config.seed)
-    prepare_first_step(run, state, tasks_of)
+    prepare_first_step(run, state)
 
     for step in remaining_steps(run, state):
         clock = StepTimer(run.progress, SHOWN, parts.accelerator)
-        with clock("sample"), checkpoint_on_error(run, state):
-            on_rollout_end = run.count_rollouts(SHOWN, "sample")
-            # Half of the rollouts answer a paraphrase where the voting strategy needs that.
-            groups = state.votes.rollout(tasks_of(step), bank.view(), seed_for("rollout", step), on_rollout_end)
-            greedy = state.greedy.rollout(tasks_of(step), bank.view(), seed_for("greedy", step))  # for ReMax alone
-        warn_of_failures(run, groups)
-        with clock("vote"):
-            votes = state.votes.compute_votes(groups, step)
-        with clock("reward"):
-            seed = seed_for("reward", step)
-            baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
-            groups = [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
+        # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
+        with checkpoint_on_error(run, state, TrainingError):
+            found = sample_step(run, state, rewards, clock, step)
+        groups, votes, chosen = found.groups, found.votes, found.chosen
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
-            chosen = select_training_samples(groups, votes, config, step)  # all vote, a seeded subset is trained on
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
-            metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=baselines, **how)
+            metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=found.baselines, **how)
         if bank:
             with clock("skills"):
                 metrics |= skill_metrics(groups)
@@ -74,17 +61,18 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
                 metrics |= bank.learn(groups, step, run.warn, evolves=evolution is not None)
                 metrics |= evolve(run, state.evolution, groups, step, metrics)
         with clock("record"):
-            metrics |= state.greedy.metrics(greedy, baselines) | step_metrics(run, state, groups, votes, chosen)
+            metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
+            metrics |= step_metrics(run, state, groups, votes, chosen)
             update = state.rule.record if config.run.save_trajectories else None
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
             run.progress.advance(SHOWN, step + 1, metrics)
             warn_of_votes(run, state, step, groups)
-        state.step = step + 1
+        state.step, state.task_batches = step + 1, found.task_batches
         # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
-        run.log.time(RL, step, times | step_rates([*groups, *greedy], metrics, times, parts))
+        run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, parts))
         evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)
@@ -105,13 +93,16 @@ def step_metrics(
     history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
     metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
+    metrics |= overlong_metrics(groups)
     return metrics | run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
 
 
-def prepare_first_step(run: Run, state: RLState, tasks_of: Callable[[int], Sequence[Task]]) -> None:
+def prepare_first_step(run: Run, state: RLState) -> None:
     """Estimate base votes where the strategy needs them, and make up for an evaluation that was interrupted."""
-    steps, every = run.config.rl.steps, run.config.rl.validate_every
-    state.votes.estimate_base_ratio(run, map(tasks_of, range(steps)))
+    rl, steps, every = run.config.rl, run.config.rl.steps, run.config.rl.validate_every
+    tasks_of = partial(step_tasks, run.components.train_tasks, rl.prompts_per_step, seed=run.config.seed)
+    rounds = 1 if rl.dynamic_sampling is None else rl.dynamic_sampling.max_rounds
+    state.votes.estimate_base_ratio(run, map(tasks_of, range(steps * rounds)))
     warn_if_never(run)
     run.progress.start(SHOWN, steps, "step", state.step)
     if 0 < state.step < steps and every and state.step % every == 0:
@@ -151,18 +142,6 @@ def conclude(run: Run) -> None:
         raise failed
     _warn_of(run, late_signs(run.log.rows(RL)))
     run.progress.finish(SHOWN)
-
-
-def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
-    """Warn once of rollouts that failed.
-
-    Raises:
-        EndpointError, EnvError: all failed (`refuse_failure`).
-    """
-    if refuse_failure(groups):
-        run.warn(
-            f"Some tries fail in {groups[0].task.env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
-        )
 
 
 def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group]) -> None:

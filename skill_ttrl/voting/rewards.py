@@ -28,6 +28,8 @@ LARGEST_REWARD = 1e15
 REWARDS: Registry[Reward] = Registry("reward")
 MODEL_REWARD = "model:"
 """Begins the name of a reward that is a Hugging Face model."""
+OVERLONG = "overlong"
+"""Name of the length penalty (`rl.overlong`) among the rewards of a rollout."""
 
 
 @REWARDS.register("majority")

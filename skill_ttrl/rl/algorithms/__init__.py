@@ -28,7 +28,7 @@ from skill_ttrl.rl.algorithms.graphgpo import GraphGPO, GraphGPOOptions
 from skill_ttrl.rl.algorithms.grpo import GRPO, DrGRPO, GRPOOptions, MaxRL
 from skill_ttrl.rl.algorithms.grpo_nsr import GRPONSR
 from skill_ttrl.rl.algorithms.nsr import NSR, PSR, WReinforce
-from skill_ttrl.rl.algorithms.other_losses import CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
+from skill_ttrl.rl.algorithms.other_losses import DAPO, CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
 from skill_ttrl.rl.algorithms.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReMax
 from skill_ttrl.rl.algorithms.relative import GroupRelative, add_step_advantages, relative_advantages
 from skill_ttrl.rl.algorithms.scrl import SCRL
@@ -53,6 +53,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmType",
     "CISPOAlgorithm",
+    "DAPO",
     "DrGRPO",
     "GRPOOptions",
     "GSPOAlgorithm",

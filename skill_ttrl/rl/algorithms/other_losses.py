@@ -1,4 +1,4 @@
-"""GSPO, CISPO and SAPO: GRPO's advantages with another policy loss (`rl.losses`) and its aggregation."""
+"""DAPO, GSPO, CISPO and SAPO: GRPO's advantages with another policy loss (`rl.losses`), aggregation or sampling."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Any, ClassVar
 
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.algorithms.grpo import GRPO
+
+
+@ALGORITHMS.register("dapo")
+class DAPO(GRPO):
+    """Clip-higher, token mean, dynamic sampling, soft overlong penalty, no KL term and no dual clip (arXiv 2503.14476)."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "loss": {"type": "ppo_clip", "clip_ratio": 0.2, "clip_ratio_high": 0.28, "dual_clip": None},
+        "loss_aggregation": "token-mean",
+        "dynamic_sampling": {},
+        "overlong": {},
+        "kl_coef": 0.0,
+    }
 
 
 @ALGORITHMS.register("gspo")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from skill_ttrl.config.rl import OverlongConfig
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.reward_model import RewardModel
+from skill_ttrl.rl.overlong import overlong_penalties
 from skill_ttrl.rollout.info import failure
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.reward_set import RewardSet
-from skill_ttrl.voting.rewards import MODEL_REWARD, Reward, build_reward
+from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, build_reward
 
 
 def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
@@ -26,7 +31,15 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
         _refuse_ungraded(
             components, "There is an evolve section", "Leave it out: no success is known that it could go by."
         )
-    return RewardSet({name: _make_reward(name, components, meter) for name in names}, rl.extra_rewards)
+    rewards = {name: _make_reward(name, components, meter) for name in names}
+    if rl.overlong is not None and rl.overlong.penalty:
+        rewards[OVERLONG] = partial(_length_penalty, rl.overlong, components.config.rollout.max_new_tokens)
+    return RewardSet(rewards, rl.extra_rewards)
+
+
+def _length_penalty(settings: OverlongConfig, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """A reward: the penalty of each rollout's length."""
+    return overlong_penalties(group, settings, limit)
 
 
 def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:

@@ -13,6 +13,7 @@ from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import given_up, vote_metrics
 from skill_ttrl.voting.metrics import mean
+from skill_ttrl.voting.rewards import OVERLONG
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.training.components import TrainingComponents
@@ -50,6 +51,12 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
     }
+
+
+def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """`overlong_fraction`: share of rollouts with a length penalty. Empty without one (`rl.overlong`)."""
+    penalties = [each.rewards[OVERLONG] for each in trajectories_of(groups) if OVERLONG in each.rewards]
+    return {"overlong_fraction": mean([float(each < 0) for each in penalties])} if penalties else {}
 
 
 def step_rates(

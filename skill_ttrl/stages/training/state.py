@@ -53,6 +53,8 @@ class RLState(PhaseState):
     votes: VoteManager
     greedy: GreedyBaseline
     evolution: Evolver | None
+    task_batches: int = 0
+    """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
 
     @classmethod
     def restore(cls, run: Run, evolution: Evolver | None) -> RLState:
@@ -71,12 +73,15 @@ class RLState(PhaseState):
             rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
         greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
-        return cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution)
+        state = cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution)
+        state.task_batches = int(resumed.state.get("task_batches", step)) if step else 0
+        return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Update rule, votes and evolution."""
+        """Update rule, votes, evolution, and where in the tasks the run is."""
+        drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
-        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution}
+        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **drawn}
 
 
 def record_step(

@@ -68,12 +68,12 @@ class StepTimer:
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
-        """Time a part, and show it as what the phase is at."""
+        """Time a part, and show it as what the phase is at. Parts of one name add up."""
         self._memory.sample()
         self._progress.enter(self._phase, part)
         began = time.perf_counter()
         yield
-        self._seconds[f"{part}_seconds"] = time.perf_counter() - began
+        self._seconds[f"{part}_seconds"] = self._seconds.get(f"{part}_seconds", 0.0) + time.perf_counter() - began
 
     def stop(self) -> dict[str, float]:
         """Seconds of each part, `seconds` of the whole step, and GPU memory."""

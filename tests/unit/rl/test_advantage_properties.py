@@ -44,6 +44,7 @@ LAWS: dict[str, Law] = {
     "gigpo": Law("linear", alone="reward"),
     # A success is a rollout whose reward is above 0.
     "graphgpo": Law("invariant", shift=False, alone="reward"),
+    "dapo": Law("invariant", alone="reward"),
     "gspo": Law("invariant", alone="reward"),
     "cispo": Law("invariant", alone="reward"),
     "sapo": Law("invariant", alone="reward"),

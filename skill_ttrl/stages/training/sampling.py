@@ -1,0 +1,160 @@
+"""The rollouts of a training step: sample → vote → reward, again with further tasks where `rl.dynamic_sampling` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from skill_ttrl.errors import TrainingError
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.state import RLState
+from skill_ttrl.stages.training.step import StepTimer, select_training_samples, step_tasks
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+from skill_ttrl.voting.reward_set import RewardSet
+from skill_ttrl.voting.rewards import OVERLONG
+
+SHOWN = "GRPO"
+"""The phase as progress shows it."""
+TOO_FEW = "Dynamic sampling found too few groups whose rewards differ"
+"""Begins the warning of it, which a run gives once."""
+
+
+@dataclass
+class StepSamples:
+    """The rollouts of one step, all rewarded. All of them vote and are recorded, whether they are trained on or not."""
+
+    task_batches: int
+    """Batches of tasks that the run has drawn, those of this step included."""
+    groups: list[Group] = field(default_factory=list)
+    votes: list[VoteResult] = field(default_factory=list)
+    greedy: list[Group] = field(default_factory=list)
+    """A greedy rollout of each task, where the algorithm requires them (ReMax)."""
+    baselines: dict[str, float] | None = None
+    """Reward of these, by task id."""
+    chosen: list[tuple[Group, VoteResult]] = field(default_factory=list)
+    """Those that are trained on, with their vote."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, step: int) -> StepSamples:
+    """Sample a step's rollouts; with `rl.dynamic_sampling` until `rl.prompts_per_step` groups have rewards that differ (DAPO).
+
+    Each round's tasks and samples follow from the seed, the step and the number of the round, so that a resumed run does the same.
+
+    Raises:
+        TrainingError: too few groups, where `rl.dynamic_sampling.when_exhausted` is `raise`.
+        EndpointError, EnvError: all rollouts of a round failed.
+    """
+    config, tasks = run.config, run.components.train_tasks
+    count, settings = config.rl.prompts_per_step, config.rl.dynamic_sampling
+    found, rounds = StepSamples(state.task_batches), 0
+    differing: list[tuple[Group, VoteResult]] = []
+    while rounds < (1 if settings is None else settings.max_rounds) and len(differing) < count:
+        seen = {group.task.id for group in found.groups}
+        drawn, found.task_batches = unseen_tasks(tasks, count, found.task_batches, config.seed, seen)
+        if not drawn:
+            break
+        sample_round(run, state, rewards, clock, step, rounds, drawn, found)
+        # All vote, a seeded subset is trained on. It is drawn group after group, so that of earlier rounds stays.
+        found.chosen = select_training_samples(found.groups, found.votes, config, step)
+        differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_penalty)]
+        rounds += 1
+    if settings is None:
+        return found
+    found.chosen = differing[:count]
+    found.metrics = {
+        "dynamic_sampling/rounds": float(rounds),
+        "dynamic_sampling/groups": float(len(found.groups)),
+        "dynamic_sampling/dropped": float(len(found.groups) - len(differing)),
+        "dynamic_sampling/surplus": float(len(differing) - len(found.chosen)),
+    }
+    if len(differing) < count:
+        _say_too_few(run, step, rounds, found)
+    return found
+
+
+def _say_too_few(run: Run, step: int, rounds: int, found: StepSamples) -> None:
+    """Warn that a step has too few groups, or raise `TrainingError`, as `rl.dynamic_sampling.when_exhausted` says."""
+    rl, tasks = run.config.rl, run.components.train_tasks
+    text = (
+        f"{TOO_FEW}: {len(found.chosen)} of the {rl.prompts_per_step} of rl.prompts_per_step in step {step}, after {rounds} rounds of "
+        f"at most {rl.dynamic_sampling and rl.dynamic_sampling.max_rounds} (rl.dynamic_sampling.max_rounds) and "
+        f"{len(found.groups)} of {len(tasks)} tasks."
+    )
+    if rl.dynamic_sampling and rl.dynamic_sampling.when_exhausted == "raise":
+        raise TrainingError(
+            f"{text} The steps before are saved. Take other tasks, or rl.dynamic_sampling.when_exhausted=continue."
+        )
+    run.warn(f"{text} The step learns from those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
+
+
+def sample_round(
+    run: Run,
+    state: RLState,
+    rewards: RewardSet,
+    clock: StepTimer,
+    step: int,
+    number: int,
+    tasks: Sequence[Task],
+    found: StepSamples,
+) -> None:
+    """Roll out these tasks, vote and reward, and add all of it to `found`; `number` counts the rounds of a step."""
+    bank, place = run.components.bank.view(), (step, number) if number else (step,)
+    seed_for = partial(derive_seed, run.config.seed)
+    with clock("sample"):
+        on_rollout_end = run.count_rollouts(SHOWN, "sample")
+        # Half of the rollouts answer a paraphrase where the voting strategy needs that.
+        groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
+        greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone
+    warn_of_failures(run, groups)
+    with clock("vote"):
+        votes = state.votes.compute_votes(groups, step)
+    with clock("reward"):
+        seed = seed_for("reward", *place)
+        baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
+        found.groups += [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
+    found.votes += votes
+    found.greedy += greedy
+    found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
+
+
+def unseen_tasks(
+    tasks: Sequence[Task], count: int, batch: int, seed: int, seen: Collection[str]
+) -> tuple[list[Task], int]:
+    """The tasks of the next batch that has any that this step has not sampled, and the number of the batch after it.
+
+    No tasks, and the same number, where the step has sampled all that two epochs have.
+    """
+    for later in range(batch, batch + 2 * (len(tasks) // count) + 1):
+        found = [task for task in step_tasks(tasks, count, later, seed) if task.id not in seen]
+        if found:
+            return found, later + 1
+    return [], batch
+
+
+def rewards_differ(group: Group, invalid_penalty: float) -> bool:
+    """Whether a group's rollouts, or their steps where invalid actions are penalised, do not all earn the same.
+
+    The length penalty (`rl.overlong`) does not count: DAPO filters by what an answer earned.
+    """
+    earned = set()
+    for each in group.trajectories:
+        parts = tuple(sorted((name, value) for name, value in each.rewards.items() if name != OVERLONG))
+        reward = 0.0 if parts else each.reward or 0.0
+        penalties = {invalid_penalty * (step.verdict == "invalid") for step in each.steps} or {0.0}
+        earned |= {(reward - penalty, parts) for penalty in penalties}
+    return len(earned) > 1
+
+
+def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
+    """Warn once of rollouts that failed.
+
+    Raises:
+        EndpointError, EnvError: all failed (`refuse_failure`).
+    """
+    if refuse_failure(groups):
+        run.warn(
+            f"Some tries fail in {groups[0].task.env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
+        )
