@@ -77,6 +77,32 @@ class RejectionConfig(Section):
         return self
 
 
+COPY = "policy"
+"""`rl.critic.model`: a copy of the policy."""
+
+
+class CriticConfig(Section):
+    """The critic of `rl.algorithm: gae` (docs/algorithms.md). Its loss is aggregated as `rl.loss_aggregation` says."""
+
+    model: str | None = None
+    """Decoder that the values are read from. None: the policy's own, of which a linear head alone learns. `policy`: a copy of the
+    policy as the phase begins. Else a Hugging Face id or a folder. A model apart learns whole, or with adapters as `model.lora` says."""
+    revision: str | None = None
+    """Commit of a hub's model; recorded when it is resolved."""
+    learning_rate: float | None = Field(default=None, gt=0, le=10)
+    """Constant rate of AdamW; None: 1e-3 for a head, 1e-5 for a model apart (verl)."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    value_clip: float | None = Field(default=0.5, gt=0)
+    """Largest change of a value in one step that the loss rewards (verl: 0.5); None: no bound."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps at the start in which the critic learns and the policy does not (verl: `trainer.critic_warmup`)."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Passes over each batch; None: `rl.epochs`."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Sequences in each forward pass; None: as `rl` says."""
+
+
 class RolloutCorrectionConfig(Section):
     """Importance weights against a rollout backend whose log-probs are not the learner's own (docs/algorithms.md)."""
 
@@ -216,6 +242,8 @@ class RLConfig(Section):
     top_entropy_quantile: float = Field(default=1.0, gt=0, le=1)
     """Share of a step's tokens, those of the highest entropy, that have a policy loss (arXiv 2506.01939: 0.2; SPINE, arXiv 2511.17938). The
     others still count in the means. Below 1 it costs a forward pass a step, none more where a correction scores the batch anyway."""
+    critic: CriticConfig | None = None
+    """A critic, which `rl.algorithm: gae` requires; None: none."""
     whiten_advantages: bool = False
     """Shift and scale a step's advantages to mean 0 and variance 1 over its tokens, whatever the algorithm."""
     checkpoint_every: int = Field(default=10, ge=1)

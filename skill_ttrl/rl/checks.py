@@ -52,6 +52,13 @@ def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterat
     name, requires = rl.algorithm["type"], requirements(algorithm)
     if "votes" in requires and rl.reward != VOTED:
         yield f"rl.algorithm={name} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
+    if "critic" in requires and rl.critic is None:
+        yield (
+            f"rl.algorithm={name} needs a critic, and there is none. Set rl.critic: {{}} for a value head on the policy's own decoder, "
+            "or name its model in rl.critic.model; without a critic there are rl.algorithm=grpo and reinforce_plus_plus."
+        )
+    if rl.critic is not None and "critic" not in requires:
+        yield f"rl.critic is set, but rl.algorithm={name} asks no critic. Set rl.algorithm=gae, or leave rl.critic out."
     if "extra_rewards" in requires and not rl.extra_rewards:
         yield (
             f"rl.algorithm={name} normalises several rewards, each by itself, and there is rl.reward={rl.reward} alone. Set "

@@ -21,6 +21,8 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction.in_update import UpdateCorrection, with_sample_size
+from skill_ttrl.rl.critic import Critic
+from skill_ttrl.rl.critic.critic import DROPOUT
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
 from skill_ttrl.rl.losses import (
@@ -79,6 +81,7 @@ class LocalLearner:
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
         ranks: Processes that call each method at the same time with the same arguments.
+        critic_model: Decoder of `rl.critic.model`; None: the policy's own.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class LocalLearner:
         total_steps: int,
         max_response_tokens: int | None = None,
         ranks: Ranks = ALONE,
+        critic_model: Policy | None = None,
     ) -> None:
         self.policy = policy
         self.config = config
@@ -123,6 +127,9 @@ class LocalLearner:
         self._warmup = (
             round(config.warmup_ratio * self._total_updates) if config.warmup_steps is None else config.warmup_steps
         )
+        self._critic: Critic | None = None
+        if config.critic is not None:
+            self._critic = Critic(policy, config, accelerator, apart=critic_model, ranks=ranks)
         if config.kl_coef > 0 or config.kl_in_reward is not None:
             policy.keep_reference()
         if config.reference_refresh_steps and config.reference_mixup_alpha < 1 and policy.has_adapters:
@@ -145,7 +152,7 @@ class LocalLearner:
             entropy: Set `entropies_F` to those of this policy's distributions.
 
         Returns:
-            The batch with these log-probs and entropies, in nats and float32.
+            The batch with these log-probs and entropies, in nats and float32, and the critic's values where there is one.
         """
         self.policy.model.eval()
         self.policy.release_weights()
@@ -159,7 +166,7 @@ class LocalLearner:
         if reference:
             with self.policy.as_reference():
                 batch = replace(batch, ref_log_probs_F=self._score(batch, temperature)[0])
-        return batch
+        return batch if self._critic is None else self._critic.score(batch)
 
     def _score(
         self, batch: RolloutBatch, temperature: float, *, with_entropy: bool = False
@@ -206,9 +213,11 @@ class LocalLearner:
             because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the model
             computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
-            mini-batch that has no others takes no optimiser step.
+            mini-batch that has no others takes no optimiser step. With a critic also the metrics of `Critic.update`; in the steps
+            of its warm-up the policy takes no optimiser step.
         """
-        metrics, self.skipped = UpdateMetrics(), []
+        values = {} if self._critic is None else self._update_critic(self._critic, batch, step, seed)
+        metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped
         metrics.work(self._scored)
         self._scored = 0.0
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
@@ -217,7 +226,7 @@ class LocalLearner:
         trace = GradientTrace(len(batch), self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
-            for epoch in range(self.config.epochs):
+            for epoch in range(0 if self._warms_up_critic(step) else self.config.epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
                     self._update_mini_batch(batch, indices, position, temperature, metrics, trace)
                     position += 1
@@ -225,7 +234,18 @@ class LocalLearner:
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference(self.config.reference_mixup_alpha)
         self.gradients = trace.gathered(self._ranks)
-        return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch)
+        return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch) | values
+
+    def _warms_up_critic(self, step: int) -> bool:
+        return self._critic is not None and step < self._critic.settings.warmup_steps
+
+    def _update_critic(self, critic: Critic, batch: RolloutBatch, step: int, seed: int) -> dict[str, float]:
+        """Let the critic learn from the returns, in mini-batches like the policy's."""
+        epochs = critic.settings.epochs or self.config.epochs
+        seeds = (derive_seed(seed, "critic minibatch", step, epoch) for epoch in range(epochs))
+        every = (indices for each in seeds for indices in self._mini_batches(batch, each))
+        parts = ((indices, self._denominators(batch, indices)) for indices in every)
+        return critic.update(batch, parts, seed=derive_seed(seed, DROPOUT, step, *self._ranks.apart))
 
     def _mini_batches(self, batch: RolloutBatch, seed: int) -> Iterator[Int[Tensor, " M"]]:
         """Item indices of each mini-batch, in a seeded order of whole prompts or of samples."""
@@ -241,6 +261,13 @@ class LocalLearner:
         for chosen in torch.split(prompts[order], size):
             yield torch.isin(batch.prompt_index_N, chosen).nonzero().squeeze(1)
 
+    def _denominators(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Denominators:
+        return Denominators(
+            tokens=float(batch.trained_tokens_N[indices].sum()),
+            sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
+            horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
+        )
+
     def _update_mini_batch(
         self,
         batch: RolloutBatch,
@@ -251,11 +278,7 @@ class LocalLearner:
         trace: GradientTrace,
     ) -> None:
         config = self.config
-        denominators = Denominators(
-            tokens=float(batch.trained_tokens_N[indices].sum()),
-            sequences=float((batch.trained_tokens_N[indices] > 0).sum()),
-            horizon=float(self._horizon or batch.response_lengths_N[indices].max()),
-        )
+        denominators = self._denominators(batch, indices)
         skip_dead = self._skip_dead and self._entropy_coef == 0
         computed_N = batch.has_advantage_N if skip_dead else batch.trained_tokens_N > 0
         alive = indices[computed_N[indices]]
@@ -342,13 +365,14 @@ class LocalLearner:
         The reference's weights are part of it where they cannot be had from the model: always without adapters, since
         the model's own files hold the trained weights; with adapters only after a refresh.
         """
-        return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state()}
+        critic = {} if self._critic is None else {"critic": self._critic.state_dict()}
+        return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state(), **critic}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave; the model's weights are loaded apart.
 
         Raises:
-            CheckpointError: the state has no reference, and this configuration needs one.
+            CheckpointError: the state has no reference or no critic, and this configuration needs one.
         """
         wanted = self.config.kl_coef > 0 or self.config.kl_in_reward is not None
         if wanted and state["reference"] is None and not self.policy.has_adapters:
@@ -358,3 +382,5 @@ class LocalLearner:
             )
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])
+        if self._critic is not None:
+            self._critic.load_state_dict(state.get("critic"))

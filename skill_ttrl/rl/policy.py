@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.forward.gradients import embed, is_plain_embedding
 from skill_ttrl.rl.forward.head import Head
@@ -87,6 +88,20 @@ class Policy:
             )
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def copy(self) -> Policy:
+        """Another policy with a copy of the weights as they are, without a reference.
+
+        Raises:
+            ConfigError: the weights are sharded.
+        """
+        if self.sharding is not None:
+            raise ConfigError(
+                "Sharded weights (runtime.strategy: fsdp) are not copied. Set rl.critic.model to the folder or name of a model, or to "
+                "null for a head on the policy's own decoder."
+            )
+        packing: Packing = "on" if self.packs else "off"
+        return Policy(deepcopy(self.model), self.tokenizer, self.device, packing=packing)
 
     @property
     def pad_id(self) -> int:

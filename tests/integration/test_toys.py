@@ -19,7 +19,8 @@ WARM: dict[str, str] = {
 }
 """Algorithms that begin the two turns where success is not rare, and why. Those that learn from votes always do: a majority has to be
 right."""
-SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}}
+CRITIC: dict[str, Any] = {"critic": {"learning_rate": 0.05}}
+SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}, "gae": CRITIC, "ppo": CRITIC}
 """Further settings of an algorithm."""
 GOALS: dict[str, tuple[float, str]] = {
     "grpo_passk": (0.25, "its optimum is a success in every group of 16: 1 - 0.75^16 = 0.99"),

@@ -21,6 +21,7 @@ from skill_ttrl.rl.algorithms.contract import (
     requirements,
 )
 from skill_ttrl.rl.algorithms.evol_rl import EvolRL
+from skill_ttrl.rl.algorithms.gae import GAE, GAEOptions
 from skill_ttrl.rl.algorithms.gdpo import GDPO
 from skill_ttrl.rl.algorithms.gigpo import GiGPO, GiGPOOptions
 from skill_ttrl.rl.algorithms.gmae import GMAE
@@ -37,6 +38,7 @@ from skill_ttrl.rl.options import build_from
 
 __all__ = [
     "ALGORITHMS",
+    "GAE",
     "GDPO",
     "GMAE",
     "GPG",
@@ -55,6 +57,7 @@ __all__ = [
     "CISPOAlgorithm",
     "DAPO",
     "DrGRPO",
+    "GAEOptions",
     "GRPOOptions",
     "GSPOAlgorithm",
     "GiGPO",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import RLConfig, SFTConfig
+from skill_ttrl.config.rl import COPY
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.shards import weights_of, write_shards
 from skill_ttrl.llm.models.weights import trained_weights
@@ -19,6 +20,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.nonfinite import SkippedUpdate
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.state import join_tree, split_tree
+from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rl.trace import ItemGradients
 
@@ -86,7 +88,19 @@ def make_learner(objects: Objects, config: RLConfig, total_steps: int, max_respo
         total_steps=total_steps,
         max_response_tokens=max_response_tokens,
         ranks=objects.ranks,
+        critic_model=_critic_model(objects, config),
     )
+
+
+def _critic_model(objects: Objects, config: RLConfig) -> Policy | None:
+    """Decoder of the critic where that is not the policy's own."""
+    if config.critic is None or config.critic.model is None:
+        return None
+    if config.critic.model != COPY:
+        found: Policy = objects["critic"]
+        return found
+    policy: Policy = objects["policy"]
+    return policy.copy()
 
 
 def make_sft_learner(objects: Objects, config: SFTConfig) -> None:

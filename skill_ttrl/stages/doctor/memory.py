@@ -79,6 +79,7 @@ def estimate_memory(
     - weights, gradients, optimizer, casts: see `weight_bytes`; Muon keeps 4 for each number of a hidden matrix.
     - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
       refresh.
+    - critic: weights, gradients and optimiser of `rl.critic.model`, which is taken to be as large as the policy.
     - activations, logits, heap: see `backward_bytes`.
     - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
     - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
@@ -112,6 +113,7 @@ def estimate_memory(
     parts = {
         **{name: weights[name] for name in ("weights", "gradients", "optimizer")},
         "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
+        "critic": sum(weights.values()) if _has_critic_model(config) else 0,
         "casts": weights["casts"],
         **_backward(config, shape, how, config.rl.micro_batch_size, entropy=config.rl.entropy_coef > 0),
         **_samples(config, shape, how),
@@ -136,7 +138,7 @@ def _phases(
         # Muon keeps one number for each weight of a hidden matrix, AdamW two.
         return together("optimizer") - (shape.matrices * FP32 if kind == "muon" and not how.adapters else 0)
 
-    fixed = together("weights", "reference", "casts", "runtime")
+    fixed = together("weights", "reference", "critic", "casts", "runtime")
     optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
     sleeps = config.vllm.sleep and not how.on_cpu
     engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
@@ -148,9 +150,13 @@ def _phases(
         + engine,
     }
     if "sft" in config.phases:
-        fixed += optimizer_of(config.sft.optimizer) - together("reference")
+        fixed += optimizer_of(config.sft.optimizer) - together("reference", "critic")
         phases["sft"] = fixed + together("gradients", "sft_activations")
     return phases
+
+
+def _has_critic_model(config: SkillTTRLConfig) -> bool:
+    return "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None
 
 
 def _keeps_reference(config: SkillTTRLConfig) -> bool:

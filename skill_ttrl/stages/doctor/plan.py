@@ -198,8 +198,9 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
         config,
     )
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
-    # A KL term has every token read by the reference too, which is a third of a training pass.
-    trained = learned * _item(config) * rl.epochs * (4 if rl.kl_coef > 0 else 3) // 3
+    # A KL term has every token read by the reference too, which is a third of a training pass. A critic reads twice, or learns.
+    thirds = 3 + (rl.kl_coef > 0) + (0 if rl.critic is None else 2 if rl.critic.model is None else 4)
+    trained = learned * _item(config) * rl.epochs * thirds // 3
     asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
     tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))

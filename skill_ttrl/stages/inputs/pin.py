@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config.rl import COPY
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
@@ -27,6 +28,9 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     pinned = pin_policy(config)
     if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
         pinned.rl.reward_revision = _reward_revision(config.rl)
+    critic = pinned.rl.critic if "rl" in config.phases else None
+    if critic is not None and critic.model is not None and critic.model != COPY:
+        critic.revision = _model_revision(ModelConfig(path=critic.model, revision=critic.revision))
     for source in _sources(pinned):
         if source is not None:
             source.revision = data_revision(source)
@@ -52,6 +56,8 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
     taken = config.model_copy(deep=True)
     taken.model.revision = saved.model.revision
     taken.rl.reward_revision = saved.rl.reward_revision
+    if taken.rl.critic is not None and saved.rl.critic is not None:
+        taken.rl.critic.revision = saved.rl.critic.revision
     for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
         if mine is not None and theirs is not None:
             mine.revision = theirs.revision

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.rl import COPY
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.rl.parallel.commands import Objects
@@ -17,13 +19,14 @@ if TYPE_CHECKING:
 
     from skill_ttrl.llm.models.load import LoadedModel
     from skill_ttrl.rl.parallel.shard import Sharding
+    from skill_ttrl.rl.policy import Policy
 
 
 def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None) -> LoadedModel:
     """Command: load the policy on every rank, whole or this rank's shard of it.
 
     Args:
-        objects: This rank's; gets `policy` and `accelerator`, and on the other ranks than the driver what samples, `backend`.
+        objects: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
         config: As the driver's run has it.
         weights: Checkpoint to take the policy from, in place of `model.path`.
 
@@ -31,28 +34,52 @@ def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None
         SkillTTRLError: the policy cannot be made.
     """
     from skill_ttrl.rl.device import autocast_dtype, make_accelerator
-    from skill_ttrl.rl.policy import Policy
 
     ranks = objects.ranks
     accelerator = make_accelerator(config.runtime)
+    objects["accelerator"] = accelerator
+    loaded, objects["policy"] = _load(objects, config, accelerator, weights)
+    if "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model not in (None, COPY):
+        objects["critic"] = _load_critic(objects, config, accelerator)
+    if not ranks.is_driver and backend_facts(config).is_learner:
+        place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+        objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
+    return loaded
+
+
+def _load(
+    objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
+) -> tuple[LoadedModel, Policy]:
+    """The weights that `config.model` or a checkpoint names, on every rank, whole or this rank's shard of them."""
+    from skill_ttrl.rl.policy import Policy
+
+    ranks = objects.ranks
     sharding: Sharding | None = None
     if strategy(config.runtime, ranks.size, on_gpu=accelerator.device.type == "cuda") == "fsdp":
         loaded, sharding = _load_sharded(objects, config, accelerator, weights)
     else:
         loaded = load_policy(config, accelerator, weights)
         ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
-    objects["accelerator"] = accelerator
-    objects["policy"] = Policy(
-        loaded.model,
-        loaded.tokenizer,
-        accelerator.device,
-        sharding=sharding,
-        **config.model.model_dump(include={"gradient_checkpointing", "packing"}),
-    )
-    if not ranks.is_driver and backend_facts(config).is_learner:
-        place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
-        objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
-    return loaded
+    options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
+    return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
+
+
+def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator) -> Policy:
+    """The decoder that `rl.critic.model` names; a resumed run fills in what it learned.
+
+    Raises:
+        ModelError: it cannot be loaded, or it reads other tokens than the policy.
+    """
+    critic = config.rl.critic
+    assert critic is not None
+    named = config.model.model_copy(update={"path": critic.model, "revision": critic.revision})
+    _, found = _load(objects, config.model_copy(update={"model": named}), accelerator, None)
+    if found.tokenizer.get_vocab() != objects["policy"].tokenizer.get_vocab():
+        raise ModelError(
+            f"rl.critic.model={critic.model} has another vocabulary than the policy, whose tokens it would read. Name a model of the "
+            "same family, rl.critic.model=policy for a copy of the policy, or null for a head on it."
+        )
+    return found
 
 
 def _load_sharded(

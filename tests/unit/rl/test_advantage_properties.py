@@ -66,6 +66,9 @@ LAWS: dict[str, Law] = {
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
     "gdpo": Law("invariant"),  # before it is whitened, too
+    # Without discount and with values of 0, before they are whitened: the returns.
+    "gae": Law("linear", shift=False, equal=False, alone="reward"),
+    "ppo": Law("linear", shift=False, equal=False, alone="reward"),
     "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
     # Agreement alone is worth something.
     "ttpo": Law("none", shift=False, equal=False),
@@ -113,6 +116,8 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
         groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
     batch = pack(groups)
     greedy = [min(each.reward for each in members) for members in drawn] if "greedy" in requires else None
+    if "critic" in requires:
+        batch = replace(batch, values_F=torch.zeros(len(batch.tokens_F)))
     if "extra_rewards" in requires:
         groups = [_with_two_rewards(group) for group in groups]
     samples = TrainingSamples(groups, votes, batch=batch, greedy_rewards=greedy, reward_weights={"half": 0.5})

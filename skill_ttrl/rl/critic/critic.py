@@ -1,0 +1,233 @@
+"""A critic: the expected return before each token, read by a linear head from the hidden states of a decoder.
+
+The decoder is the policy's own or a model apart. Of the policy's own the head alone learns, from hidden states that are taken as they
+are: the value loss never moves the policy. A model apart learns as a whole. The head starts at 0, so that every value does: the first
+advantages are the returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from skill_ttrl.config.rl import CriticConfig, RLConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.critic.value_loss import compute_value_loss, explained_variance
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
+from skill_ttrl.rl.losses import Denominators
+from skill_ttrl.rl.nonfinite import SkippedUpdate
+from skill_ttrl.rl.optim import PolicyOptimizer
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
+from skill_ttrl.rl.parallel.split import own_micro_batches
+from skill_ttrl.rl.parallel.tensors import like, local
+from skill_ttrl.rl.policy import Policy
+
+HEAD_RATE, MODEL_RATE = 1e-3, 1e-5
+"""Learning rates where none is set: of a head alone, and of a model (verl's)."""
+DROPOUT = "critic dropout"
+
+MiniBatches = Iterable[tuple[Int[Tensor, " M"], Denominators]]
+"""Items of each optimiser step, and the divisors of its means."""
+
+
+class Critic:
+    """Values of the tokens of a batch.
+
+    Args:
+        policy: What the values are of.
+        config: The settings of the phase, with `critic`.
+        accelerator: Precision.
+        apart: Decoder of its own, as a `Policy`; None: the policy's.
+        ranks: Processes that call each method at the same time with the same arguments.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: RLConfig,
+        accelerator: Accelerator,
+        *,
+        apart: Policy | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        assert config.critic is not None
+        self.settings: CriticConfig = config.critic
+        self._config = config
+        self._decoder, self._learns = (policy, False) if apart is None else (apart, True)
+        self._accelerator = accelerator
+        self._scales = self._learns and accelerator.scaler is not None
+        self._ranks = ranks
+        base = self._decoder.model.get_base_model() if self._decoder.has_adapters else self._decoder.model
+        width = int(base.config.get_text_config().hidden_size)
+        self.head = nn.Linear(width, 1, device=self._decoder.device, dtype=torch.float32)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self._optimizer = self._build_optimizer()
+        self.skipped: list[SkippedUpdate] = []
+        """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
+
+    @torch.no_grad()
+    def score(self, batch: RolloutBatch) -> RolloutBatch:
+        """The batch with `values_F`: the value before each trained token."""
+        self._decoder.model.eval()
+        self._decoder.release_weights()
+        values_F = torch.zeros(len(batch.tokens_F))
+        for rows, counts in self._rows(batch, torch.arange(len(batch))):
+            part = self._decoder.lay_out(batch, rows)
+            values_N_R = self.values(part)
+            if counts:
+                values_F[batch.trained_places(rows)] = values_N_R[part.response_mask_N_R.bool()].cpu()
+        self._ranks.sum_([values_F])
+        return replace(batch, values_F=values_F)
+
+    def values(self, micro_batch: MicroBatch) -> Float[Tensor, "N R"]:
+        """Values of a micro-batch's trained tokens, in float32; 0 where nothing is trained."""
+        with self._accelerator.autocast(), torch.set_grad_enabled(torch.is_grad_enabled() and self._learns):
+            hidden_Q_D = self._decoder.forward_pass(lambda: self._decoder.hidden_states(micro_batch))
+        values_Q = linear(hidden_Q_D.float(), self.head.weight, self.head.bias).squeeze(1)
+        shape = micro_batch.response_mask_N_R
+        empty = torch.zeros_like(shape).flatten()
+        return empty.index_copy(0, micro_batch.slots_K, values_Q[micro_batch.rows_K]).view_as(shape)
+
+    def update(self, batch: RolloutBatch, mini_batches: MiniBatches, *, seed: int) -> dict[str, float]:
+        """Learn to predict `returns_F`.
+
+        Args:
+            batch: With `values_F` and `returns_F`.
+            mini_batches: One for each optimiser step.
+            seed: Of dropout, where the decoder learns.
+
+        Returns:
+            `critic/vf_loss` and `critic/vf_clipfrac` (means over the optimiser steps), `critic/grad_norm`, `critic/lr`,
+            `critic/updates`, `critic/skipped_updates` (loss or gradient was not finite), and of the values before the update
+            `critic/values/mean`, `critic/returns/mean` and `critic/vf_explained_var`. Empty without trained tokens.
+        """
+        assert batch.values_F is not None and batch.returns_F is not None
+        self.skipped = []
+        if not bool(batch.trained_F.any()):
+            return {}
+        found = []
+        with self._mode(seed):
+            for indices, denominators in mini_batches:
+                if len(indices := indices[batch.trained_tokens_N[indices] > 0]):
+                    found.append(self._step(batch, indices, denominators))
+        losses, shares, norms, applied = (list(column) for column in zip(*found, strict=True))
+        values_K, returns_K = batch.values_F[batch.trained_F], batch.returns_F[batch.trained_F]
+        return {
+            "critic/vf_loss": _mean(losses),
+            "critic/vf_clipfrac": _mean(shares),
+            "critic/grad_norm": _mean(norms),
+            "critic/lr": self.learning_rate,
+            "critic/updates": float(sum(applied)),
+            "critic/skipped_updates": float(len(applied) - sum(applied)),
+            "critic/values/mean": float(values_K.mean()),
+            "critic/returns/mean": float(returns_K.mean()),
+            "critic/vf_explained_var": explained_variance(values_K, returns_K),
+        }
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the settings, or the usual one."""
+        return self.settings.learning_rate or (MODEL_RATE if self._learns else HEAD_RATE)
+
+    def _step(
+        self, batch: RolloutBatch, indices: Int[Tensor, " M"], denominators: Denominators
+    ) -> tuple[float, float, float, bool]:
+        """One optimiser step: (loss, share of clipped tokens, norm of the gradient, whether weights changed)."""
+        sums = torch.zeros(2, device=self._decoder.device)
+        for rows, counts in self._rows(batch, indices):
+            part = self._decoder.lay_out(batch, rows)
+            assert part.values_N_R is not None and part.returns_N_R is not None
+            part_loss, part_share = compute_value_loss(
+                self.values(part),
+                part.returns_N_R,
+                part.values_N_R,
+                part.response_mask_N_R,
+                self.settings.value_clip,
+                self._config.loss_aggregation,
+                denominators,
+            )
+            self._optimizer.backward(part_loss if counts else part_loss * 0.0)
+            if counts:
+                sums += torch.stack([part_loss.detach(), part_share * part.trained_tokens / denominators.tokens])
+        self._ranks.sum_([sums])
+        norm, applied = self._optimizer.step(sums[0], self.settings.grad_clip)
+        loss, share = sums.tolist()
+        if not applied:
+            overflow = self._scales and math.isfinite(loss)
+            self.skipped.append(SkippedUpdate(batch, indices, loss, norm, overflow))
+        return loss, share, norm, applied
+
+    def _rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
+        """Items of each micro-batch of this rank; see `own_micro_batches`."""
+        own, config = self.settings.micro_batch_size, self._config
+        tokens = config.micro_batch_tokens if own is None else None
+        sequences = own if own is not None else config.micro_batch_size if tokens is None else None
+        return own_micro_batches(self._decoder, batch, indices, self._ranks, sequences=sequences, tokens=tokens)
+
+    def _mode(self, seed: int) -> AbstractContextManager[Any]:
+        if self._learns:
+            return self._decoder.training(seed)
+        self._decoder.model.eval()
+        return nullcontext()
+
+    def _build_optimizer(self) -> PolicyOptimizer:
+        """AdamW for the head, and one for the decoder where it learns: its weights may be sharded, those of the head never are."""
+        rate, decay = self.learning_rate, self.settings.weight_decay
+        parts: dict[str, list[nn.Parameter]] = {"head": list(self.head.parameters())}
+        if self._learns:
+            parts["decoder"] = list(self._decoder.trainable_parameters().values())
+        optimizers: list[torch.optim.Optimizer] = []
+        for parameters in parts.values():
+            groups = [
+                {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": decay},
+                {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+            ]
+            optimizers.append(torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True))
+        scaler = torch.amp.GradScaler(self._decoder.device.type) if self._scales else None
+        return PolicyOptimizer(optimizers, scaler, self._ranks, parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for an exact resume: head, optimiser, and the weights of a decoder that learns."""
+        weights = self._decoder.trainable_parameters() if self._learns else {}
+        return {
+            "head": self.head.state_dict(),
+            "decoder": {name: parameter.detach() for name, parameter in weights.items()},
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            CheckpointError: there is no such state, or it is that of another critic.
+        """
+        weights = self._decoder.trainable_parameters() if self._learns else {}
+        if state is None or {name: tuple(each.shape) for name, each in state["decoder"].items()} != {
+            name: tuple(each.shape) for name, each in weights.items()
+        }:
+            raise CheckpointError(
+                f"The checkpoint holds {'no critic' if state is None else 'another critic'} than rl.critic asks for. Resume with the "
+                "settings it was written with, or start a new run."
+            )
+        self.head.load_state_dict(state["head"])
+        for name, value in state["decoder"].items():
+            local(weights[name]).copy_(local(like(value, weights[name])))
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
+def _mean(values: list[float]) -> float:
+    """Mean of those that are finite."""
+    finite = [value for value in values if abs(value) < float("inf")]
+    return sum(finite) / max(1, len(finite))

@@ -1,0 +1,66 @@
+"""GAE as an algorithm: advantages over the steps of an episode, returns for the critic, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms import TrainingSamples
+from skill_ttrl.rl.checks import check_algorithm
+from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.pack import pack
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
+
+TASK = Task("t", "env")
+PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
+
+
+def step(tokens: int) -> Step:
+    return Step("", "", 0.0, False, False, (1, 2), Completion("", (3,) * tokens, (-1.0,) * tokens, "stop"))
+
+
+def estimate(options: dict[str, Any], values: list[float]) -> tuple[list[float], list[float]]:
+    """(advantages, returns) of the tokens of an episode that earns 1 in two steps of two tokens, whose values are given."""
+    groups = [Group(TASK, (Trajectory(TASK, (step(2), step(2)), None, "terminated", 1.0),))]
+    batch = pack(groups)
+    values_F = torch.zeros(len(batch.tokens_F))
+    values_F[batch.trained_F] = torch.tensor(values)
+    batch = replace(batch, values_F=values_F)
+    config = RLConfig(algorithm={"type": "gae", **options}, critic={})  # type: ignore[arg-type]
+    found, _ = UpdateRule(config, sampler_is_learner=True).estimate(TrainingSamples(groups, batch=batch), batch)
+    assert found.returns_F is not None
+    return found.advantages_F[found.trained_F].tolist(), found.returns_F[found.trained_F].tolist()
+
+
+VALUES = [0.5, 0.25, 0.75, 0.5]
+
+
+def test_without_decay_the_advantage_is_the_outcome_minus_the_value() -> None:
+    for level in ("episode", "step"):
+        advantages, returns = estimate({"level": level}, VALUES)
+        assert advantages == pytest.approx([0.5, 0.75, 0.25, 0.5]) and returns == pytest.approx([1.0] * 4)
+
+
+def test_over_an_episode_the_value_of_the_next_step_stands_for_the_rest() -> None:
+    advantages, returns = estimate({"lam": 0.0}, VALUES)
+    assert advantages == pytest.approx([-0.25, 0.5, -0.25, 0.5])
+    assert returns == pytest.approx([0.25, 0.75, 0.5, 1.0])
+    advantages, _ = estimate({"lam": 0.0, "level": "step"}, VALUES)
+    assert advantages == pytest.approx([-0.25, 0.75, -0.25, 0.5]), "each step ends with the outcome"
+    advantages, _ = estimate({"lam": 0.0, "step_lam": 1.0}, VALUES)
+    assert advantages == pytest.approx([-0.25, 0.25, -0.25, 0.5])
+    advantages, _ = estimate({"lam": 0.0, "step_gamma": 0.5}, VALUES)
+    assert advantages == pytest.approx([-0.25, 0.125, -0.25, 0.5])
+
+
+def test_a_critic_and_gae_need_each_other() -> None:
+    check_algorithm(RLConfig(algorithm="gae", critic={}, reward="env"), **PLAIN)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"rl\.algorithm=ppo needs a critic"):
+        check_algorithm(RLConfig(algorithm="ppo", reward="env"), **PLAIN)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"rl\.critic is set, but rl\.algorithm=grpo asks no critic"):
+        check_algorithm(RLConfig(critic={}, reward="env"), **PLAIN)  # type: ignore[arg-type]

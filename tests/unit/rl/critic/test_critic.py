@@ -1,0 +1,206 @@
+"""The critic in the learner: values, their updates, what they leave alone, and an exact resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl.policy import Policy
+
+MakePolicy = Callable[..., Policy]
+MakeBatch = Callable[..., RolloutBatch]
+
+
+def config(**changes: Any) -> RLConfig:
+    defaults: dict[str, Any] = {
+        "algorithm": "gae",
+        "critic": {"learning_rate": 0.05},
+        "learning_rate": 1e-2,
+        "warmup_steps": 0,
+        "prompts_per_step": 3,
+        "mini_batch_prompts": None,
+        "kl_coef": 0.0,
+        "schedule": "constant",
+    }
+    return RLConfig(**(defaults | changes))
+
+
+def learner_of(
+    policy: Policy, accelerator: Accelerator, settings: RLConfig | None = None, apart: bool = False
+) -> LocalLearner:
+    copied = policy.copy() if apart else None
+    return LocalLearner(policy, settings or config(), accelerator, total_steps=9, critic_model=copied)
+
+
+def with_returns(batch: RolloutBatch) -> RolloutBatch:
+    """Returns that tell one prompt from another."""
+    returns_F = (batch.prompt_index_N[batch.item_F].float() - 0.5) * batch.trained_F
+    return replace(batch, returns_F=returns_F)
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def steps(learner: LocalLearner, batch: RolloutBatch, numbers: Sequence[int]) -> list[dict[str, float]]:
+    found = []
+    for step in numbers:
+        scored = with_returns(learner.score(batch, temperature=1.0, own=False, reference=False))
+        found.append(learner.update(scored, step=step, seed=0, temperature=1.0))
+    return found
+
+
+def test_values_begin_at_0_and_stand_at_trained_tokens(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    learner, batch = learner_of(make_policy(), accelerator), make_batch()
+    scored = learner.score(batch, temperature=1.0, own=False, reference=False)
+    assert scored.values_F is not None and not scored.values_F.any()
+    assert learner._critic is not None
+    torch.nn.init.normal_(learner._critic.head.weight)
+    values_F = learner.score(batch, temperature=1.0, own=False, reference=False).values_F
+    assert values_F is not None and torch.equal(values_F != 0, batch.trained_F)
+
+
+def test_a_value_is_that_before_its_token(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    learner, batch = learner_of(make_policy(), accelerator), make_batch()
+    assert learner._critic is not None
+    torch.nn.init.normal_(learner._critic.head.weight)
+    ends_N = batch.starts_N + batch.lengths_N - 1
+    tokens_F = batch.tokens_F.clone()
+    tokens_F[ends_N] = (tokens_F[ends_N] + 1) % 39
+    before = learner.score(batch, temperature=1.0, own=False, reference=False).values_F
+    after = learner.score(replace(batch, tokens_F=tokens_F), temperature=1.0, own=False, reference=False).values_F
+    assert before is not None and after is not None and torch.allclose(before, after, atol=1e-5)
+    tokens_F[ends_N - 1] = (tokens_F[ends_N - 1] + 1) % 39
+    other = learner.score(replace(batch, tokens_F=tokens_F), temperature=1.0, own=False, reference=False).values_F
+    assert other is not None and bool((other != before)[ends_N].all())
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_critic_learns_to_predict_returns_and_leaves_the_policy_alone(
+    apart: bool, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    policy, batch = make_policy(), make_batch(advantages=[0.0] * 12)
+    # No advantages: the policy takes no step, so that whatever moves it would be the critic.
+    learner, before = learner_of(policy, accelerator, apart=apart), weights(policy)
+    found = steps(learner, batch, range(40))
+    assert same(before, weights(policy))
+    assert found[0]["critic/vf_explained_var"] == pytest.approx(0.0, abs=1e-4)
+    assert found[-1]["critic/vf_explained_var"] > 0.8 and found[-1]["critic/vf_loss"] < found[0]["critic/vf_loss"] / 4
+    assert all(each["updates"] == 0 and each["critic/updates"] == 1 for each in found)
+    assert learner._critic is not None
+    moved = not same(before, weights(learner._critic._decoder))
+    assert moved == apart, "a decoder of its own learns, the policy's does not"
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_the_micro_batch_size_changes_no_value(
+    size: int, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    batch = make_batch()
+    found = []
+    for rows in (100, size):
+        critic = {"learning_rate": 0.05, "micro_batch_size": rows}
+        learner = learner_of(make_policy(), accelerator, config(critic=critic, learning_rate=1e-9))
+        found.append(steps(learner, batch, range(2))[-1])
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
+
+
+def test_while_the_critic_warms_up_the_policy_rests(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    policy, batch = make_policy(), make_batch()
+    learner = learner_of(policy, accelerator, config(critic={"warmup_steps": 2}))
+    before = weights(policy)
+    found = steps(learner, batch, range(2))
+    assert same(before, weights(policy)) and [each["critic/updates"] for each in found] == [1.0, 1.0]
+    assert found[0]["updates"] == found[0]["skipped_updates"] == 0 and found[0]["critic/lr"] == 1e-3
+    steps(learner, batch, [2])
+    assert not same(before, weights(policy))
+
+
+def test_the_critic_has_epochs_of_its_own(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    settings = config(critic={"epochs": 3}, mini_batch_prompts=1)
+    (found,) = steps(learner_of(make_policy(), accelerator, settings), make_batch(), [0])
+    assert (found["updates"], found["critic/updates"]) == (3, 9)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_resume_gives_the_same_critic_bit_for_bit(
+    apart: bool, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator, tmp_path: Any
+) -> None:
+    batch = make_batch()
+    straight = make_policy()
+    learner = learner_of(straight, accelerator, apart=apart)
+    steps(learner, batch, range(2))
+    torch.save({"learner": learner.state_dict(), "policy": straight.model.state_dict()}, tmp_path / "state.pt")
+    expected = steps(learner, batch, range(2, 4))
+
+    resumed = make_policy()
+    again = learner_of(resumed, accelerator, apart=apart)
+    state = torch.load(tmp_path / "state.pt")
+    resumed.model.load_state_dict(state["policy"])
+    again.load_state_dict(state["learner"])
+    assert steps(again, batch, range(2, 4)) == expected
+    assert learner._critic is not None and again._critic is not None
+    assert torch.equal(learner._critic.head.weight, again._critic.head.weight)
+    assert same(weights(learner._critic._decoder), weights(again._critic._decoder))
+
+
+def test_a_state_without_the_critic_is_refused(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    without = LocalLearner(make_policy(), config(critic=None), accelerator, total_steps=1).state_dict()
+    with pytest.raises(CheckpointError, match="holds no critic"):
+        learner_of(make_policy(), accelerator).load_state_dict(without)
+    head = learner_of(make_policy(), accelerator).state_dict()
+    with pytest.raises(CheckpointError, match="holds another critic"):
+        learner_of(make_policy(), accelerator, apart=True).load_state_dict(head)
+
+
+def test_returns_that_are_not_finite_leave_the_critic_as_it_was(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    learner, batch = learner_of(make_policy(), accelerator), make_batch(advantages=[0.0] * 12)
+    scored = with_returns(learner.score(batch, temperature=1.0, own=False, reference=False))
+    assert scored.returns_F is not None and learner._critic is not None
+    poisoned = replace(scored, returns_F=scored.returns_F * torch.inf)
+    metrics = learner.update(poisoned, step=0, seed=0, temperature=1.0)
+    assert (metrics["critic/updates"], metrics["critic/skipped_updates"]) == (0, 1)
+    assert not learner._critic.head.weight.any()
+    (skipped,) = learner.skipped
+    assert "returns_F at" in skipped.reason()
+    steps(learner, batch, [1])
+    assert learner.skipped == []
+
+
+def test_adapters_and_an_empty_batch(
+    make_lora_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    policy, batch = make_lora_policy(), make_batch()
+    learner = learner_of(policy, accelerator, apart=True)
+    found = steps(learner, batch, range(10))
+    assert found[-1]["critic/vf_loss"] < found[0]["critic/vf_loss"]
+    empty = learner.score(pack([]), temperature=1.0, own=False, reference=False)
+    metrics = learner.update(replace(empty, returns_F=empty.values_F), step=10, seed=0, temperature=1.0)
+    assert metrics["updates"] == 0 and not any(name.startswith("critic/") for name in metrics)
