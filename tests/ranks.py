@@ -6,6 +6,7 @@ They are forked from a Python that has loaded the heavy libraries (`preloaded`),
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ _CREW = """
 import importlib, json, os, signal, sys, traceback
 module, name, size, port, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], json.loads(sys.argv[5])
 os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+import torch
+import skill_ttrl.cli.main, skill_ttrl.stages.train  # once, and not in each process
+function = getattr(importlib.import_module(module), name)
 children = []
 for rank in range(size):
     reader, writer = os.pipe()
@@ -28,9 +32,8 @@ for rank in range(size):
     code = 1
     try:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        import torch
         torch.set_num_threads(1)
-        result = getattr(importlib.import_module(module), name)(*arguments)
+        result = function(*arguments)
         os.write(writer, json.dumps(result).encode())
         code = 0
     except BaseException:
@@ -53,10 +56,13 @@ print(json.dumps([codes, found]))
 """
 
 
-def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 60) -> list[Any]:
+def run_ranks(
+    function: Callable[..., Any], size: int, *arguments: Any, killed: int | None = None, timeout: float = 60
+) -> list[Any]:
     """What a module's own `function` returns on each of `size` ranks; arguments and results are plain data (JSON).
 
-    The function joins the others itself (`skill_ttrl.rl.parallel.ranks.join`). Fails where a rank does.
+    The function joins the others itself (`skill_ttrl.rl.parallel.ranks.join`). Fails where a rank does; `killed` is one that ends by
+    SIGKILL, whereupon those that serve the driver may end with exit code 9.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -73,5 +79,7 @@ def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, timeout:
     )
     assert done.returncode == 0 and done.stdout, done.stderr
     codes, found = json.loads(done.stdout.splitlines()[-1])
-    assert not any(codes), f"exit codes {codes}\n{done.stderr}"
+    allowed = {0} if killed is None else {0, 9}
+    for rank, code in enumerate(codes):
+        assert code in ({-signal.SIGKILL} if rank == killed else allowed), f"exit codes {codes}\n{done.stderr}"
     return list(found)

@@ -104,7 +104,7 @@ class _Crew:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._kill([driver])
             time.sleep(_POLL_S)
-        until = time.monotonic() + LINGER_S
+        until = time.monotonic() + (0.0 if self._interrupts > 1 else LINGER_S)
         while any(each.poll() is None for each in others) and time.monotonic() < until:
             time.sleep(_POLL_S)
         self._kill(others)

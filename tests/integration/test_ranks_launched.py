@@ -1,0 +1,98 @@
+"""Runs on several processes as a user starts them: `skillttrl train --nproc` and `torchrun`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETTINGS = ("rl.steps=40", "rl.checkpoint_every=1", "run.keep_checkpoints=null", "rl.reward=random")
+SKILLTTRL = [sys.executable, "-m", "skill_ttrl.cli.entry"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+TORCHRUN += ["skill_ttrl.cli.entry"]
+
+
+def arguments(config: Path, output: Path, *more: str) -> list[str]:
+    settings = [word for each in SETTINGS for word in ("--set", each)]
+    return ["train", str(config), "-o", str(output), "--resume", "auto", *settings, *more]
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    return subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True)
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()
+        time.sleep(0.01)
+
+
+def rank_pids(launcher: int) -> list[int]:
+    """Process ids of its children, in the order of their start."""
+    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(entry.name for entry in (run / "checkpoints").iterdir() if not entry.name.startswith("."))
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_a_killed_rank_ends_all(tiny_yaml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [*SKILLTTRL, *arguments(tiny_yaml, run, "--nproc", "2", "--set", "runtime.parallel=fsdp")]
+    process = start(command)
+    wait_for(run / "checkpoints" / "rl-000001", process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and "everything is saved" in err and "Traceback" not in err
+    saved = len(checkpoints(run))
+
+    process = start(command)
+    wait_for(run / "checkpoints" / f"rl-{saved:06}", process)
+    os.kill(rank_pids(process.pid)[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 9 and "Traceback" not in err
+    assert "Rank 1 of 2 was ended by SIGKILL" in err and "--resume auto" in err
+    assert json.loads((run / "checkpoints" / checkpoints(run)[-4] / "manifest.json").read_text())
+
+
+@pytest.mark.slow
+def test_torchrun_starts_it_too(tiny_yaml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start([*TORCHRUN, *arguments(tiny_yaml, run, "--set", "rl.steps=2")])
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert out.count("Everything is in") == 1 and checkpoints(run)[-1].startswith("sft")
+
+
+REFUSED: list[tuple[list[str], int, str]] = [
+    (["--set", "runtime.parallel=fsdp"], 2, "weights are spread over several. Start it with --nproc 2"),
+    (["--set", "runtime.param_offload=true"], 2, "needs sharded weights"),
+    (["--set", "runtime.param_offload=true", "--set", "runtime.parallel=ddp"], 2, "param_offload needs parallel=fsdp"),
+    (["--nproc", "0"], 2, "--nproc"),
+    (["--nproc", "2", "--set", "runtime.parallel=fsd"], 2, "runtime.parallel"),
+    (["--nproc", "2", "--set", "runtime.device=cuda:0", "--dry-run"], 2, "which names one device"),
+]
+
+
+@pytest.mark.parametrize(("more", "code", "words"), REFUSED)
+def test_what_several_processes_cannot_do_is_refused(
+    more: list[str], code: int, words: str, tiny_yaml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    from skill_ttrl.cli.main import main
+
+    sys.argv = ["skillttrl", *arguments(tiny_yaml, tmp_path / "run", *more)]
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    assert left.value.code == code and words in " ".join((shown.out + shown.err).replace("│", " ").split())
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.parallel.strategy import strategy
+from skill_ttrl.stages.setup.ranks import check_ranks, planned_ranks
+
+
+def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
+    runtime = RuntimeConfig()
+    assert strategy(runtime, 1, on_gpu=True) == "alone"
+    assert (strategy(runtime, 2, on_gpu=True), strategy(runtime, 2, on_gpu=False)) == ("fsdp", "ddp")
+    assert strategy(RuntimeConfig(param_offload=True), 2, on_gpu=False) == "fsdp"
+    assert strategy(RuntimeConfig(parallel="ddp"), 2, on_gpu=True) == "ddp"
+
+
+def test_fp16_is_refused_where_ranks_would_scale_the_loss_each_by_itself() -> None:
+    with pytest.raises(ConfigError, match="Use bf16"):
+        strategy(RuntimeConfig(precision="fp16"), 2, on_gpu=True)
+    assert strategy(RuntimeConfig(precision="fp16", parallel="ddp"), 2, on_gpu=True) == "ddp"
+
+
+def config(**changes: Any) -> SkillTTRLConfig:
+    return SkillTTRLConfig.model_validate({"runtime": {"nproc": 2, "device": "cpu"}} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollout": {"backend": "vllm"}}, r"vllm\.mode=server"),
+        ({"runtime": {"nproc": 2, "device": "cuda:1"}}, "names one device"),
+        ({"runtime": {"nproc": 2, "device": "mps"}}, "names one device"),
+        (
+            {"runtime": {"nproc": 2, "device": "cpu", "parallel": "fsdp"}, "rollout": {"backend": "my.own:Backend"}},
+            "runtime.parallel=ddp",
+        ),
+    ],
+)
+def test_what_several_ranks_cannot_do_is_refused_with_the_way_out(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_ranks(config(**changes))
+
+
+def test_what_they_can_do_passes() -> None:
+    server = {"mode": "server", "servers": ["http://127.0.0.1:8000"]}
+    for changes in ({}, {"rollout": {"backend": "vllm"}, "vllm": server}, {"rollout": {"backend": "my.own:Backend"}}):
+        assert planned_ranks(config(**changes)) == 2
+        check_ranks(config(**changes))
