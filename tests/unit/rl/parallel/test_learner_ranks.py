@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -102,10 +103,13 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     )
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
     policy.gather_weights()  # as after an evaluation
-    learner = LocalLearner(policy, config, accelerator, total_steps=3, ranks=ranks)
+    apart = make_policy(ranks, **how["policy"]) if how.get("critic_model") else None
+    learner = LocalLearner(policy, config, accelerator, total_steps=3, ranks=ranks, critic_model=apart)
     metrics = []
     for step in range(3):
         batch = learner.score(make_batch(step), temperature=1.0, own=True, reference=config.kl_coef > 0)
+        if config.critic is not None:
+            batch = replace(batch, returns_F=batch.advantages_F)
         metrics.append(learner.update(batch, step=step, seed=0, temperature=1.0))
     sharded = [isinstance(parameter, DTensor) for parameter in policy.model.parameters()]
     moments = learner.state_dict()["optimizer"]["optimizers"][0]["state"]
@@ -114,11 +118,13 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
         "metrics": metrics,
         "old": batch.old_log_probs_F.tolist(),
         "reference": [] if batch.ref_log_probs_F is None else batch.ref_log_probs_F.tolist(),
+        "values": [] if batch.values_F is None else batch.values_F.tolist(),
         "sharded": sharded,
         "moments_sharded": [isinstance(each["exp_avg"], DTensor) for each in moments.values()],
     }
 
 
+CRITIC: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 2}
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"policy": {"fsdp": False}},
     "fsdp": {"policy": {"fsdp": True}},
@@ -126,6 +132,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, offloaded": {"policy": {"fsdp": True, "offload": True}},
     "ddp, adapters": {"policy": {"fsdp": False, "lora": True}},
     "fsdp, adapters": {"policy": {"fsdp": True, "lora": True}},
+    "ddp, critic": {"policy": {"fsdp": False}, "rl": {"critic": CRITIC}},
+    "fsdp, critic": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}},
+    "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
     "fsdp, dead samples left out": {
         "policy": {"fsdp": True},
         "rl": {"kl_coef": 0.0, "entropy_coef": 0.0, "reference_refresh_steps": None, "micro_batch_size": 3},
@@ -157,6 +166,7 @@ def check(together: list[dict[str, Any]], alone: dict[str, Any], *, fsdp: bool) 
     for found in together:
         assert distance(found["weights"], alone["weights"]) < CLOSE
         assert found["old"] == pytest.approx(alone["old"], abs=CLOSE)
+        assert found["values"] == pytest.approx(alone["values"], abs=CLOSE)
         assert found["reference"] == pytest.approx(alone["reference"], abs=CLOSE)
         assert all(found["sharded"]) if fsdp else not any(found["sharded"])
         assert all(found["moments_sharded"]) if fsdp else not any(found["moments_sharded"])
