@@ -95,13 +95,17 @@ class Policy:
         Raises:
             ConfigError: the weights are sharded.
         """
-        if self.sharding is not None:
-            raise ConfigError(
-                "Sharded weights (runtime.strategy: fsdp) are not copied. Set rl.critic.model to the folder or name of a model, or to "
-                "null for a head on the policy's own decoder."
-            )
+        self.check_copy()
         packing: Packing = "on" if self.packs else "off"
         return Policy(deepcopy(self.model), self.tokenizer, self.device, packing=packing)
+
+    def check_copy(self) -> None:
+        """Raise `ConfigError` where weights are sharded: they are not copied."""
+        if self.sharding is not None:
+            raise ConfigError(
+                "Sharded weights (runtime.parallel: fsdp) are not copied. Set rl.critic.model to the folder or name of a model, or to "
+                "null for a head on the policy's own decoder."
+            )
 
     @property
     def pad_id(self) -> int:

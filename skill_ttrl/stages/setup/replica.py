@@ -39,8 +39,11 @@ def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None
     accelerator = make_accelerator(config.runtime)
     objects["accelerator"] = accelerator
     loaded, objects["policy"] = _load(objects, config, accelerator, weights)
-    if "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model not in (None, COPY):
-        objects["critic"] = _load_critic(objects, config, accelerator)
+    if "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None:
+        if config.rl.critic.model == COPY:
+            objects["policy"].check_copy()  # the copy is made when the phase begins
+        else:
+            objects["critic"] = _load_critic(objects, config, accelerator)
     if not ranks.is_driver and backend_facts(config).is_learner:
         place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
         objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
