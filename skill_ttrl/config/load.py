@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
+from skill_ttrl.config.section import unknown_choice
 from skill_ttrl.config.yaml_text import read_mapping, read_value
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.trust import check_trusted
@@ -205,6 +206,9 @@ def _problems(error: ValidationError) -> Iterator[str]:
             section = _section_at(problem["loc"][:-1])
             known = section.model_fields if section else ()
             yield f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1])[:80], known)}"
+            continue
+        if choice := unknown_choice(problem):
+            yield f"  {path}: {choice}"
             continue
         hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
         found = "" if hidden else f" (found {_shortened(problem['input'])})"

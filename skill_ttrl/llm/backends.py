@@ -50,6 +50,21 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     return BackendFacts(**known)
 
 
+def check_trainable(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where the backend of a run does not follow the learner's weights."""
+    facts = backend_facts(config)
+    if not facts.trainable:
+        why = (
+            "the weights behind an address stay as they are"
+            if facts.remote
+            else "it does not follow the learner's weights"
+        )
+        raise ConfigError(
+            f"rollout.backend={config.rollout.backend} cannot be trained: {why}. Train with hf or vllm, or measure it with evaluate, "
+            "vote or ask."
+        )
+
+
 def make_backend(context: BackendContext) -> Backend:
     """The backend that `rollout.backend` names: a built-in one, or `module:attribute`, called with the context.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from skill_ttrl.config.section import unknown_choice
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
 
@@ -42,6 +43,8 @@ def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:
                 lines.append(
                     f"no option {option!r}.{did_you_mean(option, known)} It has: {', '.join(known) or 'none'}."
                 )
+            elif choice := unknown_choice(problem):
+                lines.append(f"{option}: {choice}")
             else:
                 lines.append(f"{option}: {problem['msg']} (found {problem['input']!r:.80}).")
         raise ConfigError(f"{what}: " + " ".join(lines)) from None

@@ -26,7 +26,7 @@ from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend
-from skill_ttrl.llm.backends import BACKENDS, backend_facts, is_remote
+from skill_ttrl.llm.backends import BACKENDS, backend_facts, check_trainable, is_remote
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.stop_rules import find_rule
@@ -159,6 +159,7 @@ def check_collected(config: SkillTTRLConfig) -> None:
 
 RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     learning_phases,
+    check_trainable,
     check_models,
     check_episodes,
     check_bank,

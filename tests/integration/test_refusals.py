@@ -1,0 +1,109 @@
+"""What a run's learner cannot do is refused with the reason, before a folder is made or anything is sampled."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.stages import train
+from skill_ttrl.stages.doctor.preflight import look_before
+
+BACKEND = """
+class Silent:
+    trainable = True
+    log_probs = False
+
+
+def make(context):
+    raise AssertionError("it was made")
+
+
+make.log_probs = False
+"""
+
+SENSELESS = [
+    ("GiGPO without episodes", ["rl.algorithm=gigpo"], "compares steps of episodes, but agent.max_turns is 1"),
+    ("GraphGPO without episodes", ["rl.algorithm=graphgpo"], "compares steps of episodes, but agent.max_turns is 1"),
+    (
+        "GraphGPO without states",
+        ["rl.algorithm=graphgpo", "agent.max_turns=2"],
+        "compares steps from one exact state, and math does not name its state",
+    ),
+    (
+        "a correction without sampler log-probs",
+        ["rollout.backend=own_refusals:make", "rl.rollout_correction.type=token_mask"],
+        "gives no log-probs, so neither the policy ratio nor a correction",
+    ),
+    ("a backend that cannot follow", ["rollout.backend=openai"], "cannot be trained"),
+    ("FSDP with one process", ["runtime.parallel=fsdp"], "runtime.parallel is fsdp, but there is one process"),
+    (
+        "offload without shards",
+        ["runtime.param_offload=true", "runtime.parallel=ddp"],
+        "param_offload needs parallel=fsdp",
+    ),
+    ("votes without a vote", ["rl.algorithm=gmae", "rl.reward=label"], "learns from votes, but rl.reward is 'label'"),
+    ("several rewards of one", ["rl.algorithm=gdpo"], "normalises several rewards"),
+    ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
+]
+UNKNOWN = [
+    ("rl.algorithm=gigop", "Unknown algorithm 'gigop'. Did you mean 'gigpo'?"),
+    ("rl.algorithm={type: gigpo, gama: 0.9}", "no option 'gama'. Did you mean 'gamma'?"),
+    ("rl.algorithm={type: gigpo, mode: mean_nrm}", "mode: unknown value 'mean_nrm'. Did you mean 'mean_norm'?"),
+    ("rl.algorithm=nowhere:Mine", "Cannot import 'nowhere' for the algorithm"),
+    ("rl.loss=ppo_clop", "Unknown loss 'ppo_clop'. Did you mean 'ppo_clip'?"),
+    ("rl.loss={clip_ratoi: 0.1}", "no option 'clip_ratoi'. Did you mean 'clip_ratio'?"),
+    ("rl.loss_aggregation=token-maen", "unknown value 'token-maen'. Did you mean 'token-mean'?"),
+    ("rl.kl_estimator=k33", "unknown value 'k33'. Did you mean 'k3'?"),
+    ("rl.rollout_correction.type=token_trunc", "Did you mean 'token_truncate'?"),
+    ("rl.optimizer=muonn", "unknown value 'muonn'. Did you mean 'muon'?"),
+    ("rl.reward=majorty", "Unknown reward 'majorty'. Did you mean 'majority'?"),
+    ("rl.lerning_rate=1", "rl.lerning_rate: unknown key. Did you mean 'learning_rate'?"),
+    ("run.on_nan=stopp", "run.on_nan: unknown value 'stopp'. Did you mean 'stop'?"),
+    ("vote.strategy=majoritty", "Unknown voting strategy 'majoritty'. Did you mean 'majority'?"),
+    ("rollout.backend=hff", "Unknown backend 'hff'. Did you mean 'hf'?"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_refusals.py").write_text(BACKEND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def given(tiny_yaml: Path, settings: list[str]) -> Any:
+    return load_config(tiny_yaml, ["phases=[rl]", *settings])
+
+
+@pytest.mark.parametrize(("what", "settings", "reason"), SENSELESS, ids=[what for what, _, _ in SENSELESS])
+def test_a_combination_without_sense_is_refused_by_train_and_by_a_dry_run(
+    tiny_yaml: Path, tmp_path: Path, what: str, settings: list[str], reason: str
+) -> None:
+    with pytest.raises(SkillTTRLError) as refused:
+        train.run(given(tiny_yaml, settings), tmp_path / "run")
+    assert reason in str(refused.value) and refused.value.exit_code == 2
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    try:
+        found = [str(each) for each in look_before(given(tiny_yaml, settings)).refusals]
+    except SkillTTRLError as error:  # already the config says so
+        found = [str(error)]
+    assert any(reason in each for each in found), found
+
+
+@pytest.mark.parametrize(("setting", "words"), UNKNOWN)
+def test_an_unknown_name_is_answered_with_the_closest_one(
+    tiny_yaml: Path, tmp_path: Path, capsys: Any, monkeypatch: Any, setting: str, words: str
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["skillttrl", "train", str(tiny_yaml), "-o", str(tmp_path / "run"), "--set", setting]
+    )
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == 2 and words in said.err and "Traceback" not in said.err + said.out
+    assert not (tmp_path / "run").exists()
