@@ -5,8 +5,6 @@ Run it: python examples/own_algorithm.py. A config names it: rl.algorithm: {type
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from skill_ttrl.config import Section
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 from skill_ttrl.rl.pack import Advantages, pack, with_advantages
@@ -19,9 +17,6 @@ class Options(Section):
 
 class FirstTokens:
     options_type = Options
-    defaults = MappingProxyType(
-        {"loss_aggregation": "seq-mean-token-sum"}
-    )  # other keys of `rl`, where a config sets none
 
     def __init__(self, options: Options) -> None:
         self.first = options.first

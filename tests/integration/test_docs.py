@@ -31,7 +31,7 @@ TINY_RUN += ["data.eval.limit=16", "eval.samples=4"]
 PARTS = ["What you get", "Prerequisites", "Run it", "Expected results", "If you see less"]
 RESULTS = {"quickstart-results.md", "quickstart-skills-results.md"}
 """Pages that a benchmark writes; a link to one that is not there yet is no broken one."""
-NO_GUIDE = {"README.md", "settings.md", "retrieval-results.md", *RESULTS}
+NO_GUIDE = {"README.md", "settings.md", "algorithms.md", "retrieval-results.md", *RESULTS}
 """Pages that are no guide to one thing: an overview, a list, a table of results."""
 
 
