@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,9 @@ def in_a_folder_with_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def test_the_config_passes_the_checks_and_a_dry_run(in_a_folder_with_data: Path) -> None:
-    assert json.loads(load_config(NAME).model_dump_json())["name"] == NAME
-    config = load_checked(NAME, ["rollout.backend=hf"])  # vLLM is not installed everywhere
+@pytest.mark.parametrize("changes", [[], ["rollout.backend=hf"]])
+def test_the_config_passes_the_checks_and_a_dry_run(changes: list[str], in_a_folder_with_data: Path) -> None:
+    config = load_checked(NAME, changes)
     found = plan(config)
     assert (found.exit_code, found.obstacles) == (0, [])
     assert found.phases[0].episodes == 1000 * 32 * 64
