@@ -206,6 +206,7 @@ def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
         why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
         instead = "rl.algorithm.scale_rewards=group"
+        taken_off += ["overlong"] if rl.overlong is not None and rl.overlong.penalty else []
     elif "extra_rewards" in requirements(algorithm):
         why, instead = f"changes the sum of the rewards, and {_named(rl)} takes each by itself", "rl.kl_coef"
     else:

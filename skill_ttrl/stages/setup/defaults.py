@@ -36,7 +36,10 @@ def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
 
 def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the values of `rl` that its algorithm brings (`AlgorithmType.defaults`), where it states nothing itself."""
+    """The config with the values of `rl` that its algorithm brings (`AlgorithmType.defaults`), where it states nothing itself.
+
+    Of a loss it may state some options: the others are the algorithm's, where that means the same loss.
+    """
     from skill_ttrl.rl.algorithms import ALGORITHMS
 
     name = config.rl.algorithm["type"]
@@ -48,8 +51,12 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
             raise ConfigError(
                 f"The algorithm {name!r} has a default for rl.{key}, which no config has.{did_you_mean(key, known)}"
             )
+        own = getattr(rl, key)
         if key in stated:
-            continue
+            # Options of the loss that it means stay its own where the config states others of them.
+            if not (isinstance(own, dict) and isinstance(value, dict) and own.get("type") == value.get("type")):
+                continue
+            value = value | own
         try:
             setattr(rl, key, value)
         except ValidationError as error:
