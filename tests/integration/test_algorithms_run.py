@@ -37,7 +37,8 @@ class Parity(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        self._number, self._even = (options or {"number": 0})["number"], []
+        self._number = (options or {"number": 0})["number"]
+        self._even: list[bool] = []
         return f"Say something, number {self._number}.", self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
