@@ -1,13 +1,13 @@
 """One GRPO step, ours against TRL's, side by side on the same machine in one run.
 
     pip install trl==1.16.0
-    python benchmarks/versus_trl.py --rounds 5
+    python benchmarks/versus_trl.py --rounds 5 --threads 1
 
 Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
-step, at most 16 new tokens, majority reward, on-policy, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64. Rounds
-alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of each is not counted. What is
-compared is the wall time of a whole step: sampling, reward and update. TRL samples with transformers' `generate`, its
-way without vLLM.
+step, at most 16 new tokens, majority reward, on-policy, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (TRL's also of
+`--trl-micro-batch`). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of each is not
+counted. What is compared is a whole step: sampling, reward and update, and with ours the records of a run; in seconds of the
+clock and of the CPU. TRL samples with transformers' `generate`, its way without vLLM.
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages import train
+from skill_ttrl.stages.rl import SHOWN
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.voting import compute_voting_rewards
 
 PROMPTS, SAMPLES = 32, 32
+
+
+class Seconds(NamedTuple):
+    """Of a step."""
+
+    wall: float
+    cpu: float
 
 
 def main() -> None:
@@ -39,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--trl-micro-batch", type=int, default=64)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as scratch:
@@ -46,14 +54,48 @@ def main() -> None:
         settings = ["phases=[sft]", f"runtime.threads={options.threads}", "eval.samples=1"]
         train.run(load_config("quickstart", settings), cold)
         model = str(cold / "checkpoints" / "sft-000500")
-        ratios = []
+        rounds = []
         for number in range(options.rounds):
             ours = seconds_ours(model, Path(scratch) / f"ours-{number}", options)
             theirs = seconds_trl(model, Path(scratch) / f"trl-{number}", options)
-            ratios.append(theirs / ours)
-            print(f"round {number + 1}: ours {ours:.3f} s/step, TRL {theirs:.3f} s/step, TRL/ours {ratios[-1]:.2f}")
-        low, high = min(ratios), max(ratios)
-        print(f"median TRL/ours {statistics.median(ratios):.2f} (lowest {low:.2f}, highest {high:.2f})")
+            rounds.append(Seconds(theirs.wall / ours.wall, theirs.cpu / ours.cpu))
+            print(
+                f"round {number + 1}: ours {ours.wall:.3f} s/step ({ours.cpu:.3f} CPU), TRL {theirs.wall:.3f} s/step "
+                f"({theirs.cpu:.3f} CPU), TRL/ours {rounds[-1].wall:.2f} ({rounds[-1].cpu:.2f})",
+                flush=True,
+            )
+        for name, ratios in zip(("wall", "CPU"), zip(*rounds, strict=True), strict=True):
+            middle = statistics.median(ratios)
+            print(f"median TRL/ours, {name} time: {middle:.2f} (lowest {min(ratios):.2f}, highest {max(ratios):.2f})")
+
+
+class Clock:
+    """Times at which steps begin or end."""
+
+    def __init__(self) -> None:
+        self._marks: list[Seconds] = []
+
+    def mark(self) -> None:
+        self._marks.append(Seconds(time.perf_counter(), time.process_time()))
+
+    def median(self) -> Seconds:
+        """Of the steps between the marks, but for the first."""
+        pairs = list(itertools.pairwise(self._marks))[1:]
+        return Seconds(
+            statistics.median(later.wall - earlier.wall for earlier, later in pairs),
+            statistics.median(later.cpu - earlier.cpu for earlier, later in pairs),
+        )
+
+
+class StepClock(SilentProgress):
+    """Marks each step of the phase of reinforcement learning as it begins."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def enter(self, phase: str, part: str) -> None:
+        if (phase, part) == (SHOWN, "sample"):
+            self.clock.mark()
 
 
 def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
@@ -61,7 +103,7 @@ def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
     settings = [
         "phases=[rl]",
         f"model.path={model}",
-        f"rl.steps={options.steps}",
+        f"rl.steps={options.steps + 1}",  # a step is timed by the next one's beginning
         "eval.samples=1",
         "eval.greedy=false",
     ]
@@ -69,14 +111,14 @@ def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
     return load_config("quickstart", settings)
 
 
-def seconds_ours(model: str, output: Path, options: argparse.Namespace) -> float:
-    """Median wall time of a step, everything in it: sampling, vote, reward, update and writing the records."""
-    train.run(our_config(model, options), output)
-    timings = read_run(output).timings
-    return float(timings[timings["phase"] == "rl"]["seconds"].iloc[1:].median())
+def seconds_ours(model: str, output: Path, options: argparse.Namespace) -> Seconds:
+    """Median of a step, everything in it: sampling, vote, reward, update and writing the records."""
+    progress = StepClock()
+    train.run(our_config(model, options), output, progress=progress)
+    return progress.clock.median()
 
 
-def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
+def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> Seconds:
     """The same for `trl.GRPOTrainer`."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -85,11 +127,11 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
     parts, _ = build(our_config(model, options), SilentProgress())
     questions = [str(task.options["question"]) for task in parts.train_tasks]
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": question}]} for question in questions])
-    ends: list[float] = []
+    clock = Clock()
 
     class Stamp(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(time.perf_counter())
+            clock.mark()
 
     def majority(completions: list[Any], **_: Any) -> list[float]:
         answers = [extract(str(turns[0]["content"])) for turns in completions]
@@ -98,11 +140,11 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
 
     config = GRPOConfig(
         output_dir=str(output),
-        per_device_train_batch_size=64,
-        gradient_accumulation_steps=PROMPTS * SAMPLES // 64,
+        per_device_train_batch_size=options.trl_micro_batch,
+        gradient_accumulation_steps=PROMPTS * SAMPLES // options.trl_micro_batch,
         num_generations=SAMPLES,
         max_completion_length=16,
-        max_steps=options.steps,
+        max_steps=options.steps + 1,
         learning_rate=3e-4,
         adam_beta2=0.95,
         lr_scheduler_type="constant",
@@ -126,8 +168,7 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> float:
         callbacks=[Stamp()],
     )
     trainer.train()
-    steps = [later - earlier for earlier, later in itertools.pairwise(ends)]
-    return statistics.median(steps)
+    return clock.median()
 
 
 if __name__ == "__main__":

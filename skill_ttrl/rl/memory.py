@@ -135,7 +135,7 @@ def weight_bytes(shape: DecoderShape, how: ComputeSettings) -> dict[str, int]:
 
 
 def backward_bytes(
-    shape: DecoderShape, how: ComputeSettings, *, rows: int, tokens: int, answer_tokens: int, entropy: bool = False
+    shape: DecoderShape, how: ComputeSettings, *, tokens: int, answer_tokens: int, longest: int, entropy: bool = False
 ) -> dict[str, int]:
     """`activations logits heap` of one forward and backward pass over a micro-batch.
 
@@ -145,22 +145,22 @@ def backward_bytes(
     Args:
         shape: The model.
         how: How it computes.
-        rows: Sequences of the micro-batch.
-        tokens: Length of each, prompt and answer.
-        answer_tokens: Length of each answer. Its logits are held in the compute dtype up to `LOGIT_BUDGET` numbers, none under
+        tokens: All tokens of the micro-batch, prompts and answers, padding counted.
+        answer_tokens: Those of its answers. Their logits are held in the compute dtype up to `LOGIT_BUDGET` numbers, none under
             adapters; a block of them is alive in float32.
+        longest: Length of the longest sequence.
         entropy: The entropy is computed too.
     """
-    layer = layer_bytes_per_token(shape, how, tokens)
+    layer = layer_bytes_per_token(shape, how, longest)
     kept = (shape.layers + 1) * layer
     if how.gradient_checkpointing:
         kept = shape.layers * shape.hidden * how.stored + 2 * layer
     around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
-    activations, numbers = rows * tokens * (kept + around), rows * answer_tokens * shape.vocabulary
-    block = min(numbers, max(CPU_BLOCK if how.on_cpu else GPU_BLOCK, rows * answer_tokens * MIN_BLOCK_WIDTH))
+    activations, numbers = tokens * (kept + around), answer_tokens * shape.vocabulary
+    block = min(numbers, max(CPU_BLOCK if how.on_cpu else GPU_BLOCK, answer_tokens * MIN_BLOCK_WIDTH))
     held = 0 if how.adapters and not entropy else min(numbers, LOGIT_BUDGET)
     logits = (LOGIT_COPIES + entropy) * FP32 * block + how.compute * held
-    on_heap = how.on_cpu and rows * tokens * shape.intermediate * how.compute < HEAP_LIMIT_BYTES
+    on_heap = how.on_cpu and tokens * shape.intermediate * how.compute < HEAP_LIMIT_BYTES
     heap = int(HEAP_SHARE * (activations + logits)) if on_heap else 0
     return {"activations": activations, "logits": logits, "heap": heap}
 

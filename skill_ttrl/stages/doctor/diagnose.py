@@ -210,6 +210,9 @@ def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str
         return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
+    if phase != "sft" and config.rl.micro_batch_tokens is not None:
+        fewer = max(1, config.rl.micro_batch_tokens // 2)
+        return f"Take fewer tokens at once: --set rl.micro_batch_tokens={fewer}; the result stays the same."
     section = "sft" if phase == "sft" else "rl"
     return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import RLConfig, SFTConfig, SkillTTRLConfig
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
 from skill_ttrl.rl.memory import (
@@ -115,13 +115,13 @@ def estimate_memory(
         "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
         "critic": sum(weights.values()) if _has_critic_model(config) else 0,
         "casts": weights["casts"],
-        **_backward(config, shape, how, config.rl.micro_batch_size, entropy=config.rl.entropy_coef > 0),
+        **_backward(config, shape, how, config.rl),
         **_samples(config, shape, how),
         "runtime": PROCESS_BYTES if how.on_cpu else CUDA_CONTEXT_BYTES,
         "engine": engine,
     }
     if "sft" in config.phases:
-        parts["sft_activations"] = sum(_backward(config, shape, how, config.sft.micro_batch_size).values())
+        parts["sft_activations"] = sum(_backward(config, shape, how, config.sft).values())
     phases = _phases(config, shape, how, parts)
     return MemoryEstimate(kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows)
 
@@ -166,11 +166,18 @@ def _keeps_reference(config: SkillTTRLConfig) -> bool:
 
 
 def _backward(
-    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, rows: int, *, entropy: bool = False
+    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, section: RLConfig | SFTConfig
 ) -> dict[str, int]:
-    answer = config.rollout.max_new_tokens
-    tokens = sum(longest_turn(config))
-    return backward_bytes(shape, how, rows=rows, tokens=tokens, answer_tokens=answer, entropy=entropy)
+    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least; prompts are not shared."""
+    rows, limit, entropy = section.micro_batch_size, None, False
+    if isinstance(section, RLConfig):
+        limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
+    longest, sampled = sum(longest_turn(config)), config.rollout.max_new_tokens
+    tokens, answers = rows * longest, rows * sampled
+    if limit is not None:
+        tokens = max(limit, longest)
+        answers = max(sampled, tokens - longest_turn(config)[0])  # packed, a prompt may stand once for all of them
+    return backward_bytes(shape, how, tokens=tokens, answer_tokens=answers, longest=longest, entropy=entropy)
 
 
 def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings) -> dict[str, int]:

@@ -216,6 +216,19 @@ def test_each_setting_moves_its_own_part() -> None:
     assert parts("model.attn_implementation=eager")["activations"] > plain["activations"]
 
 
+def test_micro_batches_by_tokens_hold_that_many_or_one_sequence() -> None:
+    def activations(*overrides: str) -> int:
+        config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), overrides)
+        return estimated(config, WIDE).parts["activations"]  # type: ignore[no-any-return]
+
+    from skill_ttrl.stages.doctor.memory import longest_turn
+
+    longest = sum(longest_turn(load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))))
+    assert activations(f"rl.micro_batch_tokens={2 * longest}") == activations()
+    assert activations("rl.micro_batch_tokens=1") == activations("rl.micro_batch_size=1")
+    assert activations(f"rl.micro_batch_tokens={20 * longest}") == activations("rl.micro_batch_size=20")
+
+
 def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
     config = load_config("ttrl_qwen2.5_math_7b", ["rl.micro_batch_size=64"])
     logits = gpu_estimate(config, (152064, 3584, 18944, 28, 28, 4, False)).parts["logits"]
