@@ -299,7 +299,7 @@ def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
     )
     refused(skillttrl(*run, "rl.reward=majorty"), 2, "Did you mean 'majority'")
     refused(skillttrl(*run, "rl.loss=ppo_clp"), 2, "Did you mean 'ppo_clip'")
-    refused(skillttrl(*run, "rl.advantage=grop"), 2, "Did you mean 'grpo'")
+    refused(skillttrl(*run, "rl.algorithm=grop"), 2, "Did you mean 'grpo'")
     refused(skillttrl(*run, "agent.template=boxd"), 2, "Did you mean 'boxed'")
     refused(skillttrl(*run, "rollout.backend=hff"), 2, "Did you mean 'hf'")
     refused(skillttrl(*run, "rollout.max_new_tokens=60"), 2, "the model has 64 positions")

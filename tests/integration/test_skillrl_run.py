@@ -71,7 +71,6 @@ rl:
   schedule: constant
   mini_batch_prompts: null
   micro_batch_size: 8
-  dual_clip: null
   kl_coef: 0.0
   invalid_penalty: 0.1
   checkpoint_every: 1

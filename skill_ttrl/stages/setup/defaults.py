@@ -40,9 +40,11 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
     Of a loss it may state some options: the others are the algorithm's, where that means the same loss.
     """
+    name = config.rl.algorithm["type"]
+    if name == "grpo":  # brings none; without torch, which what only asks a remote model never loads
+        return config
     from skill_ttrl.rl.algorithms import ALGORITHMS
 
-    name = config.rl.algorithm["type"]
     brought = getattr(ALGORITHMS.get(name), "defaults", {})
     rl, stated = config.rl.model_copy(deep=True), config.rl.model_fields_set
     known = type(rl).model_fields
