@@ -29,7 +29,7 @@ def ngram_similarity(sequences: Sequence[Sequence[Hashable]], order: int = 3) ->
         order: n, at least 1.
     """
     counted = [Counter(tuple(ids[at : at + order]) for at in range(max(1, len(ids) - order + 1))) for ids in sequences]
-    columns = {gram: place for place, gram in enumerate({gram for counts in counted for gram in counts})}
+    columns = {gram: place for place, gram in enumerate(dict.fromkeys(gram for counts in counted for gram in counts))}
     counts_N_G = np.zeros((len(counted), len(columns)))
     for row, counts in enumerate(counted):
         for gram, count in counts.items():

@@ -25,7 +25,6 @@ COLUMNS = (
     "task_id",
     "answer",
     "reward",
-    "pseudo_score",
     "original_score",
     "advantages",
     "agreement",
