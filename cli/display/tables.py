@@ -152,7 +152,8 @@ def plan_view(found: Plan) -> RenderableType:
         Text(),
         Text(f"Model: {found.model}, {found.parameters:,} parameters, of which {found.trainable:,} learn."),
         Text(
-            f"Memory: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}."
+            f"Memory{_of_ranks(found)}: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. "
+            f"Parts in GB{' of one rank' if found.ranks > 1 else ''}: {parts}."
         ),
     ]
     if found.speed is not None:
@@ -166,6 +167,13 @@ def plan_view(found: Plan) -> RenderableType:
     lines += [Text(f"- {text}") for text in found.assumptions]
     lines += [Text(f"Not yet: {text}.", "red") for text in found.obstacles]
     return Group(*lines)
+
+
+def _of_ranks(found: Plan) -> str:
+    if found.ranks == 1:
+        return ""
+    where = f"each of {found.ranks} GPUs" if found.speed is not None and found.speed.gpus else f"{found.ranks} ranks"
+    return f" of {where} ({found.parallel})"
 
 
 def _plan_row(each: PhasePlan) -> list[str]:

@@ -86,14 +86,14 @@ def device_of(name: str) -> Device | None:
 
 def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int | None = None) -> Speed:
     """From the data sheet: 6 operations a parameter and token in training (4 where almost nothing learns, as under adapters), 2 in
-    reading; decoding reads all weights once a step (2 bytes a parameter). `trainable` counts the parameters that learn; None: all.
+    reading; decoding reads all weights once a step (2 bytes a parameter), on each of several GPUs. `trainable` counts the parameters that learn; None: all.
     """
     few = trainable is not None and trainable < parameters // 2
     return Speed(
         device.name,
         training=TRAINING_SHARE * device.flops * gpus / ((4 if few else 6) * parameters),
         reading=PREFILL_SHARE * device.flops * gpus / (2 * parameters),
-        rounds=DECODE_SHARE * device.bandwidth * gpus / (2 * parameters),
+        rounds=DECODE_SHARE * device.bandwidth / (2 * parameters),
         measured=False,
         gpus=gpus,
     )

@@ -56,7 +56,12 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         found = "none is loaded: rollout.backend=openai asks endpoints.policy"
         return Diagnosis([*checks, Check("model", "ok", found)])
     model_config, model = _read_model(config)
-    checks += [model, *tried("device", lambda: _device(config)), *vllm_checks(config, model_config)]
+    checks += [
+        model,
+        *tried("device", lambda: _device(config)),
+        *tried("ranks", lambda: _ranks_here(config)),
+        *vllm_checks(config, model_config),
+    ]
     if model_config is None:
         return Diagnosis(checks)
     checks += tried("context", lambda: context_checks(config, model_config))
@@ -151,6 +156,15 @@ def _device(config: SkillTTRLConfig) -> str:
     return f"{device}, {resolve_precision(config.runtime.precision, device)}"
 
 
+def _ranks_here(config: SkillTTRLConfig) -> str:
+    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, planned_ranks
+
+    check_ranks(config)
+    check_gpus(config)
+    count = planned_ranks(config)
+    return "one process" if count == 1 else f"{count} processes (runtime.nproc)"
+
+
 def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEstimate]) -> list[Check]:
     """Estimate the memory here (appended to `estimates`), and on a GPU where this machine has none."""
     from skill_ttrl.rl.device import device_memory, resolve_device
@@ -169,7 +183,7 @@ def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEs
     except ModelError as error:
         checks.append(Check("memory", "fail", "cannot be told for this machine", str(error)))
     planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
-    found = f"{_parameters(planned)}; {_gigabytes(planned.peak)} in bf16"
+    found = f"{_parameters(planned)}; {_gigabytes(planned.peak)} in bf16{_ranks(planned)}"
     if planned.parts["engine"]:
         found += f", {_gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {_gigabytes(PLANNED_GPU_BYTES)}"
     checks.append(Check("memory on a GPU", "ok", found, "For planning: no GPU is here to hold it to."))
@@ -184,13 +198,20 @@ def _fits(config: SkillTTRLConfig, estimate: MemoryEstimate, available: int) -> 
     phase = max(estimate.phases, key=lambda name: estimate.phases[name])
     parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in estimate.parts.items() if size)
     found = (
-        f"{_gigabytes(estimate.peak)} at most, in {phase} ({estimate.device}, {estimate.precision}); "
+        f"{_gigabytes(estimate.on_device)} at most, in {phase} ({estimate.device}, {estimate.precision}{_ranks(estimate)}); "
         f"{_gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
     )
-    if estimate.peak <= TIGHT * available:
+    if estimate.on_device <= TIGHT * available:
         return Check("memory", "ok", found)
-    status: Status = "fail" if estimate.peak > available else "warn"
+    status: Status = "fail" if estimate.on_device > available else "warn"
     return Check("memory", status, found, _memory_advice(config, estimate, phase, available))
+
+
+def _ranks(estimate: MemoryEstimate) -> str:
+    """Words on the ranks that the figures are of; nothing for one."""
+    if estimate.ranks == 1:
+        return ""
+    return f", {estimate.ranks} ranks with {estimate.parallel}{' together' if estimate.device == 'cpu' else ', each'}"
 
 
 def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
@@ -198,7 +219,10 @@ def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str
     fixed = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["reference"] + parts["runtime"]
     if fixed > available:
         if config.model.lora is None:
-            return "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), or a smaller model."
+            return (
+                "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
+                "(runtime.parallel=fsdp and --nproc), or take a smaller model."
+            )
         return "The weights alone do not fit. Take a smaller model."
     if parts["engine"] and estimate.device == "cuda":
         if phase == "sample":

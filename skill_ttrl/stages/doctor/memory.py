@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.config import RLConfig, SFTConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
 from skill_ttrl.rl.memory import (
@@ -21,6 +22,9 @@ from skill_ttrl.rl.memory import (
     sampling_bytes,
     weight_bytes,
 )
+from skill_ttrl.rl.parallel.strategy import Strategy, strategy
+from skill_ttrl.stages.doctor.spread import offloaded_bytes, spread
+from skill_ttrl.stages.setup.ranks import planned_ranks
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
@@ -42,7 +46,7 @@ BATCH_TOKEN_BYTES = 27
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Memory of one process on its device, in bytes."""
+    """Memory of one rank on its device, in bytes."""
 
     device: str
     """`cpu` (resident memory) or `cuda` (memory of the GPU)."""
@@ -56,14 +60,25 @@ class MemoryEstimate:
     """`weights gradients optimizer reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
-    """Peak of each phase: `sample`, `update` and, where the config has it, `sft`."""
+    """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimiser's state is offloaded."""
     engine_rows: float = 0.0
     """Sequences of the longest length whose keys and values fit into the engine's share; 0 without an engine."""
+    ranks: int = 1
+    """Processes that train together; all figures are of the fullest, rank 0."""
+    parallel: Strategy = "alone"
+    """How they hold the policy."""
+    offloaded: int = 0
+    """Bytes that each rank on a GPU has in the machine's own memory (`runtime.param_offload`, `runtime.optimizer_offload`)."""
 
     @property
     def peak(self) -> int:
-        """The largest phase."""
+        """The largest phase of one rank."""
         return max(self.phases.values())
+
+    @property
+    def on_device(self) -> int:
+        """Bytes at the peak on one device: ranks on a CPU share its memory, each GPU has one rank."""
+        return self.peak * (self.ranks if self.device == "cpu" else 1)
 
 
 def estimate_memory(
@@ -84,6 +99,7 @@ def estimate_memory(
     - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
     - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
       own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
+    - gathered, gathered_to_sample: see `spread`; several ranks, of which each holds a share of what is above.
     - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
       the learner computes too, unless `vllm.sleep`. On a CPU, where sleeping changes nothing, its weights and
       `vllm.cpu_kv_cache_gb`.
@@ -108,6 +124,8 @@ def estimate_memory(
         eager_attention=config.model.attn_implementation == "eager",
         on_cpu=kind == "cpu",
     )
+    ranks = planned_ranks(config)
+    parallel = _parallel(config, ranks, on_gpu=not how.on_cpu)
     weights = weight_bytes(shape, how)
     engine, engine_rows = _engine(config, shape, how, total)
     parts = {
@@ -116,14 +134,27 @@ def estimate_memory(
         "critic": sum(weights.values()) if _has_critic_model(config) else 0,
         "casts": weights["casts"],
         **_backward(config, shape, how, config.rl),
-        **_samples(config, shape, how),
+        **_samples(config, shape, how, ranks),
         "runtime": PROCESS_BYTES if how.on_cpu else CUDA_CONTEXT_BYTES,
         "engine": engine,
     }
     if "sft" in config.phases:
         parts["sft_activations"] = sum(_backward(config, shape, how, config.sft).values())
+    offloaded = 0 if how.on_cpu else offloaded_bytes(parts, config.runtime, ranks, parallel)
+    samples_here = backend_facts(config).is_learner
+    parts = spread(parts, shape, how, config.runtime, ranks, parallel, samples_here=samples_here)
     phases = _phases(config, shape, how, parts)
-    return MemoryEstimate(kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows)
+    return MemoryEstimate(
+        kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows, ranks, parallel, offloaded
+    )
+
+
+def _parallel(config: SkillTTRLConfig, ranks: int, *, on_gpu: bool) -> Strategy:
+    """How the ranks hold the policy; `alone` where the run will be refused (`check_ranks`)."""
+    try:
+        return strategy(config.runtime, ranks, on_gpu=on_gpu)
+    except ConfigError:
+        return "alone"
 
 
 def _phases(
@@ -132,26 +163,29 @@ def _phases(
     """Peak of each phase."""
 
     def together(*names: str) -> int:
-        return sum(parts[name] for name in names)
+        return sum(parts.get(name, 0) for name in names)
 
     def optimizer_of(kind: str) -> int:
         # Muon keeps one number for each weight of a hidden matrix, AdamW two.
-        return together("optimizer") - (shape.matrices * FP32 if kind == "muon" and not how.adapters else 0)
+        muon = kind == "muon" and not how.adapters
+        return round(together("optimizer") * (1 - shape.matrices / (2 * shape.parameters) if muon else 1))
 
     fixed = together("weights", "reference", "critic", "casts", "runtime")
     optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
     sleeps = config.vllm.sleep and not how.on_cpu
     engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
     phases = {
-        "sample": fixed + optimizer + together("kv_cache", "sampling", "episodes", "engine"),
+        "sample": fixed + optimizer + together("kv_cache", "sampling", "episodes", "engine", "gathered_to_sample"),
         "update": fixed
         + optimizer
-        + together("gradients", "activations", "logits", "heap", "episodes", "batch")
+        + together("gradients", "activations", "logits", "heap", "episodes", "batch", "gathered")
         + engine,
     }
+    if "optimizer_in_step" in parts:
+        phases["step"] = fixed + together("gradients", "optimizer_in_step", "engine")
     if "sft" in config.phases:
         fixed += optimizer_of(config.sft.optimizer) - together("reference", "critic")
-        phases["sft"] = fixed + together("gradients", "sft_activations")
+        phases["sft"] = fixed + together("gradients", "sft_activations", "gathered")
     return phases
 
 
@@ -180,13 +214,13 @@ def _backward(
     return backward_bytes(shape, how, tokens=tokens, answer_tokens=answers, longest=longest, entropy=entropy)
 
 
-def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings) -> dict[str, int]:
-    """`kv_cache sampling episodes batch`."""
+def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int) -> dict[str, int]:
+    """`kv_cache sampling episodes batch`; the rows that are sampled are shared out to the ranks."""
     prompt, answer = longest_turn(config)
     prompts, tries = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
     sampling = {"kv_cache": 0, "sampling": 0}
     if backend_facts(config).is_learner:
-        rows = min(config.rollout.max_batch_size, tries)
+        rows = min(config.rollout.max_batch_size, -(-tries // ranks))
         sampling = sampling_bytes(
             shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer
         )

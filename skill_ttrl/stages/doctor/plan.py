@@ -71,6 +71,7 @@ class Plan:
     memory: dict[str, int]
     """Bytes by part, on the device that is planned for."""
     peak: int
+    """Bytes on one device: ranks on a CPU share it, each GPU has one rank."""
     available: int
     """Bytes of that device."""
     hours: float | None
@@ -81,6 +82,10 @@ class Plan:
     """Why a run of it would not start, or not end; empty: it would."""
     exit_code: int = 0
     """With which `skillttrl train` would refuse it, or 5 where memory is too small; 0: it would not, as far as can be seen here."""
+    ranks: int = 1
+    """Processes that train together."""
+    parallel: str = "alone"
+    """How they hold the policy: `ddp`, `fsdp`; `alone`: one has it."""
 
 
 def plan(config: SkillTTRLConfig) -> Plan:
@@ -108,7 +113,8 @@ def plan(config: SkillTTRLConfig) -> Plan:
         _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]
     available = device_memory("cpu") if device is None else int(device.memory)
-    refusals = [*found.refusals, *_too_large(config, model_config, memory.peak, available)]
+    refusals = [*found.refusals, *_too_large(config, model_config, memory.on_device, available)]
+    assumptions += _about_ranks(memory)
     if config.verified is not None and not (note := verified_note(config)).startswith("never"):
         assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
@@ -125,7 +131,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
         phases,
         speed,
         dict(memory.parts),
-        memory.peak,
+        memory.on_device,
         available,
         _sum([each.hours for each in phases]),
         _sum([each.usual_hours for each in phases]),
@@ -133,6 +139,8 @@ def plan(config: SkillTTRLConfig) -> Plan:
         assumptions,
         [str(each).rstrip(".") for each in refusals],
         refusals[0].exit_code if refusals else 0,
+        memory.ranks,
+        memory.parallel,
     )
 
 
@@ -144,8 +152,20 @@ def _too_large(config: SkillTTRLConfig, model_config: Any, peak: int, available:
     if peak > available:
         yield ModelError(
             f"it needs {peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters (model.lora), "
-            "gradient checkpointing, a smaller micro-batch, or a smaller model"
+            "gradient checkpointing, a smaller micro-batch, several GPUs (--nproc, runtime.parallel=fsdp), or a smaller model"
         )
+
+
+def _about_ranks(memory: MemoryEstimate) -> Iterator[str]:
+    """Words on what is counted of several ranks."""
+    if memory.ranks == 1:
+        return
+    if memory.device == "cpu":
+        yield f"{memory.ranks} ranks share this machine's memory and cores: memory is theirs together, and they are no faster than one"
+    else:
+        yield f"{memory.ranks} GPUs learn and read prompts that many times as fast as one (communication is not counted)"
+    if memory.offloaded:
+        yield f"each rank has {memory.offloaded / 1e9:.1f} GB more in the machine's own memory (offloaded)"
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
@@ -280,8 +300,8 @@ def _speed(
     config: SkillTTRLConfig, model_config: Any, device: Device | None, memory: MemoryEstimate, assumptions: list[str]
 ) -> Speed | None:
     if device is not None:
-        assumptions.append(f"speed is reckoned from the data sheet of one {device.name}, not measured")
-        return reckoned(memory.parameters, device, trainable=memory.trainable)
+        assumptions.append(f"speed is reckoned from the data sheet of the {device.name}, not measured")
+        return reckoned(memory.parameters, device, memory.ranks, trainable=memory.trainable)
     if memory.parameters > MEASURED_PARAMETERS:
         assumptions.append("nothing is known of the speed of this model on this CPU: no hours are given")
         return None

@@ -80,6 +80,7 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     assert rl.loss == {"type": "ppo_clip", "clip_ratio": 0.2, "dual_clip": 3.0}
     assert (rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.001, "k3", 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
+    assert (config.runtime.nproc, config.runtime.parallel, config.waits_for) == (8, "fsdp", None)
 
 
 def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_sampler_alone() -> None:
@@ -107,14 +108,15 @@ def test_skillrl_recipes_have_the_paper_s_settings(name: str) -> None:
     assert (config.skills.top_k, config.skills.min_score) == (6, 0.4)
     assert (config.agent.history, config.agent.max_turns) == (2, 50 if name == "skillrl_alfworld" else 15)
     assert (config.eval.temperature, config.env.kwargs["reward"]) == (0.4, 10.0)
-    assert config.waits_for is not None and "FSDP" in config.waits_for
+    assert config.waits_for is None and (config.runtime.nproc, config.runtime.parallel) == (8, "fsdp")
 
 
 @pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])
 def test_the_variant_for_one_gpu_differs_in_adapters_rates_and_engine_alone(name: str) -> None:
     whole, few = (load_config(each).model_dump() for each in (name, f"{name}_lora"))
     differing = {key for key in whole if whole[key] != few[key]}
-    assert differing == {"name", "waits_for", "model", "sft", "rl", "vllm"}
+    assert differing == {"name", "model", "sft", "rl", "vllm", "rollout", "runtime"}
+    assert {key for key in whole["rollout"] if whole["rollout"][key] != few["rollout"][key]} == {"backend"}
     assert {key for key in whole["rl"] if whole["rl"][key] != few["rl"][key]} == {"learning_rate"}
     assert {key for key in whole["sft"] if whole["sft"][key] != few["sft"][key]} == {"learning_rate"}
     assert few["model"]["lora"] is not None and few["vllm"]["sleep"]

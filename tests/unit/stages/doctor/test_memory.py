@@ -121,9 +121,12 @@ def gpu_estimate(config: SkillTTRLConfig, sizes: tuple[Any, ...], total: int = 2
 
 
 def test_recipes_fit_where_their_headers_say() -> None:
-    seven = gpu_estimate(load_config("ttrl_qwen2.5_math_7b"), (152064, 3584, 18944, 28, 28, 4, False))
+    big, alone = (152064, 3584, 18944, 28, 28, 4, False), ["runtime.nproc=1", "runtime.parallel=auto"]
+    seven = gpu_estimate(load_config("ttrl_qwen2.5_math_7b", alone), big)
     assert seven.parts["weights"] + seven.parts["gradients"] + seven.parts["optimizer"] == 16 * seven.parameters
     assert seven.peak > 140e9
+    eighth = gpu_estimate(load_config("ttrl_qwen2.5_math_7b"), big)
+    assert 8 * eighth.parts["optimizer"] == seven.parts["optimizer"] and eighth.peak < 80e9
     one = gpu_estimate(load_config("ttrl_qwen2.5_math_1.5b"), (151936, 1536, 8960, 28, 12, 2, True), 80_000_000_000)
     assert one.parts["engine"] == 32e9 and 30e9 < one.peak < 0.9 * 80e9
     assert one.engine_rows > 64
@@ -134,6 +137,37 @@ def test_recipes_fit_where_their_headers_say() -> None:
     assert beside.parts["weights"] == half.parts["weights"]
     assert beside.parts["engine"] == 12e9 and 12e9 < beside.peak < 0.9 * 24e9
     assert beside.engine_rows > 256  # vllm.max_num_seqs of them are decoded at once
+
+
+def test_ranks_share_weights_and_rows_but_not_activations() -> None:
+    sizes = (152064, 3584, 18944, 28, 28, 4, False)
+
+    def found(*overrides: str) -> Any:
+        return gpu_estimate(load_config("ttrl_qwen2.5_math_7b", overrides), sizes)
+
+    one, ddp, fsdp = found("runtime.nproc=1", "runtime.parallel=auto"), found("runtime.parallel=ddp"), found()
+    assert (one.ranks, ddp.ranks, fsdp.ranks) == (1, 8, 8)
+    for part in ("weights", "gradients", "optimizer", "reference"):
+        assert ddp.parts[part] == one.parts[part] and fsdp.parts[part] == -(-one.parts[part] // 8)
+    for part in ("activations", "logits", "runtime"):
+        assert one.parts[part] == ddp.parts[part] == fsdp.parts[part]
+    assert ddp.parts["kv_cache"] == fsdp.parts["kv_cache"] == pytest.approx(one.parts["kv_cache"] / 8)
+    assert fsdp.parts["gathered_to_sample"] == 2 * fsdp.parameters > fsdp.parts["gathered"]
+    assert fsdp.on_device == fsdp.peak
+    kept = found("runtime.param_offload=true")
+    assert kept.parts["weights"] == kept.parts["optimizer"] == 0
+    assert kept.offloaded == sum(fsdp.parts[part] for part in ("weights", "gradients", "optimizer", "reference"))
+    state = found("runtime.optimizer_offload=true")
+    assert state.parts["optimizer"] == 0 and state.offloaded == state.parts["optimizer_in_step"]
+    assert state.phases["step"] < state.phases["update"] < fsdp.phases["update"]
+
+
+def test_ranks_on_a_cpu_share_its_memory() -> None:
+    from skill_ttrl.stages.doctor.memory import estimate_memory
+
+    config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), ["runtime.nproc=2"])
+    found = estimate_memory(config, published(**WIDE), device="cpu", precision="fp32")
+    assert (found.ranks, found.parallel, found.on_device) == (2, "ddp", 2 * found.peak)
 
 
 def test_episodes_of_many_turns_are_kept_until_they_are_learned_from() -> None:

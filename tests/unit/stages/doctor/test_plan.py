@@ -33,11 +33,13 @@ def test_the_plan_of_a_paper_recipe_names_every_phase_with_its_hours(name: str) 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_all_weights_do_not_fit_one_gpu_and_adapters_do(name: str) -> None:
-    found = plan(load_config(name))
-    whole = not name.endswith("_lora")
-    assert any("FSDP" in text for text in found.obstacles) is whole
-    assert (found.peak > found.available) is whole
-    assert found.available == int(PLANNED.memory)
+    found, whole = plan(load_config(name)), not name.endswith("_lora")
+    assert found.peak < found.available == int(PLANNED.memory)
+    assert (found.ranks, found.parallel) == ((8, "fsdp") if whole else (1, "alone"))
+    alone = plan(load_config(name, ["runtime.nproc=1", "runtime.parallel=auto"]))
+    assert (alone.peak > alone.available) is whole
+    assert any("--nproc" in text for text in alone.obstacles) is whole
+    assert whole is (found.hours != alone.hours)
 
 
 def test_tokens_are_those_of_every_turn_at_its_longest() -> None:
@@ -136,5 +138,5 @@ def test_a_small_model_of_a_folder_has_hours_on_a_cpu(tiny_yaml: Path, tmp_path:
 
 
 def test_a_refused_recipe_is_planned_and_ends_with_the_refusal_s_code() -> None:
-    done = CliRunner().invoke(app, ["train", "skillrl_alfworld", "--dry-run"])
-    assert done.exit_code == 2 and "waits for training on several GPUs" in " ".join(done.output.split())
+    done = CliRunner().invoke(app, ["train", "skillrl_alfworld", "--dry-run", "--set", "waits_for=the moon"])
+    assert done.exit_code == 2 and "waits for the moon" in " ".join(done.output.split())
