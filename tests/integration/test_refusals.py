@@ -35,6 +35,8 @@ SENSELESS = [
         ["rl.algorithm=graphgpo", "agent.max_turns=2"],
         "compares steps from one exact state, and math does not name its state",
     ),
+    ("GAE without a critic", ["rl.algorithm=gae"], "rl.algorithm=gae needs a critic, and there is none"),
+    ("a critic that nothing asks", ["rl.critic={}"], "rl.critic is set, but rl.algorithm=grpo asks no critic"),
     (
         "a correction without sampler log-probs",
         ["rollout.backend=own_refusals:make", "rl.rollout_correction.type=token_mask"],
