@@ -43,7 +43,7 @@ class Case:
     heads: int = 8
     key_value_heads: int = 2
     vocabulary: int = 151_936
-    prompts: int = 2
+    prompts: int = 1
     samples: int = 8
     prompt_tokens: int = 512
     shortest: int = 32

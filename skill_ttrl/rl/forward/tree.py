@@ -17,6 +17,8 @@ from torch import Tensor
 
 MAX_BLOCKS = 4
 """Most blocks of rows of one kind: a block pads its rows to its longest, and each block costs a few kernels a layer."""
+SMALL_BLOCK = 2048
+"""Queries, padding counted, for which one block is cheaper than two."""
 
 T = TypeVar("T")
 
@@ -146,7 +148,9 @@ def _split_by_length(rows: Int[Tensor, " B"], lengths_N: Int[Tensor, " N"]) -> l
     """Rows, longest first, cut where they become shorter than half of their block's first."""
     parts: list[Tensor] = []
     while len(rows):
-        similar = int((2 * lengths_N[rows] > lengths_N[rows[0]]).sum()) if len(parts) + 1 < MAX_BLOCKS else len(rows)
+        similar, longest = len(rows), int(lengths_N[rows[0]])
+        if len(rows) * longest > SMALL_BLOCK and len(parts) + 1 < MAX_BLOCKS:
+            similar = int((2 * lengths_N[rows] > longest).sum())
         parts.append(rows[:similar])
         rows = rows[similar:]
     return parts

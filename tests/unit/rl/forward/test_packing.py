@@ -29,6 +29,7 @@ from transformers import (
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.forward import tree
 from skill_ttrl.rl.forward.attention import NAME
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
@@ -119,14 +120,21 @@ def test_packed_is_exact(family: str, tied: bool, checkpointing: bool, adapters:
     assert packed.computed_tokens < 0.7 * int(batch.lengths_N.sum())
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("small", [0, 2048], ids=["many blocks", "few blocks"])
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()), min_size=1, max_size=14),
     st.sampled_from([1, 2, 30]),
     st.integers(0, 99),
 )
-def test_packed_is_exact_for_any_items(shape: list[tuple[int, int, bool]], alphabet: int, seed: int) -> None:
-    assert_equal_to_padded(Policy(build(), None, "cpu"), batch_of(shape, alphabet=alphabet, seed=seed))
+def test_packed_is_exact_for_any_items(
+    small: int, shape: list[tuple[int, int, bool]], alphabet: int, seed: int
+) -> None:
+    before, tree.SMALL_BLOCK = tree.SMALL_BLOCK, small
+    try:
+        assert_equal_to_padded(Policy(build(), None, "cpu"), batch_of(shape, alphabet=alphabet, seed=seed))
+    finally:
+        tree.SMALL_BLOCK = before
 
 
 def test_the_order_of_the_items_changes_nothing() -> None:

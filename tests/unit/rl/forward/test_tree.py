@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.rl.forward import tree as module
 from skill_ttrl.rl.forward.tree import SharedPrefixes, build_tree
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=12)
@@ -30,9 +32,12 @@ def test_nodes_are_the_prefixes(rows: list[list[int]]) -> None:
     assert sorted(node_of.values()) == list(range(len(tree)))
 
 
-@given(sequences)
-def test_each_node_asks_once_and_sees_its_ancestors(rows: list[list[int]]) -> None:
-    tree, nodes_N_T = tree_of(rows)
+@pytest.mark.parametrize("small", [0, 2048])
+@given(rows=sequences)
+def test_each_node_asks_once_and_sees_its_ancestors(small: int, rows: list[list[int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SMALL_BLOCK", small)
+        tree, nodes_N_T = tree_of(rows)
     ancestors = {}
     for row, nodes in zip(rows, nodes_N_T.tolist(), strict=True):
         for end in range(1, len(row) + 1):
@@ -51,7 +56,7 @@ def test_each_node_asks_once_and_sees_its_ancestors(rows: list[list[int]]) -> No
 
 
 def test_rows_of_very_different_lengths_are_not_padded_to_the_longest() -> None:
-    tree, _ = tree_of([[1] * 40, [2] * 3, [3] * 2, *([1] * 20 + [4, answer] for answer in range(5, 9))])
+    tree, _ = tree_of([[1] * 4000, *([2, row] * 3 for row in range(4)), *([1] * 2000 + [4, row] for row in range(4))])
     assert sum(block.queries_B_Q.numel() for block in tree.blocks) <= 1.5 * len(tree)
 
 
