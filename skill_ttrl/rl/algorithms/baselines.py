@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import gpg_advantages, opo_advantages, passk_advantages, rloo_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, TrainingSamples
 from skill_ttrl.rl.algorithms.relative import (
@@ -42,8 +43,16 @@ class OPO(GroupRelative):
     takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each trajectory; its length is the number of its trained tokens, in all of its steps."""
+        """One for each trajectory; its length is the number of its trained tokens, in all of its steps.
+
+        Raises:
+            ConfigError: the samples are texts, whose tokens are not known.
+        """
         lengths = trained_tokens(samples)
+        if lengths and samples.batch is None and not any(lengths):
+            raise ConfigError(
+                "rl.algorithm=opo weighs responses by their tokens, and these are texts without tokens. Use grpo or rloo."
+            )
         return AdvantageEstimate(relative_advantages(samples, partial(opo_advantages, lengths=lengths)))
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import (
     GroupLevel,
     compute_remax_advantage,
@@ -97,6 +98,7 @@ class ReMax:
         """One for each token.
 
         Raises:
+            ConfigError: the samples have no tokens.
             ValueError: not one greedy reward a group.
         """
         batch, level, greedy = tokens_of(samples), self.options.level, samples.greedy_rewards
@@ -113,10 +115,11 @@ def tokens_of(samples: TrainingSamples) -> RolloutBatch:
     """The samples as tokens.
 
     Raises:
-        ValueError: they have none.
+        ConfigError: they have none: texts that were not sampled here.
     """
     if samples.batch is None:
-        raise ValueError(
-            "This algorithm goes from token to token, and these samples have none (TrainingSamples.batch)."
+        raise ConfigError(
+            "This rl.algorithm goes from token to token, and these are texts without tokens. Use grpo, rloo or another that compares "
+            "whole responses."
         )
     return samples.batch

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 
-from skill_ttrl.config import RLConfig
+from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples
 from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.stages.trainer import SkillTTRLTrainer
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
 
 TASK = Task("t", "env")
@@ -116,3 +121,23 @@ def test_maxrl_refuses_a_reward_below_0() -> None:
 
 def test_an_empty_step_has_no_advantages() -> None:
     assert advantages({"type": "reinforce_plus_plus"}) == []
+
+
+@pytest.mark.parametrize("name", ["opo", "reinforce_plus_plus", "remax", "gae"])
+def test_texts_without_tokens_are_refused_where_tokens_count(name: str, tmp_path: Path) -> None:
+    config = load_config({"rl": {"algorithm": name, **({"critic": {}} if name == "gae" else {})}})
+    with pytest.raises(ConfigError, match="texts without tokens"):
+        SkillTTRLTrainer(config, tmp_path).train_offline(["1+1"], [[r"\boxed{2}", r"\boxed{3}"]])
+
+
+def test_a_task_whose_greedy_rollout_failed_is_left_out(
+    make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
+) -> None:
+    groups = [group.with_rewards([1.0, 0.0, 0.0, 0.0]) for group in make_groups()]
+    rule = UpdateRule(RLConfig(algorithm="remax", prompts_per_step=3), sampler_is_learner=True)  # type: ignore[arg-type]
+    learner = LocalLearner(make_policy(), rule.config, accelerator, total_steps=1)
+    votes = [VoteResult(None, 0.0, (False,) * 4)] * 3
+    found = rule(learner, groups, votes, step=0, seed=0, temperature=1.0, greedy={"t0": 0.0, "t2": 1.0})
+    assert found["sequences"] == 8
+    assert rule.record is not None and [len(rule.record.advantages), rule.record.advantages[0][0]] == [8, 1.0]
+    assert [row[0] for row in rule.record.advantages[4:]] == [0.0, -1.0, -1.0, -1.0]
