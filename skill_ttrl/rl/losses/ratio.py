@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from skill_ttrl.rl.losses.aggregate import masked_mean
-
 LOG_RATIO_BOUND = 20.0
 """Log-ratios are clamped to this, so that exp never overflows (as verl does)."""
 
@@ -25,11 +23,12 @@ def sequence_mean(values: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -> F
 @torch.no_grad()
 def ratio_metrics(log_ratio: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -> dict[str, Tensor]:
     """`approx_kl` (mean of rho - 1 - log rho, at least 0, nats), `ratio_mean` and `ratio_max`, over the masked tokens."""
-    ratio = log_ratio.exp()
+    ratio, tokens = log_ratio.exp(), mask.sum().clamp_(min=1)
+    masked = ratio * mask
     return {
-        "approx_kl": masked_mean(ratio - 1.0 - log_ratio, mask),
-        "ratio_mean": masked_mean(ratio, mask),
-        "ratio_max": (ratio * mask).max(),
+        "approx_kl": ((ratio - 1.0).sub_(log_ratio).mul_(mask)).sum() / tokens,
+        "ratio_mean": masked.sum() / tokens,
+        "ratio_max": masked.max(),
     }
 
 
@@ -45,10 +44,10 @@ def clip_metrics(
     `clip_fraction` is of all; `clip_fraction_low` of those whose ratio is below 1 (TRL: `clip_ratio/low_mean`), `clip_fraction_high` of
     those with a ratio above it and a positive advantage (TRL: `clip_ratio/high_mean`). The rest met the dual clip.
     """
-    total = mask.sum().clamp(min=1)
-    inside = decided * mask
+    inside, tokens = decided * mask, mask.sum().clamp_(min=1)
+    below = ratio < 1.0
     return {
-        "clip_fraction": inside.sum() / total,
-        "clip_fraction_low": (inside * (ratio < 1.0)).sum() / total,
-        "clip_fraction_high": (inside * ((ratio > 1.0) & (advantages > 0))).sum() / total,
+        "clip_fraction": inside.sum() / tokens,
+        "clip_fraction_low": (inside * below).sum() / tokens,
+        "clip_fraction_high": (inside * (advantages > 0).logical_and_(~below)).sum() / tokens,
     }

@@ -169,6 +169,8 @@ def test_selected_tokens_do_not_depend_on_the_micro_batch(
         )
         learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1)
         found.append(learner.update(make_batch(), step=0, seed=0, temperature=1.0))
+    for metrics in found:
+        del metrics["computed_tokens"], metrics["operations"]  # packing shares more in a larger one
     assert found[0] == pytest.approx(found[1], abs=1e-4) and found[0]["selected_fraction"] == pytest.approx(
         0.2, abs=0.05
     )

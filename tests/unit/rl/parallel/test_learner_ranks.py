@@ -16,6 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
+from skill_ttrl.rl.entropy import at_high_entropy
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
 from skill_ttrl.rl.parallel.ranks import Ranks, join
@@ -107,7 +108,12 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     learner = LocalLearner(policy, config, accelerator, total_steps=3, ranks=ranks, critic_model=apart)
     metrics = []
     for step in range(3):
-        batch = learner.score(make_batch(step), temperature=1.0, own=True, reference=config.kl_coef > 0)
+        entropy = config.top_entropy_quantile < 1
+        batch = learner.score(
+            make_batch(step), temperature=1.0, own=True, reference=config.kl_coef > 0, entropy=entropy
+        )
+        if entropy:
+            batch, _ = at_high_entropy(batch, config.top_entropy_quantile)
         if config.critic is not None:
             batch = replace(batch, returns_F=batch.advantages_F)
         metrics.append(learner.update(batch, step=step, seed=0, temperature=1.0))
@@ -138,6 +144,22 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, dead samples left out": {
         "policy": {"fsdp": True},
         "rl": {"kl_coef": 0.0, "entropy_coef": 0.0, "reference_refresh_steps": None, "micro_batch_size": 3},
+    },
+    "fsdp, tokens selected": {
+        "policy": {"fsdp": True},
+        "rl": {
+            "loss": {"type": "kl_cov", "fraction": 0.2},
+            "top_entropy_quantile": 0.5,
+            "rollout_correction": {
+                "type": "icepop",
+                "rescore": False,
+                "reject": {"statistic": "seq_mean_k3", "high": 0.5},
+            },
+            "kl_estimator": "k3+",
+            "kl_bias_correction": True,
+            "reference_refresh_steps": 1,
+            "reference_mixup_alpha": 0.5,
+        },
     },
 }
 
