@@ -108,7 +108,7 @@ def plan(config: SkillTTRLConfig) -> Plan:
     )
     speed = _speed(config, model_config, device, memory, assumptions)
     found = look_before(stated)
-    assumptions += found.notes
+    assumptions += [*found.notes, *_further_rounds(config)]
     phases = [
         _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]
@@ -218,12 +218,29 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
         config,
     )
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
-    # A KL term has every token read by the reference too, which is a third of a training pass. A critic reads twice, or learns.
-    thirds = 3 + (rl.kl_coef > 0) + (0 if rl.critic is None else 2 if rl.critic.model is None else 4)
+    # A KL term has every token read by the reference too, which is a third of a training pass; entropies are read by the policy itself. A
+    # critic reads twice, or learns.
+    thirds = (
+        3
+        + (rl.kl_coef > 0)
+        + (rl.top_entropy_quantile < 1)
+        + (0 if rl.critic is None else 2 if rl.critic.model is None else 4)
+    )
     trained = learned * _item(config) * rl.epochs * thirds // 3
     asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
     tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
+
+
+def _further_rounds(config: SkillTTRLConfig) -> list[str]:
+    """A line where a step may sample more than once."""
+    settings = config.rl.dynamic_sampling if "rl" in config.phases else None
+    if settings is None or settings.max_rounds == 1:
+        return []
+    return [
+        f"rl counts one round of samples a step; rl.dynamic_sampling may sample up to {settings.max_rounds} times as many, as many as "
+        "groups that all earn the same ask for"
+    ]
 
 
 def _greedy_rollouts(config: SkillTTRLConfig) -> int:

@@ -51,6 +51,12 @@ def test_tokens_are_those_of_every_turn_at_its_longest() -> None:
     assert rl.trained_tokens == rl.episodes * 15 * (6000 + 1500 + 768)
 
 
+def test_further_rounds_of_samples_are_said_to_be_left_out() -> None:
+    asked = ["rl.algorithm=dapo", "rl.dynamic_sampling={max_rounds: 7}", "rl.loss={clip_ratio_high: 0.28}"]
+    (line,) = [text for text in plan(load_config("quickstart", asked)).assumptions if "dynamic_sampling" in text]
+    assert "up to 7 times as many" in line
+
+
 def test_a_teacher_costs_what_its_prices_say() -> None:
     priced = ["endpoints.teacher.price_in=2", "endpoints.teacher.price_out=8"]
     found = plan(load_config("skillrl_webshop_lora", priced))
