@@ -33,7 +33,9 @@ from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl
 
 VOTED, EPISODES = ("quickstart", "quickstart_skills"), ("quickstart_webshop",)
-EVERYWHERE = (*VOTED, *EPISODES)
+WEAK = ("collapse",)
+ANSWERS = (*VOTED, *WEAK)
+EVERYWHERE = (*ANSWERS, *EPISODES)
 RECIPES: dict[str, tuple[str, ...]] = {
     "quickstart": (
         "rl.mini_batch_prompts=4",
@@ -45,6 +47,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
         "eval.extra_temperatures=[]",
     ),
     "quickstart_skills": ("rl.steps=10", "eval.samples=4"),
+    "collapse": ("eval.samples=16", "eval.extra_temperatures=[]"),
     "quickstart_webshop": ("rl.steps=20", "evolve=null"),
 }
 """By recipe, what every cell of it sets; fewer steps than the recipe's, so that all cells fit an afternoon."""
@@ -56,8 +59,8 @@ CONTROLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "grpo": ((), EVERYWHERE),
     "grpo, random reward": (("rl.reward=random",), EVERYWHERE),
     "psr, random reward": (("rl.reward=random", "rl.algorithm=psr"), EVERYWHERE),
-    "grpo, true labels": (("rl.reward=label",), VOTED),
-    VOTE_SFT: ((), VOTED),
+    "grpo, true labels": (("rl.reward=label",), ANSWERS),
+    VOTE_SFT: ((), ANSWERS),
 }
 """By control, its settings and its recipes. A coin as reward shows what an algorithm does by itself; true labels are the ceiling of a
 vote's reward; `vote_sft` imitates the samples that agree (docs/baselines.md)."""
@@ -71,30 +74,48 @@ def _loss(options: str, aggregation: str = "seq-mean-token-mean") -> tuple[str, 
     return (f"rl.loss={options}", f"rl.loss_aggregation={aggregation}")
 
 
+SETTINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "grpo, one update a step": (("rl.mini_batch_prompts=null", "rl.schedule=constant"), ("quickstart",)),
+    "grpo, whole prompts": (("rl.mini_batch_by=prompts",), ("quickstart",)),
+    "grpo, KL 1": (("rl.kl_coef=1.0",), WEAK),
+    "grpo, KL 3": (("rl.kl_coef=3.0",), WEAK),
+    "grpo, KL 1, random reward": (("rl.kl_coef=1.0", "rl.reward=random"), WEAK),
+    "grpo, learning rate / 10": (("rl.learning_rate=3.0e-5",), WEAK),
+    "grpo, entropy 0.01": (("rl.entropy_coef=0.01",), WEAK),
+    "grpo, 64 votes": (("rollout.n_votes_per_prompt=64",), WEAK),
+    "grpo, T 0.6": (("rollout.temperature=0.6",), WEAK),
+    "grpo, votes by confidence": (("vote.strategy=confidence",), WEAK),
+    "grpo, guard": (("vote.strategy=guard",), WEAK),
+    "grpo, restrain": (("vote.strategy=restrain",), WEAK),
+    "grpo, gated": (("vote.strategy=gated",), WEAK),
+    "psr, KL 1": (("rl.algorithm=psr", "rl.kl_coef=1.0"), WEAK),
+    "nsr, KL 1": (("rl.algorithm=nsr", "rl.kl_coef=1.0"), WEAK),
+}
+"""GRPO as it was and with what keeps a weak base from falling: settings beside the algorithm. 64 votes draw twice the samples."""
 ARMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "grpo, mean only": (_algorithm("{type: grpo, scale_rewards: none}"), EVERYWHERE),
-    "dr_grpo": (_algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), VOTED),
-    "maxrl": (_algorithm("maxrl"), VOTED),
+    "dr_grpo": (_algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), ANSWERS),
+    "maxrl": (_algorithm("maxrl"), ANSWERS),
     "rloo": (_algorithm("rloo"), EVERYWHERE),
-    "remax": (_algorithm("remax"), VOTED),
-    "opo": (_algorithm("opo"), VOTED),
-    "grpo_passk": (_algorithm("grpo_passk"), VOTED),
-    "gpg": (_algorithm("gpg"), VOTED),
+    "remax": (_algorithm("remax"), ANSWERS),
+    "opo": (_algorithm("opo"), ANSWERS),
+    "grpo_passk": (_algorithm("grpo_passk"), ANSWERS),
+    "gpg": (_algorithm("gpg"), ANSWERS),
     "reinforce_plus_plus": (_algorithm("reinforce_plus_plus"), EVERYWHERE),
-    "reinforce_plus_plus_baseline": (_algorithm("reinforce_plus_plus_baseline"), VOTED),
+    "reinforce_plus_plus_baseline": (_algorithm("reinforce_plus_plus_baseline"), ANSWERS),
     "gae, value head": (_algorithm("gae", "rl.critic={}"), EVERYWHERE),
-    "gae, critic apart": (_algorithm("gae", "rl.critic={model: policy, learning_rate: 3.0e-4}"), VOTED),
+    "gae, critic apart": (_algorithm("gae", "rl.critic={model: policy, learning_rate: 3.0e-4}"), ANSWERS),
     "dapo": (_algorithm("dapo", "rl.loss={clip_ratio_high: 0.28, dual_clip: null}"), EVERYWHERE),
     "psr": (_algorithm("psr"), EVERYWHERE),
     "nsr": (_algorithm("nsr"), EVERYWHERE),
     "w_reinforce": (_algorithm("w_reinforce"), EVERYWHERE),
     "grpo_nsr, right x 0.1": (_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), EVERYWHERE),
-    "grpo_nsr, wrong x 0.3": (_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), VOTED),
-    "gdpo, format x 0.1": (_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), VOTED),
-    "gmae": (_algorithm("gmae"), VOTED),
-    "scrl": (_algorithm("scrl"), VOTED),
-    "ttpo": (_algorithm("ttpo"), VOTED),
-    "evol_rl": (_algorithm("evol_rl", "rl.loss={clip_ratio_high: 0.28, dual_clip: null}"), VOTED),
+    "grpo_nsr, wrong x 0.3": (_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), ANSWERS),
+    "gdpo, format x 0.1": (_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), ANSWERS),
+    "gmae": (_algorithm("gmae"), ANSWERS),
+    "scrl": (_algorithm("scrl"), ANSWERS),
+    "ttpo": (_algorithm("ttpo"), ANSWERS),
+    "evol_rl": (_algorithm("evol_rl", "rl.loss={clip_ratio_high: 0.28, dual_clip: null}"), ANSWERS),
     "gspo": (_algorithm("gspo", *_loss("{type: gspo, clip_ratio: 3.0e-4, clip_ratio_high: 4.0e-4}")), EVERYWHERE),
     "cispo": (_algorithm("cispo", *_loss("cispo", "token-mean")), EVERYWHERE),
     "sapo": (_algorithm("sapo", *_loss("sapo")), EVERYWHERE),
@@ -153,10 +174,10 @@ def fill(options: argparse.Namespace) -> None:
 
 def arms_of(recipe: str, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
     """Arms of a recipe with their settings: those of these names, or all."""
-    known = {name: settings for name, (settings, recipes) in (CONTROLS | ARMS).items() if recipe in recipes}
+    known = {name: settings for name, (settings, recipes) in (CONTROLS | SETTINGS | ARMS).items() if recipe in recipes}
     if names is None:
         return known
-    elsewhere = CONTROLS.keys() | ARMS.keys()
+    elsewhere = CONTROLS.keys() | SETTINGS.keys() | ARMS.keys()
     own = {name: (f"rl.algorithm={name}",) for name in names if name not in elsewhere}
     return {name: settings for name, settings in known.items() if name in names} | own
 

@@ -12,6 +12,9 @@ from skill_ttrl.intervals import paired_difference
 
 BASE, NO_TRAINING = "grpo", "no training"
 FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
+Difference = tuple[float, float, float]
+"""(difference of means, low, high), paired over problems; of several seeds over the problems of all."""
+Values = dict[str, list[float]]
 WIDTH, LEFT, ROW, PANEL = 820, 190, 18, 46
 
 
@@ -43,8 +46,13 @@ class Row:
     lowest: float
     highest: float
     """Of the figure of comparison (`lead_of`), over seeds."""
-    difference: tuple[float, float, float] | None
-    """(figure of comparison less GRPO's, low, high), paired over the problems of all seeds."""
+    gain: Difference | None
+    """Figure of comparison less that before training."""
+    rose: int
+    fell: int
+    """Seeds whose own paired interval of the gain lies above, below 0."""
+    difference: Difference | None
+    """Figure of comparison less GRPO's."""
     better: int
     worse: int
     """Seeds whose own paired interval against GRPO lies above, below 0."""
@@ -77,27 +85,37 @@ def rows_of(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _row(arm: str, found: dict[int, dict[str, list[float]]], own: Sequence[Cell], base: dict[int, Cell]) -> Row:
+def _row(arm: str, found: dict[int, Values], own: Sequence[Cell], base: dict[int, Cell]) -> Row:
     means = {name: fmean(fmean(each[name]) for each in found.values()) for name in next(iter(found.values()))}
     lead = lead_of(means)
     leads = [fmean(each[lead]) for each in found.values()]
-    pairs = [(base[seed].after[lead], each[lead]) for seed, each in found.items() if seed in base]
-    apart = [paired_difference(*pair) for pair in pairs]
-    together = None
-    if arm != BASE and pairs:
-        together = paired_difference(*([value for pair in pairs for value in pair[side]] for side in (0, 1)))
+    gain, rose, fell = _against([(cell.before[lead], cell.after[lead]) for cell in own])
+    pairs = [(base[seed].after[lead], each[lead]) for seed, each in found.items() if seed in base and arm != BASE]
+    difference, better, worse = _against(pairs)
     return Row(
         arm,
         means,
         min(leads),
         max(leads),
-        together,
-        sum(low > 0 for _, low, _ in apart) if together else 0,
-        sum(high < 0 for _, _, high in apart) if together else 0,
+        gain,
+        rose,
+        fell,
+        difference,
+        better,
+        worse,
         len(found),
         fmean(cell.samples for cell in own) if own else 0.0,
         fmean(cell.seconds for cell in own) if own else 0.0,
     )
+
+
+def _against(pairs: Sequence[tuple[list[float], list[float]]]) -> tuple[Difference | None, int, int]:
+    """(difference over all pairs, pairs whose own interval lies above 0, below 0) of (one, other), a pair a seed."""
+    if not pairs:
+        return None, 0, 0
+    apart = [paired_difference(*pair) for pair in pairs]
+    together = paired_difference(*([value for pair in pairs for value in pair[side]] for side in (0, 1)))
+    return together, sum(low > 0 for _, low, _ in apart), sum(high < 0 for _, _, high in apart)
 
 
 def lead_of(figures: Iterable[str]) -> str:
@@ -109,17 +127,22 @@ def table(rows: Sequence[Row]) -> str:
     """One row an arm, Markdown."""
     figures = [name for name in FIGURES if all(name in row.after for row in rows)]
     lead = FIGURES[lead_of(figures)]
-    heads = ["arm", *(f"{FIGURES[name]} after" for name in figures), f"{lead}, lowest to highest seed"]
-    heads += [f"{lead} less GRPO's (95 %)", "seeds better, worse", "samples", "s"]
+    heads = ["arm", *(f"{FIGURES[name]} after" for name in figures), f"{lead}, seeds", "change (95 %)", "rose, fell"]
+    heads += ["less GRPO's (95 %)", "better, worse", "samples", "s"]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in rows:
-        found = row.difference
-        against = "" if found is None else f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}]"
         cells = [row.arm, *(f"{row.after[name]:.3f}" for name in figures), f"{row.lowest:.3f} to {row.highest:.3f}"]
-        cells += [against, "" if found is None else f"{row.better}, {row.worse} of {row.seeds}"]
-        cells += [f"{row.samples:.0f}" if row.seconds else "0", f"{row.seconds:.0f}" if row.seconds else ""]
+        cells += _cells(row.gain, row.rose, row.fell, row.seeds)
+        cells += _cells(row.difference, row.better, row.worse, row.seeds)
+        cells += [f"{row.samples:.0f}", f"{row.seconds:.0f}"] if row.samples else ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cells(found: Difference | None, up: int, down: int, seeds: int) -> list[str]:
+    if found is None:
+        return ["", ""]
+    return [f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}]", f"{up}, {down} of {seeds}"]
 
 
 def plot(found: dict[str, list[Row]]) -> str:

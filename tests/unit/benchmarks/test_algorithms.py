@@ -68,6 +68,7 @@ def test_differences_are_paired_within_a_seed_and_pooled_over_seeds(tables: Modu
     assert grpo.difference is None and grpo.after == {"accuracy": pytest.approx(0.5)}
     assert other.difference[0] == pytest.approx(0.025) and 0 < other.difference[1] < other.difference[2] < 0.1
     assert (other.better, other.worse, other.seeds) == (1, 0, 2)
+    assert start.gain is None and other.gain[0] == pytest.approx(0.025) and (other.rose, other.fell) == (0, 0)
     assert (other.lowest, other.highest) == (pytest.approx(0.5), pytest.approx(0.55))
 
 
