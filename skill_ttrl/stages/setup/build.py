@@ -24,7 +24,6 @@ from skill_ttrl.stages.inputs.tasks import (
 )
 from skill_ttrl.stages.setup.checks import check_cut_series, check_states
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context
-from skill_ttrl.stages.setup.replica import make_replica
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
@@ -108,6 +107,7 @@ def build_learner_policy(
     """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
     from skill_ttrl.llm.hf import HFBackend
     from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
+    from skill_ttrl.stages.setup.replica import make_replica  # torch, which what asks a remote model does not load
 
     def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return driver.run(on_model, function, *args, **kwargs)
