@@ -183,7 +183,7 @@ def test_selected_tokens_do_not_depend_on_the_micro_batch(
         ({"type": "clip_cov", "low": 5.0, "high": 1.0}, "must be below high"),
         ({"type": "gpso"}, "Did you mean 'gspo'"),
         ({"type": "cispo", "clip_ratio_hgih": 1.0}, "Did you mean 'clip_ratio_high'"),
-        ({"type": "dppo", "divergence": "js"}, "'tv' or 'kl'"),
+        ({"type": "dppo", "divergence": "js"}, "unknown value 'js'"),
     ],
 )
 def test_options_without_sense_are_refused(settings: dict[str, Any], words: str) -> None:
