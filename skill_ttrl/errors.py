@@ -141,13 +141,17 @@ class RankError(SkillTTRLError, RuntimeError):
     Args:
         message: which, and why.
         exit_code: that of the error which ended it, where it is known.
+        rank: which, where it is known.
+        out_of_memory: the phase in which it ran out of memory (`sample`, `update`, `sft`); None: it did not, as far as is known.
     """
 
     exit_code = 9
 
-    def __init__(self, message: str, *, exit_code: int = 9) -> None:
+    def __init__(
+        self, message: str, *, exit_code: int = 9, rank: int | None = None, out_of_memory: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code, self.rank, self.out_of_memory = exit_code, rank, out_of_memory
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):

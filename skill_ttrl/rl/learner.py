@@ -120,6 +120,7 @@ class LocalLearner:
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
+            offload=policy.offload_optimizer,
         )
         per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_prompts or config.prompts_per_step))
         self._updates_per_step = per_epoch * config.epochs

@@ -47,6 +47,7 @@ class SFTLearner:
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
+            offload=policy.offload_optimizer,
         )
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:

@@ -30,6 +30,7 @@ NO_EFFECT_ON_RESULTS = (
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "rl.micro_batch_tokens",
+    "rollout.max_batch_size",
     "model.gradient_checkpointing",
     "model.packing",
     "runtime.nproc",

@@ -24,6 +24,7 @@ from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
+from skill_ttrl.stages.doctor.advice import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
@@ -87,7 +88,8 @@ def run(
         session = _open(stack, config, output, resume, source, progress)
         prepared = _prepare(stack, session, phases)
         run = _begin(stack, session, prepared)
-        _train(run, prepared.phases)
+        with explaining_memory(config, run.folder.path):
+            _train(run, prepared.phases)
         if phases == ["sft"]:
             run.components.backend.sync(0)
             run.evaluate("after")

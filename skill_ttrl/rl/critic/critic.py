@@ -195,7 +195,7 @@ class Critic:
             ]
             optimizers.append(torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True))
         scaler = torch.amp.GradScaler(self._decoder.device.type) if self._scales else None
-        return PolicyOptimizer(optimizers, scaler, self._ranks, parts)
+        return PolicyOptimizer(optimizers, scaler, self._ranks, parts, offload=self._decoder.offload_optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: head, optimiser, and the weights of a decoder that learns."""

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from skill_ttrl.errors import RankError, SkillTTRLError
+from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
+from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.parallel.ranks import Ranks, current_ranks, leave
 from skill_ttrl.signals import SIGNALS, signals_held
 
@@ -124,6 +125,8 @@ def serve(ranks: Ranks) -> None:
         os._exit(RankError.exit_code)
     except BaseException as error:
         ranks.report_failure(error)
+        if out_of_memory(error) is not None:
+            os._exit(ModelError.exit_code)
         if not isinstance(error, SkillTTRLError):  # a bug, whose place the launcher shows
             traceback.print_exc()
             sys.stderr.flush()

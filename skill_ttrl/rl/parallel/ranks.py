@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.errors import RankError, SkillTTRLError
+from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.parallel.environment import launched, local_rank, take_variables
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ COLLECTIVE_TIMEOUT = timedelta(hours=1)
 """A rank may be so far behind the others inside a command."""
 BUCKET_BYTES = 64 * 1024**2
 """Gradients are summed in pieces of about this size (torch's DDP: 25 MB)."""
-_LOST = ("Connection closed", "Connection reset", "Broken pipe", "Socket closed", "Connection refused", "NCCL", "Gloo")
+_LOST = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "Connection refused"),
+    *("NCCL communicator was aborted", "ncclRemoteError", "remote process exited", "Timed out"),
+)
+"""Words of gloo's and NCCL's errors where the other side of a collective is gone."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +131,17 @@ class Ranks:
     def report_failure(self, error: BaseException) -> None:
         """Leave the reason why this rank ends where the driver looks for it (`failure`)."""
         if self.store is not None:
-            known = isinstance(error, SkillTTRLError)
-            code, text = getattr(error, "exit_code", 1), str(error) if known else f"{type(error).__name__}: {error}"
-            self.store.set(f"failed/{self.rank}", json.dumps([text, code]))
+            text = str(error) if isinstance(error, SkillTTRLError) else f"{type(error).__name__}: {error}"
+            reason = [text, getattr(error, "exit_code", 1), out_of_memory(error)]
+            self.store.set(f"failed/{self.rank}", json.dumps(reason))
 
     def failure(self) -> RankError | None:
         """The error that another rank has reported; None: none has."""
         for other in range(self.size):
             if self.store is not None and other != self.rank and self.store.check([f"failed/{other}"]):
-                text, code = json.loads(self.store.get(f"failed/{other}"))
-                return RankError(f"Rank {other} of {self.size} failed: {text}", exit_code=code)
+                text, code, phase = json.loads(self.store.get(f"failed/{other}"))
+                message = f"Rank {other} of {self.size} failed: {text}"
+                return RankError(message, exit_code=code, rank=other, out_of_memory=phase)
         return None
 
     @contextmanager

@@ -168,6 +168,7 @@ def _ranks_here(config: SkillTTRLConfig) -> str:
 def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEstimate]) -> list[Check]:
     """Estimate the memory here (appended to `estimates`), and on a GPU where this machine has none."""
     from skill_ttrl.rl.device import device_memory, resolve_device
+    from skill_ttrl.stages.doctor.advice import gigabytes
     from skill_ttrl.stages.doctor.memory import PLANNED_GPU_BYTES, estimate_memory
 
     checks: list[Check] = []
@@ -183,9 +184,9 @@ def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEs
     except ModelError as error:
         checks.append(Check("memory", "fail", "cannot be told for this machine", str(error)))
     planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
-    found = f"{_parameters(planned)}; {_gigabytes(planned.peak)} in bf16{_ranks(planned)}"
+    found = f"{_parameters(planned)}; {gigabytes(planned.peak)} in bf16{_ranks(planned)}"
     if planned.parts["engine"]:
-        found += f", {_gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {_gigabytes(PLANNED_GPU_BYTES)}"
+        found += f", {gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {gigabytes(PLANNED_GPU_BYTES)}"
     checks.append(Check("memory on a GPU", "ok", found, "For planning: no GPU is here to hold it to."))
     return checks
 
@@ -195,16 +196,18 @@ def _parameters(estimate: MemoryEstimate) -> str:
 
 
 def _fits(config: SkillTTRLConfig, estimate: MemoryEstimate, available: int) -> Check:
+    from skill_ttrl.stages.doctor.advice import gigabytes, memory_advice
+
     phase = max(estimate.phases, key=lambda name: estimate.phases[name])
-    parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in estimate.parts.items() if size)
+    parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in estimate.parts.items() if size)
     found = (
-        f"{_gigabytes(estimate.on_device)} at most, in {phase} ({estimate.device}, {estimate.precision}{_ranks(estimate)}); "
-        f"{_gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
+        f"{gigabytes(estimate.on_device)} at most, in {phase} ({estimate.device}, {estimate.precision}{_ranks(estimate)}); "
+        f"{gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
     )
     if estimate.on_device <= TIGHT * available:
         return Check("memory", "ok", found)
     status: Status = "fail" if estimate.on_device > available else "warn"
-    return Check("memory", status, found, _memory_advice(config, estimate, phase, available))
+    return Check("memory", status, found, memory_advice(config, estimate, phase, available))
 
 
 def _ranks(estimate: MemoryEstimate) -> str:
@@ -212,34 +215,3 @@ def _ranks(estimate: MemoryEstimate) -> str:
     if estimate.ranks == 1:
         return ""
     return f", {estimate.ranks} ranks with {estimate.parallel}{' together' if estimate.device == 'cpu' else ', each'}"
-
-
-def _memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
-    parts = estimate.parts
-    fixed = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["reference"] + parts["runtime"]
-    if fixed > available:
-        if config.model.lora is None:
-            return (
-                "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
-                "(runtime.parallel=fsdp and --nproc), or take a smaller model."
-            )
-        return "The weights alone do not fit. Take a smaller model."
-    if parts["engine"] and estimate.device == "cuda":
-        if phase == "sample":
-            return "Leave the learner more: a lower vllm.gpu_memory_utilization."
-        if not config.vllm.sleep:
-            return "Let the engine give its memory back while the learner computes: --set vllm.sleep=true."
-    if phase == "sample" and not parts["engine"]:
-        fewer = max(1, config.rollout.max_batch_size // 2)
-        return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
-    if not config.model.gradient_checkpointing:
-        return "Recompute activations: --set model.gradient_checkpointing=true."
-    if phase != "sft" and config.rl.micro_batch_tokens is not None:
-        fewer = max(1, config.rl.micro_batch_tokens // 2)
-        return f"Take fewer tokens at once: --set rl.micro_batch_tokens={fewer}; the result stays the same."
-    section = "sft" if phase == "sft" else "rl"
-    return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

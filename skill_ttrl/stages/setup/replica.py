@@ -64,6 +64,7 @@ def _load(
         loaded = load_policy(config, accelerator, weights)
         ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
     options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
+    options["offload_optimizer"] = config.runtime.optimizer_offload
     return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
 
 
