@@ -131,9 +131,20 @@ class RolloutCorrectionConfig(Section):
     @model_validator(mode="after")
     def _low_is_below_high(self) -> RolloutCorrectionConfig:
         high = self.threshold or (5.0 if self.type == "icepop" else 2.0)
-        if (self.threshold_low or 0.0) >= high:
-            raise ValueError(f"threshold_low ({self.threshold_low:g}) must be below threshold ({high:g})")
+        low = self.threshold_low
+        if low is None and self.type.endswith("_mask"):
+            low = 1.0 / high
+        if (low or 0.0) >= high:
+            stated = "threshold_low" if self.threshold_low is not None else "threshold_low = 1 / threshold"
+            raise ValueError(
+                f"{stated} ({low:g}) must be below threshold ({high:g}): no weight would be within the bounds"
+            )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
 
 
 class DynamicSamplingConfig(Section):

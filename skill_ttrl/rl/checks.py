@@ -80,6 +80,13 @@ def _strategy_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
             f"{_named(rl)} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
             f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
         )
+    penalised = rl.overlong is not None and rl.overlong.penalty
+    added = [key for key, on in (("extra_rewards", rl.extra_rewards), ("overlong.penalty", penalised)) if on]
+    if (getattr(kind, "binary_rewards", False) or getattr(kind, "own_rewards", False)) and added:
+        yield (
+            f"{_named(rl)} makes its rewards of the votes alone, so rl.{' and rl.'.join(added)} would change nothing. Unset them, or "
+            "use rl.algorithm=grpo."
+        )
     if getattr(kind, "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
         yield (
             f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
@@ -153,7 +160,7 @@ def _reference_problems(rl: RLConfig) -> Iterator[str]:
     if rl.kl_bias_correction and (rl.kl_coef == 0 or rl.kl_estimator not in weighted):
         yield (
             f"rl.kl_bias_correction corrects the gradient of the KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is "
-            f"{rl.kl_coef:g} and rl.kl_estimator is {rl.kl_estimator}. Set rl.kl_bias_correction=false, or another estimator."
+            f"{rl.kl_coef:g} and rl.kl_estimator is {rl.kl_estimator}. Set rl.kl_coef above 0 and one of these estimators, or rl.kl_bias_correction=false."
         )
     if rl.reference_refresh_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
         yield (

@@ -50,6 +50,16 @@ SENSELESS = [
         "param_offload needs parallel=fsdp",
     ),
     ("votes without a vote", ["rl.algorithm=gmae", "rl.reward=label"], "learns from votes, but rl.reward is 'label'"),
+    (
+        "rewards beside those of the votes",
+        ["rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"],
+        "makes its rewards of the votes alone",
+    ),
+    (
+        "a mask without a weight in its bounds",
+        ["rl.rollout_correction={type: token_mask, threshold: 0.5}"],
+        "no weight would be within the bounds",
+    ),
     ("several rewards of one", ["rl.algorithm=gdpo"], "normalises several rewards"),
     ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
 ]

@@ -48,6 +48,7 @@ class EvolRL:
         "loss": {"type": "ppo_clip", "clip_ratio_high": 0.28},
         "entropy_coef": 0.003,
     }
+    own_rewards: ClassVar[bool] = True
     requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
     vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated", "confidence", "harmonic"})
 

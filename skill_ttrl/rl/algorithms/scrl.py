@@ -50,6 +50,7 @@ class SCRL:
     options_type: ClassVar[type[Section]] = SCRLOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
+    own_rewards: ClassVar[bool] = True
     vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated"})
 
     def __init__(self, options: SCRLOptions) -> None:

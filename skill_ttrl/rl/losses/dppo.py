@@ -60,7 +60,8 @@ class DPPO:
             options.divergence,
             both_directions=options.both_directions,
         )
-        weight = log_ratio.detach().exp().clamp(max=options.ratio_max) * kept
+        ratio = log_ratio.detach().exp()
+        weight = (ratio if options.ratio_max is None else ratio.clamp(max=options.ratio_max)) * kept
         loss = -weight * advantages * inputs.log_probs
         if options.log_ratio_coef:
             loss = loss + options.log_ratio_coef * log_ratio.square()

@@ -127,7 +127,7 @@ def test_dppo_masks_by_the_probability_that_moved() -> None:
     for threshold, expected in ((0.1, 0.0), (0.2, -1.5)):
         options = {"type": "dppo", "divergence": "kl", "threshold": threshold}
         near(computed(options, [[1.5]], [[1.0]], old=math.log(0.5))[1], [[expected]])
-    penalised = {"type": "dppo", "log_ratio_coef": 0.001}
+    penalised = {"type": "dppo", "ratio_max": None, "log_ratio_coef": 0.001}
     near(computed(penalised, [[1.5]], [[1.0]], old=math.log(0.5))[1], [[0.002 * math.log(1.5)]])
 
 
