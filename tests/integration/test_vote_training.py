@@ -142,7 +142,7 @@ def test_where_votes_are_not_rewarded_they_shape_nothing(cold: str, tiny_yaml: P
         train.run(load_config(tiny_yaml, [*settings, f"vote.strategy={name}", *options]), tmp_path / name)
     files = [tmp_path / name / "checkpoints/rl-000002/model.safetensors" for name in ("majority", "gated")]
     assert files[0].read_bytes() == files[1].read_bytes()
-    assert all(row["vote_skipped"] == 1 for row in rows(tmp_path / "gated"))
+    assert any(row["vote_skipped"] > 0 for row in rows(tmp_path / "gated")), "else the two have nothing to differ by"
 
 
 def test_a_step_whose_prompts_are_all_skipped_is_recorded_and_changes_nothing(

@@ -126,8 +126,22 @@ def estimate_memory(
     )
     ranks = planned_ranks(config)
     parallel = _parallel(config, ranks, on_gpu=not how.on_cpu)
-    weights = weight_bytes(shape, how)
     engine, engine_rows = _engine(config, shape, how, total)
+    parts = _parts(config, shape, how, ranks, engine)
+    offloaded = 0 if how.on_cpu else offloaded_bytes(parts, config.runtime, ranks, parallel)
+    samples_here = backend_facts(config).is_learner
+    parts = spread(parts, shape, how, config.runtime, ranks, parallel, samples_here=samples_here)
+    phases = _phases(config, shape, how, parts)
+    return MemoryEstimate(
+        kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows, ranks, parallel, offloaded
+    )
+
+
+def _parts(
+    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int, engine: int
+) -> dict[str, int]:
+    """Bytes of each part, before it is spread over ranks."""
+    weights = weight_bytes(shape, how)
     parts = {
         **{name: weights[name] for name in ("weights", "gradients", "optimizer")},
         "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
@@ -140,13 +154,7 @@ def estimate_memory(
     }
     if "sft" in config.phases:
         parts["sft_activations"] = sum(_backward(config, shape, how, config.sft).values())
-    offloaded = 0 if how.on_cpu else offloaded_bytes(parts, config.runtime, ranks, parallel)
-    samples_here = backend_facts(config).is_learner
-    parts = spread(parts, shape, how, config.runtime, ranks, parallel, samples_here=samples_here)
-    phases = _phases(config, shape, how, parts)
-    return MemoryEstimate(
-        kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows, ranks, parallel, offloaded
-    )
+    return parts
 
 
 def _parallel(config: SkillTTRLConfig, ranks: int, *, on_gpu: bool) -> Strategy:
