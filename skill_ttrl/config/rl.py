@@ -90,7 +90,9 @@ class CriticConfig(Section):
     revision: str | None = None
     """Commit of a hub's model; recorded when it is resolved."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """Constant rate of AdamW; None: 1e-3 for a head, 1e-5 for a model apart (verl)."""
+    """Constant rate of AdamW, of a model apart or of the head that learns alone; None: 1e-5 for a model (verl), for a head as below."""
+    head_learning_rate: float | None = Field(default=None, gt=0, le=10)
+    """That of the head of a model apart; None: 0.1 over the width of its hidden states."""
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     value_clip: float | None = Field(default=0.5, gt=0)

@@ -1,8 +1,7 @@
 """A critic: the expected return before each token, read by a linear head from the hidden states of a decoder.
 
 The decoder is the policy's own or a model apart. Of the policy's own the head alone learns, from hidden states that are taken as they
-are: the value loss never moves the policy. A model apart learns as a whole. The head starts at 0, so that every value does: the first
-advantages are the returns.
+are: the value loss never moves the policy. A model apart learns as a whole. Values begin at 0: the first advantages are the returns.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import torch
 from accelerate import Accelerator
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.critic.head import RATE, ValueHead
 from skill_ttrl.rl.critic.value_loss import compute_value_loss, explained_variance
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.losses import Denominators
@@ -32,8 +31,8 @@ from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.parallel.tensors import like, local
 from skill_ttrl.rl.policy import Policy
 
-HEAD_RATE, MODEL_RATE = 1e-3, 1e-5
-"""Learning rates where none is set: of a head alone, and of a model (verl's)."""
+MODEL_RATE = 1e-5
+"""Learning rate of a model apart where none is set (verl's)."""
 DROPOUT = "critic dropout"
 
 MiniBatches = Iterable[tuple[Int[Tensor, " M"], Denominators]]
@@ -69,38 +68,42 @@ class Critic:
         self._ranks = ranks
         base = self._decoder.model.get_base_model() if self._decoder.has_adapters else self._decoder.model
         width = int(base.config.get_text_config().hidden_size)
-        self.head = nn.Linear(width, 1, device=self._decoder.device, dtype=torch.float32)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = ValueHead(width, self._decoder.device)
         self._optimizer = self._build_optimizer()
         self.skipped: list[SkippedUpdate] = []
         """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
 
     @torch.no_grad()
     def score(self, batch: RolloutBatch) -> RolloutBatch:
-        """The batch with `values_F`: the value before each trained token."""
+        """The batch with `values_F`: the value before each trained token. The first batch centres the head."""
         self._decoder.model.eval()
         self._decoder.release_weights()
         values_F = torch.zeros(len(batch.tokens_F))
+        total_D = torch.zeros_like(self.head.centre)
         for rows, counts in self._rows(batch, torch.arange(len(batch))):
             part = self._decoder.lay_out(batch, rows)
-            values_N_R = self.values(part)
+            hidden_Q_D = self._hidden_states(part)
             if counts:
+                values_N_R = self._values(hidden_Q_D, part)
                 values_F[batch.trained_places(rows)] = values_N_R[part.response_mask_N_R.bool()].cpu()
+                total_D += hidden_Q_D[part.rows_K].float().sum(dim=0)
         self._ranks.sum_([values_F])
+        self._ranks.sum_([total_D])
+        self.head.centre_on(total_D, int(batch.trained_F.sum()))
         return replace(batch, values_F=values_F)
 
-    def values(self, micro_batch: MicroBatch) -> Float[Tensor, "N R"]:
-        """Values of a micro-batch's trained tokens, in float32; 0 where nothing is trained."""
+    def _hidden_states(self, micro_batch: MicroBatch) -> Float[Tensor, "Q D"]:
         with self._accelerator.autocast(), torch.set_grad_enabled(torch.is_grad_enabled() and self._learns):
-            hidden_Q_D = self._decoder.forward_pass(lambda: self._decoder.hidden_states(micro_batch))
-        values_Q = linear(hidden_Q_D.float(), self.head.weight, self.head.bias).squeeze(1)
+            return self._decoder.forward_pass(lambda: self._decoder.hidden_states(micro_batch))
+
+    def _values(self, hidden_Q_D: Float[Tensor, "Q D"], micro_batch: MicroBatch) -> Float[Tensor, "N R"]:
+        """Values of a micro-batch's trained tokens; 0 where nothing is trained."""
+        values_K = self.head(hidden_Q_D)[micro_batch.rows_K]
         shape = micro_batch.response_mask_N_R
-        empty = torch.zeros_like(shape).flatten()
-        return empty.index_copy(0, micro_batch.slots_K, values_Q[micro_batch.rows_K]).view_as(shape)
+        return torch.zeros_like(shape).flatten().index_copy(0, micro_batch.slots_K, values_K).view_as(shape)
 
     def update(self, batch: RolloutBatch, mini_batches: MiniBatches, *, seed: int) -> dict[str, float]:
-        """Learn to predict `returns_F`.
+        """Learn to predict `returns_F`: the intercept takes their mean, the rest follows by gradient descent.
 
         Args:
             batch: With `values_F` and `returns_F`.
@@ -116,13 +119,17 @@ class Critic:
         self.skipped = []
         if not bool(batch.trained_F.any()):
             return {}
+        values_K, returns_K = batch.values_F[batch.trained_F], batch.returns_F[batch.trained_F]
+        difference = float((returns_K - values_K).double().mean())
+        self.head.shift(difference)
+        # Values of before the update, for the clip, as if the intercept had been this one then.
+        shifted = replace(batch, values_F=(batch.values_F + difference) * batch.trained_F)
         found = []
         with self._mode(seed):
             for indices, denominators in mini_batches:
                 if len(indices := indices[batch.trained_tokens_N[indices] > 0]):
-                    found.append(self._step(batch, indices, denominators))
+                    found.append(self._step(shifted, indices, denominators))
         losses, shares, norms, applied = (list(column) for column in zip(*found, strict=True))
-        values_K, returns_K = batch.values_F[batch.trained_F], batch.returns_F[batch.trained_F]
         return {
             "critic/vf_loss": _mean(losses),
             "critic/vf_clipfrac": _mean(shares),
@@ -137,8 +144,16 @@ class Critic:
 
     @property
     def learning_rate(self) -> float:
-        """That of the settings, or the usual one."""
-        return self.settings.learning_rate or (MODEL_RATE if self._learns else HEAD_RATE)
+        """Of the model apart, or of the head that learns alone."""
+        usual = MODEL_RATE if self._learns else RATE / len(self.head.weight)
+        return self.settings.learning_rate or usual
+
+    @property
+    def head_learning_rate(self) -> float:
+        """Of the head."""
+        if not self._learns:
+            return self.learning_rate
+        return self.settings.head_learning_rate or RATE / len(self.head.weight)
 
     def _step(
         self, batch: RolloutBatch, indices: Int[Tensor, " M"], denominators: Denominators
@@ -149,7 +164,7 @@ class Critic:
             part = self._decoder.lay_out(batch, rows)
             assert part.values_N_R is not None and part.returns_N_R is not None
             part_loss, part_share = compute_value_loss(
-                self.values(part),
+                self._values(self._hidden_states(part), part),
                 part.returns_N_R,
                 part.values_N_R,
                 part.response_mask_N_R,
@@ -183,17 +198,18 @@ class Critic:
 
     def _build_optimizer(self) -> PolicyOptimizer:
         """AdamW for the head, and one for the decoder where it learns: its weights may be sharded, those of the head never are."""
-        rate, decay = self.learning_rate, self.settings.weight_decay
+        decay, rates = self.settings.weight_decay, {"head": self.head_learning_rate, "decoder": self.learning_rate}
         parts: dict[str, list[nn.Parameter]] = {"head": list(self.head.parameters())}
         if self._learns:
             parts["decoder"] = list(self._decoder.trainable_parameters().values())
         optimizers: list[torch.optim.Optimizer] = []
-        for parameters in parts.values():
+        for name, parameters in parts.items():
             groups = [
                 {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": decay},
                 {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
             ]
-            optimizers.append(torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True))
+            chosen = [group for group in groups if group["params"]]
+            optimizers.append(torch.optim.AdamW(chosen, lr=rates[name], fused=True))
         scaler = torch.amp.GradScaler(self._decoder.device.type) if self._scales else None
         return PolicyOptimizer(optimizers, scaler, self._ranks, parts, offload=self._decoder.offload_optimizer)
 

@@ -82,6 +82,7 @@ def test_a_value_is_that_before_its_token(
 ) -> None:
     learner, batch = learner_of(make_policy(), accelerator), make_batch()
     assert learner._critic is not None
+    learner.score(batch, temperature=1.0, own=False, reference=False)  # centres the head
     torch.nn.init.normal_(learner._critic.head.weight)
     ends_N = batch.starts_N + batch.lengths_N - 1
     tokens_F = batch.tokens_F.clone()
@@ -92,6 +93,21 @@ def test_a_value_is_that_before_its_token(
     tokens_F[ends_N - 1] = (tokens_F[ends_N - 1] + 1) % 39
     other = learner.score(replace(batch, tokens_F=tokens_F), temperature=1.0, own=False, reference=False).values_F
     assert other is not None and bool((other != before)[ends_N].all())
+
+
+def test_the_intercept_takes_the_mean_return_and_the_centre_that_of_the_first_batch(
+    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
+) -> None:
+    learner, batch = learner_of(make_policy(), accelerator), make_batch(advantages=[0.0] * 12)
+    steps(learner, batch, [0])
+    assert learner._critic is not None
+    centre = learner._critic.head.centre.clone()
+    values = learner.score(batch, temperature=1.0, own=False, reference=False).values_F
+    returns = with_returns(batch).returns_F
+    assert values is not None and returns is not None and centre.any()
+    assert float(values[batch.trained_F].mean()) == pytest.approx(float(returns[batch.trained_F].mean()), abs=1e-4)
+    learner.score(make_batch(seed=5), temperature=1.0, own=False, reference=False)
+    assert torch.equal(centre, learner._critic.head.centre)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -132,7 +148,7 @@ def test_while_the_critic_warms_up_the_policy_rests(
     before = weights(policy)
     found = steps(learner, batch, range(2))
     assert same(before, weights(policy)) and [each["critic/updates"] for each in found] == [1.0, 1.0]
-    assert found[0]["updates"] == found[0]["skipped_updates"] == 0 and found[0]["critic/lr"] == 1e-3
+    assert found[0]["updates"] == found[0]["skipped_updates"] == 0 and found[0]["critic/lr"] == 0.1 / 16
     steps(learner, batch, [2])
     assert not same(before, weights(policy))
 
