@@ -137,6 +137,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
         "reference": [] if batch.ref_log_probs_F is None else batch.ref_log_probs_F.tolist(),
         "values": [] if batch.values_F is None else batch.values_F.tolist(),
         "sharded": sharded,
+        "packs": policy.packs,
         "moments_sharded": [isinstance(each["exp_avg"], DTensor) for each in moments.values()],
     }
 
@@ -200,6 +201,7 @@ def test_ranks_train_as_one_does(size: int, way: str) -> None:
 
 def check(together: list[dict[str, Any]], alone: dict[str, Any], *, fsdp: bool) -> None:
     for found in together:
+        assert found["packs"]
         assert distance(found["weights"], alone["weights"]) < CLOSE
         assert found["gradients"] == pytest.approx(alone["gradients"], abs=CLOSE)
         assert found["skipped"] == alone["skipped"]
