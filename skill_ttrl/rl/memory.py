@@ -64,6 +64,8 @@ class ComputeSettings:
     gradient_checkpointing: bool
     eager_attention: bool
     on_cpu: bool
+    packed: bool = False
+    """A prompt that several sequences share is computed once."""
 
     @property
     def stored(self) -> int:
@@ -135,7 +137,14 @@ def weight_bytes(shape: DecoderShape, how: ComputeSettings) -> dict[str, int]:
 
 
 def backward_bytes(
-    shape: DecoderShape, how: ComputeSettings, *, tokens: int, answer_tokens: int, longest: int, entropy: bool = False
+    shape: DecoderShape,
+    how: ComputeSettings,
+    *,
+    tokens: int,
+    answer_tokens: int,
+    longest: int,
+    repeated_tokens: int = 0,
+    entropy: bool = False,
 ) -> dict[str, int]:
     """`activations logits heap` of one forward and backward pass over a micro-batch.
 
@@ -149,14 +158,17 @@ def backward_bytes(
         answer_tokens: Those of its answers. Their logits are held in the compute dtype up to `LOGIT_BUDGET` numbers, none under
             adapters; a block of them is alive in float32.
         longest: Length of the longest sequence.
+        repeated_tokens: Of prompts that are computed once for several sequences, all but the first copy: each of these
+            sequences has the prompt's keys and values for itself.
         entropy: The entropy is computed too.
     """
     layer = layer_bytes_per_token(shape, how, longest)
-    kept = (shape.layers + 1) * layer
+    kept, layers = (shape.layers + 1) * layer, shape.layers + 1
     if how.gradient_checkpointing:
-        kept = shape.layers * shape.hidden * how.stored + 2 * layer
+        kept, layers = shape.layers * shape.hidden * how.stored + 2 * layer, 2
     around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
-    activations, numbers = tokens * (kept + around), answer_tokens * shape.vocabulary
+    copied = repeated_tokens * 2 * shape.key_value * how.compute * layers
+    activations, numbers = tokens * (kept + around) + copied, answer_tokens * shape.vocabulary
     block = min(numbers, max(CPU_BLOCK if how.on_cpu else GPU_BLOCK, answer_tokens * MIN_BLOCK_WIDTH))
     held = 0 if how.adapters and not entropy else min(numbers, LOGIT_BUDGET)
     logits = (LOGIT_COPIES + entropy) * FP32 * block + how.compute * held

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,8 +89,9 @@ class SlotCache(Cache):
     """Keys and values of all layers, by slot; at most `most_rows` slots of `most_tokens` tokens."""
 
     def __init__(self, most_rows: int, most_tokens: int) -> None:
-        self.extent = _Extent(0, most_rows, most_tokens)
-        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.extent))  # type: ignore[arg-type]
+        # Nothing here refers to itself: the memory is free as soon as nobody decodes.
+        extent = self.extent = _Extent(0, most_rows, most_tokens)
+        super().__init__(layer_class_to_replicate=partial(SlotLayer, extent))  # type: ignore[arg-type]
 
     def copy(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], rows: int) -> None:
         """Copy slots to other slots; `rows` slots are in use from now on."""

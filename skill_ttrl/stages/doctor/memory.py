@@ -5,6 +5,7 @@ The formulas of learner and sampler are `rl.memory`'s; here stands which of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from skill_ttrl.config import RLConfig, SFTConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
+from skill_ttrl.rl.forward.probe import refuse_config
 from skill_ttrl.rl.memory import (
     FP32,
     ComputeSettings,
@@ -95,7 +97,7 @@ def estimate_memory(
     - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
       refresh.
     - critic: weights, gradients and optimiser of `rl.critic.model`, which is taken to be as large as the policy.
-    - activations, logits, heap: see `backward_bytes`.
+    - activations, logits, heap: see `backward_bytes`; prompts that packed samples share count once.
     - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
     - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
       own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
@@ -123,6 +125,7 @@ def estimate_memory(
         gradient_checkpointing=config.model.gradient_checkpointing,
         eager_attention=config.model.attn_implementation == "eager",
         on_cpu=kind == "cpu",
+        packed=_packs(config, model_config),
     )
     ranks = planned_ranks(config)
     parallel = _parallel(config, ranks, on_gpu=not how.on_cpu)
@@ -207,19 +210,37 @@ def _keeps_reference(config: SkillTTRLConfig) -> bool:
     return config.rl.kl_coef > 0 and not (bare_base and config.rl.reference_refresh_steps is None)
 
 
+def _packs(config: SkillTTRLConfig, model_config: Any) -> bool:
+    """Whether the learner will pack, as far as a config tells."""
+    attention = config.model.attn_implementation or "sdpa"
+    return config.model.packing != "off" and refuse_config(model_config.get_text_config(), attention) is None
+
+
 def _backward(
     config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, section: RLConfig | SFTConfig
 ) -> dict[str, int]:
-    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least; prompts are not shared."""
-    rows, limit, entropy = section.micro_batch_size, None, False
+    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least.
+
+    Packed samples of one prompt share it; turns of an episode have prompts of their own.
+    """
+    prompt, answer = longest_turn(config)
+    rows, limit, sampled = section.micro_batch_size, None, config.rollout.max_new_tokens
+    shares, entropy = False, False
     if isinstance(section, RLConfig):
         limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
-    longest, sampled = sum(longest_turn(config)), config.rollout.max_new_tokens
-    tokens, answers = rows * longest, rows * sampled
+        shares = how.packed and config.agent.max_turns == 1
     if limit is not None:
-        tokens = max(limit, longest)
-        answers = max(sampled, tokens - longest_turn(config)[0])  # packed, a prompt may stand once for all of them
-    return backward_bytes(shape, how, tokens=tokens, answer_tokens=answers, longest=longest, entropy=entropy)
+        rows = max(1, (limit - prompt) // answer if shares else limit // (prompt + answer))
+    prompts = math.ceil(rows / config.rollout.n_samples_per_prompt) if shares else rows
+    return backward_bytes(
+        shape,
+        how,
+        tokens=prompts * prompt + rows * answer,
+        answer_tokens=rows * sampled,
+        longest=prompt + answer,
+        repeated_tokens=(rows - prompts) * prompt,
+        entropy=entropy,
+    )
 
 
 def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int) -> dict[str, int]:

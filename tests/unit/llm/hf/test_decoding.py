@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +105,19 @@ def test_memory_is_reserved_for_the_samples_alone() -> None:
             slots = state.advance(slots, torch.tensor([0, 1, 2, 3, 4 if step else 3]))
     layer: Any = state._cache.layers[0]
     assert layer.keys.shape[0] == 5 and layer.keys.shape[2] == 10
+
+
+def test_memory_is_free_when_nobody_decodes() -> None:
+    model = build("qwen2")
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            state = Decoding(model, [(1, 2, 3)], 0, most_rows=2, most_new_tokens=4)
+            state.advance(torch.zeros(2, dtype=torch.long), torch.tensor([4, 5]))
+        layer: Any = state._cache.layers[0]
+        keys = weakref.ref(layer.keys)
+        del state, layer
+        assert keys() is None
+    finally:
+        gc.enable()

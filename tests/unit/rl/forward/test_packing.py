@@ -198,7 +198,7 @@ def test_the_learner_takes_the_same_step(
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "eager": (lambda: build(attn_implementation="eager"), "attention is 'eager'"),
-    "sliding": (lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=4)), "sliding_window"),
+    "sliding": (lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=4)), "sliding window of 4"),
     "window": (
         lambda: build(use_sliding_window=True, sliding_window=4, max_window_layers=1), "layers of sliding_attention"
     ),

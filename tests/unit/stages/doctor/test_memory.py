@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,9 @@ def test_ranks_on_a_cpu_share_its_memory() -> None:
 
 def test_episodes_of_many_turns_are_kept_until_they_are_learned_from() -> None:
     def found(*overrides: str) -> Any:
-        return estimated(load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), overrides), WIDE)
+        return estimated(
+            load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), ["model.packing=off", *overrides]), WIDE
+        )
 
     one, many = found(), found("agent.max_turns=50")
     assert many.parts["episodes"] == 50 * one.parts["episodes"] and many.parts["batch"] == 50 * one.parts["batch"]
@@ -255,12 +258,22 @@ def test_micro_batches_by_tokens_hold_that_many_or_one_sequence() -> None:
         config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), overrides)
         return estimated(config, WIDE).parts["activations"]  # type: ignore[no-any-return]
 
-    from skill_ttrl.stages.doctor.memory import longest_turn
-
-    longest = sum(longest_turn(load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))))
-    assert activations(f"rl.micro_batch_tokens={2 * longest}") == activations()
+    # Prompts and answers have 64 tokens each; a prompt has 4 samples.
+    assert activations("rl.micro_batch_tokens=320") == activations("rl.micro_batch_size=4")
     assert activations("rl.micro_batch_tokens=1") == activations("rl.micro_batch_size=1")
-    assert activations(f"rl.micro_batch_tokens={20 * longest}") == activations("rl.micro_batch_size=20")
+    padded = partial(activations, "model.packing=off")
+    assert padded("rl.micro_batch_tokens=512") == padded("rl.micro_batch_size=4")
+
+
+def test_prompts_that_packed_samples_share_count_once() -> None:
+    def tokens(*overrides: str) -> float:
+        config = load_config(run_config(votes=8, micro_batch_size=8, kl_coef=0.0), overrides)
+        one = load_config(run_config(votes=8, micro_batch_size=1, kl_coef=0.0))
+        return 128 * estimated(config, WIDE).parts["activations"] / estimated(one, WIDE).parts["activations"]  # type: ignore[no-any-return]
+
+    assert tokens("model.packing=off") == tokens("agent.max_turns=2") == 8 * 128
+    assert 64 + 8 * 64 <= tokens() <= 1.15 * (64 + 8 * 64)  # and copies of the prompt's keys and values
+    assert tokens("model.attn_implementation=eager") > 8 * 128
 
 
 def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
@@ -323,8 +336,10 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
             steps = [Step("", "", 0.0, True, False, generation.prompt_ids, done) for done in generation.completions]
             groups.append(Group(task, tuple(Trajectory(task, (played,), None, "terminated") for played in steps)))
         advantages = [float((-1) ** place) for place in range(tries * len(groups))]
+        batch = with_advantages(pack(groups), groups, advantages)
         forget_peak()
-        learner.update(with_advantages(pack(groups), groups, advantages), step=step, seed=0, temperature=1.0)
+        batch = learner.score(batch, temperature=1.0, own=False, reference=config.rl.kl_coef > 0)
+        learner.update(batch, step=step, seed=0, temperature=1.0)
         found["update"] = resident("VmHWM")
     return found
 
