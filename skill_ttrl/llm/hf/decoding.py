@@ -67,22 +67,21 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
             part[targets, :, : self._length] = part[sources, :, : self._length]
 
     def _reserve(self, rows: int, tokens: int) -> None:
-        """Make room for so many rows and tokens, and for about twice as many where more may come."""
+        """Make room for so many rows and tokens, and for more where more may come; the rest of the rows is given back then."""
         assert self.keys is not None and self.values is not None
         had_rows, _, had_tokens, _ = self.keys.shape
-        if rows <= had_rows and tokens <= had_tokens:
-            return
-        if rows > had_rows:
-            rows = max(rows, min(2 * had_rows, self._extent.most_rows))
         if tokens > had_tokens:
             tokens = max(tokens, min(tokens + max(LEAST_GROWTH, tokens // 2), self._extent.most_tokens))
-        rows, tokens = max(rows, had_rows), max(tokens, had_tokens)
-        self.keys, self.values = self._grown(self.keys, rows, tokens), self._grown(self.values, rows, tokens)
+        elif rows > had_rows:
+            rows, tokens = max(rows, min(2 * had_rows, self._extent.most_rows)), had_tokens
+        else:
+            return
+        self.keys, self.values = self._resized(self.keys, rows, tokens), self._resized(self.values, rows, tokens)
 
-    def _grown(self, part: Tensor, rows: int, tokens: int) -> Tensor:
-        grown = part.new_empty(rows, part.shape[1], tokens, part.shape[3])
-        grown[: len(part), :, : self._length] = part[:, :, : self._length]
-        return grown
+    def _resized(self, part: Tensor, rows: int, tokens: int) -> Tensor:
+        resized = part.new_empty(rows, part.shape[1], tokens, part.shape[3])
+        resized[: len(part), :, : self._length] = part[:rows, :, : self._length]
+        return resized
 
 
 class SlotCache(Cache):

@@ -107,6 +107,18 @@ def test_memory_is_reserved_for_the_samples_alone() -> None:
     assert layer.keys.shape[0] == 5 and layer.keys.shape[2] == 10
 
 
+def test_samples_that_are_done_leave_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "LEAST_GROWTH", 1)
+    model = build("qwen2")
+    with torch.no_grad():
+        state = Decoding(model, [(1, 2)], 0, most_rows=8, most_new_tokens=20)
+        slots = state.advance(torch.zeros(8, dtype=torch.long), torch.arange(8))
+        for _ in range(10):
+            slots = state.advance(slots[:2], torch.tensor([3, 4]))
+    layer: Any = state._cache.layers[0]
+    assert layer.keys.shape[0] == 2 and layer.get_seq_length() == 13
+
+
 def test_memory_is_free_when_nobody_decodes() -> None:
     model = build("qwen2")
     gc.collect()
