@@ -102,12 +102,16 @@ def tokens(run: Path) -> list[Any]:
     return [[step["completion"]["token_ids"] for step in line["steps"]] for line in lines(run, "trajectories.jsonl")]
 
 
+WORK = {"computed_tokens", "operations"}
+
+
 def assert_same_run(ours: Path, alone: Path) -> None:
     assert distance(ours, alone) < CLOSE
     assert tokens(ours) == tokens(alone)
     for mine, other in zip(lines(ours, "metrics.jsonl"), lines(alone, "metrics.jsonl"), strict=True):
         assert mine.keys() == other.keys()
-        numbers = [name for name, value in other.items() if isinstance(value, float)]
+        # What each rank computes depends on which prompts it shares.
+        numbers = [name for name, value in other.items() if isinstance(value, float) and name not in WORK]
         assert [mine[name] for name in numbers] == pytest.approx([other[name] for name in numbers], abs=1e-3, rel=1e-3)
 
 

@@ -168,8 +168,6 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
         (["train", "recipe.yaml", "--set", "phases=[collect, distill]"], 2, "A run learns something"),
         (["train", "recipe.yaml", "--set", "phases=[distill, collect, rl]"], 2, "in this order"),
         (["train", "recipe.yaml", "--set", "skills=null"], 2, "needs a skills section"),
-        (["train", "skillrl_alfworld"], 2, "waits for"),
-        (["rl", "skillrl_webshop", "--bank", "runs/a/bank"], 2, "waits for"),
         (["train", "recipe.yaml", "--set", "evolve.threshold=1.1"], 2, "evolve.threshold"),
         (["train", "recipe.yaml", "--set", "data.train={path: 'family:add'}"], 2, "data.train names others"),
     ],
@@ -181,11 +179,6 @@ def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: 
     refused(done, code)
     assert said in " ".join(done.err.split()), done.err
     assert sorted(map(str, Path("runs").rglob("*"))) == before
-
-
-def test_a_dry_run_of_a_recipe_that_waits_says_what_it_would_take() -> None:
-    done = skillttrl("train", "skillrl_alfworld", "--dry-run")
-    assert done.code == 2 and "FSDP" in done.out, done
 
 
 def test_a_file_that_was_cut_off_is_used_as_far_as_it_is_whole(episodes: Path, bank: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ PLACES = {
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),
     "demonstrate": (encode, "coverage"),
-    "sft": (sft.SFTLearner, "step"),
+    "sft": (sft.DriverSFTLearner, "step"),
     "rl": (LocalLearner, "update"),
     "evolve": (Evolver, "evolve"),
     "evolved": (SkillBank, "apply"),

@@ -211,7 +211,7 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
     [
         ("env.eval_split=test", "There is no split 'test'"),
         ("rl.loss=gspp", "Unknown.*gspp"),
-        ("rl.advantage=gropo", "Unknown.*gropo"),
+        ("rl.algorithm=gropo", "Unknown.*gropo"),
         ("rl.prompts_per_step=50", "there are 12 tasks to train on"),
         ("distill.teacher=heuristics", "Unknown teacher 'heuristics'"),
         ("evolve.teacher=openai", "endpoints.teacher"),
