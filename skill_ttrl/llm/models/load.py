@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
@@ -121,9 +122,9 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
     """
     if weights is None:
         model.save_pretrained(folder)
-    elif weights:
+    elif hasattr(model, "get_base_model"):
         model.save_pretrained(folder, state_dict=weights)
-    else:
+    else:  # transformers itself would write nothing on another rank than 0
         described = copy(model.config)
         described.architectures = [
             type(model).__name__.removeprefix("FSDP")
@@ -131,6 +132,9 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
         described.save_pretrained(folder)
         if model.can_generate():
             model.generation_config.save_pretrained(folder)
+        if weights:
+            held = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
+            save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors writes them for the owner alone

@@ -7,6 +7,7 @@ changes for the whole process when it starts (seeds, threads, default dtype) is 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -58,22 +59,30 @@ class Work:
 class Engine:
     """Starts when it is made, with arguments of `vllm.LLM`; `close` ends it. A process can have one at a time.
 
+    Args:
+        arguments: Of `vllm.LLM`.
+        rank_environment: Environment variables of a rank whose process group the engine shares with the learner; every rank starts
+            its own at the same time. Empty: the engine makes a process group, for itself alone.
+
     Raises:
-        ConfigError: there is one already, or the learner spans several processes.
+        ConfigError: there is one already, or the learner has a process group and no `rank_environment` is given.
         ModelError: vLLM could not start with them.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], rank_environment: Mapping[str, str] | None = None) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[Any]] = {}
         self._names = map(str, itertools.count())
         self._broken: Exception | None = None
         self._closed = False
         self._llm: Any = None
-        _claim()
+        self._shares_group = bool(rank_environment)
+        if rank_environment:  # then vLLM joins a process group that is there
+            arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
+        _claim(shares_group=self._shares_group)
         ready: Future[None] = Future()
         threads = torch.get_num_threads()
-        live = partial(self._live, dict(arguments), threads, ready)
+        live = partial(self._live, dict(arguments), threads, rank_environment or {}, ready)
         self._thread = threading.Thread(target=live, name="vllm", daemon=True)
         self._thread.start()
         try:
@@ -132,10 +141,12 @@ class Engine:
         if self._broken is not None:
             raise ModelError(f"vLLM's engine failed before: {reason(self._broken)}.") from self._broken
 
-    def _live(self, arguments: dict[str, Any], threads: int, ready: Future[None]) -> None:
+    def _live(
+        self, arguments: dict[str, Any], threads: int, rank_environment: Mapping[str, str], ready: Future[None]
+    ) -> None:
         """The engine's thread, from the start of the engine to its end."""
         try:
-            self._llm = _start(arguments, threads)
+            self._llm = _start(arguments, threads, rank_environment)
         except BaseException as error:
             _only.release()
             ready.set_exception(error)
@@ -211,11 +222,13 @@ class Engine:
             _fail(future, "vLLM's engine failed", error)
 
     def _end(self) -> None:
-        from vllm.distributed import cleanup_dist_env_and_memory
-
-        self._llm.llm_engine.engine_core.shutdown()
+        client = self._llm.llm_engine.engine_core
         self._llm = None
-        cleanup_dist_env_and_memory()
+        if self._shares_group:
+            _end_in_group(client)
+        else:
+            client.shutdown()
+        _leave_groups(self._shares_group)
 
 
 def reason(error: BaseException) -> str:
@@ -243,9 +256,30 @@ def set_environment() -> None:
         logging.getLogger(DUMP).setLevel(logging.CRITICAL)
 
 
-def _claim() -> None:
+def _end_in_group(client: Any) -> None:
+    """What vLLM's own shutdown does, but for the end of every process group of this process: the learner goes on with them."""
+    client._finalizer.detach()  # it would shut down at the end of the process
+    core = client.engine_core
+    core.structured_output_manager.clear_backend()
+    core.model_executor.shutdown()
+    core.scheduler.shutdown()
+    gc.unfreeze()  # vLLM has frozen what it made
+
+
+def _leave_groups(shares_group: bool) -> None:
+    """Take vLLM's process groups down: all of them, or those that it has made beside the learner's."""
+    from vllm.distributed import cleanup_dist_env_and_memory, destroy_model_parallel
+
+    if shares_group:
+        destroy_model_parallel()
+    else:
+        cleanup_dist_env_and_memory()
+
+
+def _claim(*, shares_group: bool) -> None:
     """Make the caller's engine the one of this process, or say why there cannot be another."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and not _only.locked():
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if group and not shares_group and not _only.locked():
         raise ConfigError(
             "The learner has a process group of its own, which an engine in the same process would end. Start servers "
             "(skillttrl serve) and set vllm.mode=server."
@@ -257,20 +291,31 @@ def _claim() -> None:
         )
 
 
-def _start(arguments: Mapping[str, Any], threads: int) -> Any:
+def _start(arguments: Mapping[str, Any], threads: int, rank_environment: Mapping[str, str]) -> Any:
     """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
     set_environment()
     torch.set_num_threads(threads)  # each thread has its own number
     with process_untouched(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         from vllm import LLM
-        from vllm.distributed import cleanup_dist_env_and_memory
 
         try:
-            return LLM(**arguments)
+            with _environment(rank_environment):
+                return LLM(**arguments)
         except BaseException:
-            cleanup_dist_env_and_memory()
+            _leave_groups(bool(rank_environment))
             raise
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a while; they are not there before."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
 
 
 @contextmanager

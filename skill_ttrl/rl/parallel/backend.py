@@ -53,14 +53,17 @@ def sample_share(objects: Objects, requests: Sequence[Request], sampling: Sampli
     places, own, seeds = shares(requests, seed, ranks.size)[ranks.rank]
     found = backend.sample(own, sampling, seeds) if own else []
     parts = ranks.gather(list(zip(places, found, strict=True)))
-    if not ranks.is_driver:
-        return []
-    merged: list[Generation | None] = [None] * len(requests)
+    return merged(parts, len(requests))
+
+
+def merged(parts: Sequence[Sequence[tuple[int, Generation]]], count: int) -> list[Generation]:
+    """The generations of `count` requests, in order, from those of each rank's share with their requests' places."""
+    found: list[Generation | None] = [None] * count
     for part in parts:  # a request's samples lie on ranks that follow each other
         for place, each in part:
-            before = merged[place]
-            merged[place] = each if before is None else replace(each, completions=before.completions + each.completions)
-    return [each for each in merged if each is not None]
+            before = found[place]
+            found[place] = each if before is None else replace(each, completions=before.completions + each.completions)
+    return [each for each in found if each is not None]
 
 
 def shares(requests: Sequence[Request], seed: int, ranks: int) -> list[Share]:

@@ -48,7 +48,8 @@ class Driver:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.objects = Objects(ranks)
-        self._in_step = True
+        self.in_step = True
+        """False once a command failed half way: the other ranks take no more."""
         self._lock = threading.RLock()
 
     def run(self, command: Command[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,26 +62,26 @@ class Driver:
         """
         if not self.ranks.several:
             return command(self.objects, *args, **kwargs)
-        if not self._in_step:
+        if not self.in_step:
             raise RankError("A command failed half way, so the processes of the run are no longer at the same place.")
         with self._lock, signals_held():
-            self._in_step = False
+            self.in_step = False
             self.ranks.broadcast((command, args, kwargs))
             with self.ranks.watched():
                 result = command(self.objects, *args, **kwargs)
-            self._in_step = True
+            self.in_step = True
         return result
 
     def forget(self) -> None:
         """Let go of all objects on every rank, at the end of a run. Where a command failed half way only here: the others will end."""
         self.objects.named.clear()
-        if self.ranks.several and self._in_step:
+        if self.ranks.several and self.in_step:
             self.run(forget)
 
     def dismiss(self) -> None:
         """End the others, if they wait for a command. Where one of theirs failed half way they end when this process does."""
-        if self.ranks.several and self._in_step:
-            self._in_step = False
+        if self.ranks.several and self.in_step:
+            self.in_step = False
             self.ranks.broadcast(None)
             leave()
 
@@ -125,9 +126,7 @@ def serve(ranks: Ranks) -> None:
         os._exit(RankError.exit_code)
     except BaseException as error:
         ranks.report_failure(error)
-        if out_of_memory(error) is not None:
-            os._exit(ModelError.exit_code)
-        if not isinstance(error, SkillTTRLError):  # a bug, whose place the launcher shows
-            traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(getattr(error, "exit_code", 1))
+        # The launcher shows what a rank wrote last, where the driver could not say it.
+        known = isinstance(error, SkillTTRLError) or out_of_memory(error) is not None
+        print(f"{type(error).__name__}: {error}" if known else traceback.format_exc(), file=sys.stderr, flush=True)
+        os._exit(getattr(error, "exit_code", ModelError.exit_code if known else 1))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -107,11 +108,13 @@ def build_learner_policy(
     """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
     from skill_ttrl.llm.hf import HFBackend
     from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
+    from skill_ttrl.rl.parallel.engines import RanksEngines
     from skill_ttrl.stages.setup.replica import make_replica  # torch, which what asks a remote model does not load
 
     def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return driver.run(on_model, function, *args, **kwargs)
 
+    engine = backend_facts(config).engine
     parts = build_policy(
         config,
         weights=weights,
@@ -119,13 +122,16 @@ def build_learner_policy(
         notice=notice,
         stopping=stopping,
         load=lambda: driver.run(make_replica, config, weights),
-        over_ranks=over_ranks if driver.ranks.several else None,
+        # An engine in each rank's process takes the weights as they are gathered by all of them.
+        over_ranks=over_ranks if driver.ranks.several and not engine else None,
     )
     assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
     if refused := driver.objects["policy"].packing_refused:
         notice(f"Sequences are padded, not packed (model.packing): {refused}.")
     if driver.ranks.several and type(parts.backend) is HFBackend:
         return replace(parts, backend=RanksBackend(driver, parts.backend))
+    if driver.ranks.several and engine:
+        return replace(parts, backend=RanksEngines(driver, parts.backend))
     return parts
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, world_size
 from skill_ttrl.rl.parallel.strategy import strategy
 
@@ -30,16 +29,11 @@ def check_ranks(config: SkillTTRLConfig) -> None:
             f"runtime.device is {device!r}, which names one device, but there are {ranks} ranks. Set it to cuda, cpu or auto: each "
             "rank takes the GPU of its number."
         )
-    facts, backend = backend_facts(config), config.rollout.backend
-    if facts.engine:
-        raise ConfigError(
-            f"rollout.backend=vllm with vllm.mode=engine runs inside the one process of a run; there are {ranks}. Start servers "
-            "(skillttrl serve) and set vllm.mode=server, or take rollout.backend=hf."
-        )
+    backend = config.rollout.backend
     if how == "fsdp" and backend not in ("hf", "vllm"):
         raise ConfigError(
             f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
-            "Set runtime.parallel=ddp, or take hf, or vllm with vllm.mode=server."
+            "Set runtime.parallel=ddp, or take hf or vllm."
         )
 
 

@@ -11,6 +11,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.rl.parallel.commands import Objects
+from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.rl.parallel.strategy import strategy
 from skill_ttrl.stages.setup.policy import load_policy
 
@@ -44,8 +45,10 @@ def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None
             objects["policy"].check_copy()  # the copy is made when the phase begins
         else:
             objects["critic"] = _load_critic(objects, config, accelerator)
-    if not ranks.is_driver and backend_facts(config).is_learner:
+    facts = backend_facts(config)
+    if not ranks.is_driver and (facts.is_learner or facts.engine):
         place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+        place |= {"weights": weights, "rank_environment": variables() if facts.engine else {}}
         objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
     return loaded
 
