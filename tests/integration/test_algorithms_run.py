@@ -16,7 +16,7 @@ from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
 from skill_ttrl.stages import train
 from skill_ttrl.types import Task
 
-ENV = f"{__name__}:Parity-v0"
+ENV = f"{__name__}:TwoTurnParity-v0"
 QUICK = ["rl.steps=2", "rl.checkpoint_every=2", "eval.samples=1", "eval.greedy=false", "rl.warmup_steps=0"]
 QUESTIONS = ["phases=[rl]", "rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=8"]
 NEEDED = {"critic": "rl.critic={learning_rate: 1.0e-3}", "extra_rewards": "rl.extra_rewards={format: 0.5}"}
@@ -50,7 +50,7 @@ class Parity(TextEnv):
         return {"state": f"{self._number} {self._even}", "won": self._even == [True, True]}
 
 
-gymnasium.register("Parity-v0", entry_point=f"{__name__}:Parity")
+gymnasium.register("TwoTurnParity-v0", entry_point=f"{__name__}:Parity")
 
 EPISODES: dict[str, Any] = {
     "name": "parity",
