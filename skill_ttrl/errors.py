@@ -182,6 +182,18 @@ def did_you_mean(asked: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     if not names:
         return ""
-    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.6)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    plain = {name.lower().replace("-", "_"): name for name in names}
+    wanted = asked.lower().replace("-", "_")
+    close = difflib.get_close_matches(wanted, plain, n=len(plain), cutoff=0.6)
+    close.sort(key=lambda name: not _is_transposed(wanted, name))  # stable: else the closest stays first
+    hint = f" Did you mean {plain[close[0]]!r}?" if close else ""
     return f"{hint} Known: {', '.join(names)}."
+
+
+def _is_transposed(one: str, other: str) -> bool:
+    """True if the texts are the same but for two neighbouring letters that have changed places."""
+    differing = [at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if len(one) != len(other) or len(differing) != 2 or differing[1] - differing[0] != 1:
+        return False
+    at = differing[0]
+    return one[at] + one[at + 1] == other[at + 1] + other[at]

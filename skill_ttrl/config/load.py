@@ -14,10 +14,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
-from skill_ttrl.config.section import unknown_choice
+from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.trust import check_trusted
@@ -37,8 +37,6 @@ REMOVED = {
 """Keys of earlier versions, and what to do with them: run folders made before state them."""
 MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
 """Fields whose value no message shows: a key may have been put there by mistake."""
-MAX_SHOWN = 200
-"""Characters of a wrong value that a message shows."""
 
 
 class InvalidConfigError(ConfigError):
@@ -153,7 +151,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 def _takes_text(keys: Sequence[str]) -> bool:
     """Whether the field at `keys` holds text: then `name=1e3` is a name."""
-    section = _section_at(keys[:-1])
+    section = section_at(SkillTTRLConfig, keys[:-1])
     field = section.model_fields.get(keys[-1]) if section else None
     if field is None:
         return False
@@ -202,18 +200,9 @@ def _problems(error: ValidationError) -> Iterator[str]:
         if path in REMOVED:
             yield f"  {path}: this key was removed. {REMOVED[path]}"
             continue
-        if problem["type"] == "extra_forbidden":
-            section = _section_at(problem["loc"][:-1])
-            known = section.model_fields if section else ()
-            yield f"  {path}: unknown key.{did_you_mean(str(problem['loc'][-1])[:80], known)}"
-            continue
-        if choice := unknown_choice(problem):
-            yield f"  {path}: {choice}"
-            continue
-        hidden = isinstance(problem["input"], dict | BaseModel) or {*problem["loc"]} & MAY_HOLD_A_KEY
-        found = "" if hidden else f" (found {_shortened(problem['input'])})"
-        for message in problem["msg"].removeprefix("Value error, ").split("\n"):
-            yield f"  {path or 'config'}: {message}{found}."
+        shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
+        for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):
+            yield f"  {path}: {text}" if path else f"  {text}"
 
 
 def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:
@@ -225,21 +214,3 @@ def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:
         return False
     del node[place[-1]]
     return True
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-
-
-def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
-    """The section that the keys lead to; None where they lead elsewhere."""
-    section: type[BaseModel] = SkillTTRLConfig
-    for part in location:
-        field = section.model_fields.get(str(part))
-        candidates = (field.annotation, *get_args(field.annotation)) if field else ()
-        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not inner:
-            return None
-        section = inner[0]
-    return section

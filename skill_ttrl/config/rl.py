@@ -15,7 +15,9 @@ def _named(default: str) -> BeforeValidator:
     def read(value: Any) -> Any:
         if isinstance(value, str):
             return {"type": value}
-        return {"type": default} | value if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            raise ValueError("a name is needed, or {type: name} with options")
+        return {"type": default} | value
 
     return BeforeValidator(read)
 
@@ -94,7 +96,9 @@ class CriticConfig(Section):
     head_learning_rate: float | None = Field(default=None, gt=0, le=10)
     """That of the head of a model apart; None: 0.1 over the width of its hidden states."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decay of AdamW, of the head too."""
     grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the critic's gradient; a larger one is scaled down to it."""
     value_clip: float | None = Field(default=0.5, gt=0)
     """Largest change of a value in one step that the loss rewards (verl: 0.5); None: no bound."""
     warmup_steps: int = Field(default=0, ge=0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skill_ttrl.errors import did_you_mean
 
@@ -22,9 +23,68 @@ class Section(BaseModel):
     )
 
 
-def unknown_choice(problem: Mapping[str, Any]) -> str | None:
-    """Explain a pydantic error about a text that is none of a setting's choices, with the closest one; None for other errors."""
-    if problem["type"] != "literal_error" or not isinstance(problem["input"], str):
-        return None
-    choices = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
-    return f"unknown value {problem['input'][:80]!r}.{did_you_mean(problem['input'][:80], choices)}"
+MAX_SHOWN = 200
+"""Characters of a wrong value that a message shows."""
+
+
+def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_value: bool = True) -> list[str]:
+    """Put one of pydantic's errors into sentences, without the name of the key that they are about.
+
+    Args:
+        problem: an entry of `ValidationError.errors()`.
+        root: the section that was validated.
+        shows_value: say what was found; not where it may be a secret.
+    """
+    place, value, kind = problem["loc"], problem["input"], problem["type"]
+    found = "" if not shows_value or isinstance(value, dict | BaseModel) else f" (found {_shortened(value)})"
+    if kind == "extra_forbidden":
+        section = section_at(root, place[:-1])
+        return [f"unknown key.{did_you_mean(str(place[-1])[:80], section.model_fields if section else ())}"]
+    if kind == "literal_error" and isinstance(value, str):
+        choices = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
+        return [f"unknown value {value[:80]!r}.{did_you_mean(value[:80], choices)}"]
+    if kind == "model_type" and (section := section_at(root, place)):
+        optional = place and _is_optional(root, place)
+        return [
+            f"a section is needed: write {_as_section(value, section) if optional else '{key: value}'}"
+            f"{', or null for none' if optional else ''}{found}. Its keys: {', '.join(section.model_fields)}."
+        ]
+    if kind == "dict_type":
+        return [f"a mapping is needed: write {{name: value}}{found}."]
+    words = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return [f"{text}{found}." for text in words.split("\n")]
+
+
+def section_at(root: type[BaseModel], place: Sequence[str | int]) -> type[BaseModel] | None:
+    """The section that the keys lead to from `root`; None where they lead elsewhere."""
+    section = root
+    for part in place:
+        field = section.model_fields.get(str(part))
+        candidates = (field.annotation, *get_args(field.annotation)) if field else ()
+        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return None
+        section = inner[0]
+    return section
+
+
+def _is_optional(root: type[BaseModel], place: Sequence[str | int]) -> bool:
+    holder = section_at(root, place[:-1])
+    field = holder.model_fields.get(str(place[-1])) if holder else None
+    return field is not None and type(None) in get_args(field.annotation)
+
+
+def _as_section(value: Any, section: type[BaseModel]) -> str:
+    """The section that a bare value may have meant: its defaults for a yes, else the first key that takes the value."""
+    keys = [] if isinstance(value, bool) or value is None else list(section.model_fields)
+    for key in keys:
+        with suppress(ValidationError):
+            section.model_validate({key: value})
+            return f"{{{key}: {_shortened(value) if not isinstance(value, str) else value[:80]}}}"
+    needed = [name for name, field in section.model_fields.items() if field.is_required()]
+    return "{" + ", ".join(f"{name}: …" for name in needed) + "}" if needed else "{} for its defaults"
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from skill_ttrl.config.section import unknown_choice
+from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
 
@@ -35,18 +35,17 @@ def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:
     try:
         chosen = kind.options_type(**options)
     except ValidationError as error:
-        known = list(kind.options_type.model_fields)
-        lines = []
-        for problem in error.errors():
-            option = ".".join(map(str, problem["loc"]))
-            if problem["type"] == "extra_forbidden":
-                lines.append(
-                    f"no option {option!r}.{did_you_mean(option, known)} It has: {', '.join(known) or 'none'}."
-                )
-            elif choice := unknown_choice(problem):
-                lines.append(f"{option}: {choice}")
-            else:
-                lines.append(f"{option}: {problem['msg']} (found {problem['input']!r:.80}).")
-        raise ConfigError(f"{what}: " + " ".join(lines)) from None
+        raise ConfigError(f"{what}: " + " ".join(_explained(error, kind.options_type))) from None
     with naming(what):
         return kind(chosen)
+
+
+def _explained(error: ValidationError, options_type: type[BaseModel]) -> Iterator[str]:
+    """A sentence for each wrong option, or for several that do not go together."""
+    for problem in error.errors():
+        option = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+            yield f"no option {option!r}.{did_you_mean(option, options_type.model_fields) or ' It has none.'}"
+            continue
+        for text in explain_problem(problem, options_type):
+            yield f"{option}: {text}" if option else text

@@ -153,7 +153,9 @@ class AlgorithmType(Protocol):
         """Build it from an `options_type`."""
 
 
-ALGORITHMS: Registry[AlgorithmType] = Registry("algorithm")
+ALGORITHMS: Registry[AlgorithmType] = Registry(
+    "algorithm", key="rl.algorithm", confused_with="skill_ttrl.rl.losses:LOSSES"
+)
 
 
 def requirements(algorithm: object) -> frozenset[Requirement]:

@@ -68,4 +68,4 @@ class PolicyLossType(Protocol):
         """Build it from an `options_type`."""
 
 
-LOSSES: Registry[PolicyLossType] = Registry("loss")
+LOSSES: Registry[PolicyLossType] = Registry("loss", key="rl.loss", confused_with="skill_ttrl.rl.algorithms:ALGORITHMS")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.agents.players.scripted_agent import make_player, player_names
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.section import explain_problem
 from skill_ttrl.envs import env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.progress import Progress
@@ -52,7 +53,8 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
         try:
             setattr(target, name, value)
         except ValidationError as error:
-            raise EnvError(f"{config.env.id} has the default {key}={value!r}: {error.errors()[0]['msg']}.") from None
+            said = " ".join(explain_problem(error.errors()[0], type(target), shows_value=False))
+            raise EnvError(f"{config.env.id} has the default {key}={value!r}: {said}") from None
     is_given = any(each.startswith("agent.max_turns=") for each in playing or ())
     if playing is not None and found.agent.max_turns == 1 and not is_given:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.section import explain_problem
 from skill_ttrl.data.tasks import system_message
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
@@ -62,7 +63,6 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
         try:
             setattr(rl, key, value)
         except ValidationError as error:
-            raise ConfigError(
-                f"The algorithm {name!r} has the default rl.{key}={value!r}: {error.errors()[0]['msg']}."
-            ) from None
+            said = " ".join(explain_problem(error.errors()[0], type(rl), shows_value=False))
+            raise ConfigError(f"The algorithm {name!r} has the default rl.{key}={value!r}: {said}") from None
     return config.model_copy(update={"rl": rl})

@@ -79,7 +79,7 @@ def _say_too_few(run: Run, step: int, rounds: int, found: StepSamples) -> None:
     """Warn that a step has too few groups, or raise `TrainingError`, as `rl.dynamic_sampling.when_exhausted` says."""
     rl, tasks = run.config.rl, run.components.train_tasks
     text = (
-        f"{TOO_FEW}: {len(found.chosen)} of the {rl.prompts_per_step} of rl.prompts_per_step in step {step}, after {rounds} rounds of "
+        f"{TOO_FEW}: {len(found.chosen)} of the {rl.prompts_per_step} of rl.prompts_per_step in step {step}, after {rounds} round{'s' * (rounds > 1)} of "
         f"at most {rl.dynamic_sampling and rl.dynamic_sampling.max_rounds} (rl.dynamic_sampling.max_rounds) and "
         f"{len(found.groups)} of {len(tasks)} tasks."
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text
 from skill_ttrl.config.yaml_text import read_mapping, write_yaml
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, did_you_mean
 
 
 def setting(override: str) -> Any:
@@ -113,6 +113,38 @@ def test_keys_that_were_removed_say_what_to_do() -> None:
         load_config({"endpoints": {"optimizer": {"model": "m"}}, "eval": {"bootstrap_samples": 100}})
     assert "endpoints.optimizer: this key was removed." in str(caught.value)
     assert "eval.bootstrap_samples: this key was removed. All intervals are score intervals" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "rl.kl_in_reward=0.01",
+            "rl.kl_in_reward: a section is needed: write {coef: 0.01}, or null for none (found 0.01).",
+        ),
+        ("rl.overlong=true", "write {} for its defaults, or null for none (found True)."),
+        ("rl.adaptive_entropy=true", "write {target: …}, or null for none"),
+        ("rl.critic=policy", "write {model: policy}, or null for none (found 'policy')."),
+        ("rl=3", "rl: a section is needed: write {key: value} (found 3). Its keys: reward, "),
+        ("rl.loss=3", "rl.loss: a name is needed, or {type: name} with options (found 3)."),
+        ("rl.extra_rewards=format", "rl.extra_rewards: a mapping is needed: write {name: value} (found 'format')."),
+        ("rl.steps=-1", "rl.steps: must be greater than or equal to 0 (found -1)."),
+        ("rl.overlong={buffer: 9000}", "\n  rl.overlong.buffer (9000) is longer than"),
+        ("rl.overlong={penalty: false}", "rl.overlong: neither penalty nor filter is on"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_to_write(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, [override])
+    assert words in str(caught.value) and "Value error" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("gpro", "grpo"), ("gspo2", "gspo"), ("GRPO", "grpo"), ("Dr-GRPO", "dr_grpo"), ("grp", "grpo")],
+)
+def test_the_closest_name_is_the_one_with_two_letters_swapped(asked: str, meant: str) -> None:
+    assert did_you_mean(asked, ["dapo", "dr_grpo", "gspo", "grpo"]).startswith(f" Did you mean {meant!r}?")
 
 
 def test_every_problem_is_named_at_once() -> None:

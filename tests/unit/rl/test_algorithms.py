@@ -90,7 +90,13 @@ OWN = f"{__name__}:Unaware"
         ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
-        ({"algorithm": "grop"}, {}, "Did you mean 'grpo'"),
+        ({"algorithm": "gpro"}, {}, "Did you mean 'grpo'"),
+        (
+            {"algorithm": "ppo_clip"},
+            {},
+            "'ppo_clip': that is the name of a loss. Set rl.loss=ppo_clip; rl.algorithm is one of cispo,",
+        ),
+        ({"algorithm": {"type": "opo", "level": "step"}}, {}, "'opo': no option 'level'. It has none."),
         ({"algorithm": {"levle": "step"}}, {}, "Did you mean 'level'"),
     ],
 )
