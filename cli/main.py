@@ -148,7 +148,9 @@ def inspect(
     loss: Annotated[
         bool, typer.Option("--loss", help="Which samples carried the gradient of a run's step, and why.")
     ] = False,
-    step: Annotated[int | None, typer.Option(min=0, help="With --loss: the step. Default: the last.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="With --loss, which it may stand for: the step. Default: the last.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
@@ -157,12 +159,11 @@ def inspect(
     from skill_ttrl.stages.inspecting.inspect_loss import inspect_loss
     from skill_ttrl.stages.inspecting.stopping import inspect_stopping
 
+    loss = loss or step is not None
     if (search is not None) + history + (diff is not None) + stopping + loss > 1:
         raise ConfigError(
-            "--search, --history, --diff, --stopping and --loss each show something else: give one of them."
+            "--search, --history, --diff, --stopping and --loss (or --step) each show something else: give one of them."
         )
-    if step is not None and not loss:
-        raise ConfigError("--step says which step's loss to look at: give --loss with it.")
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
     if diff is not None:

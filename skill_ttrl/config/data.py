@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from skill_ttrl.config.section import Section
+
+SourceKind = Literal["file", "hub", "family"]
+FIELDS_OF_OTHER_KINDS: Mapping[SourceKind, tuple[str, ...]] = {
+    "file": ("split", "revision", "options"),
+    "hub": ("split", "revision", "options", "more"),
+    "family": ("split", "revision", "more"),
+}
+"""Fields of a source that mean nothing, or something else, once it is of this kind."""
+
+
+def source_kind(path: object) -> SourceKind:
+    """The kind of source that a path names."""
+    found: dict[str, SourceKind] = {"hf:": "hub", "family:": "family"}
+    return next((kind for start, kind in found.items() if str(path).startswith(start)), "file")
 
 
 class SourceConfig(Section):

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -84,6 +85,8 @@ def load_config(
             raise ConfigError(
                 f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
             )
+    for override in overrides:
+        _forget_other_kind(data, override)
     for override in overrides:
         _apply_override(data, override)
     try:
@@ -168,6 +171,19 @@ def _apply_override(data: dict[str, Any], text: str) -> None:
             child = node[key] = {}
         node = child
     node[keys[-1]] = value
+
+
+def _forget_other_kind(data: dict[str, Any], text: str) -> None:
+    """Leave out what only the file's kind of source has, where an override names one of another kind (`data.train.path=mine.jsonl`)."""
+    keys, value = parse_override(text)
+    if keys[-1] != "path" or section_at(SkillTTRLConfig, keys[:-1]) is not SourceConfig:
+        return
+    node: Any = data
+    for key in keys[:-1]:
+        node = node.get(key) if isinstance(node, dict) else None
+    if isinstance(node, dict) and "path" in node and (kind := source_kind(value)) != source_kind(node["path"]):
+        for name in FIELDS_OF_OTHER_KINDS[kind]:
+            node.pop(name, None)
 
 
 def _recipe_hint(name: str) -> str:

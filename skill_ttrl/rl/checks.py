@@ -37,6 +37,7 @@ def check_algorithm(
         *_reward_problems(rl, algorithm),
         *_loss_problems(rl),
         *_reference_problems(rl),
+        *_length_problems(rl),
     ]
     if rl.invalid_penalty and action_parser == "none":
         problems.append(
@@ -174,6 +175,21 @@ def _reference_problems(rl: RLConfig) -> Iterator[str]:
         )
 
 
+def _length_problems(rl: RLConfig) -> Iterator[str]:
+    """A line for each part of the phase or of a step that is longer than the whole."""
+    warmup = 0 if rl.critic is None else rl.critic.warmup_steps
+    if warmup and warmup >= rl.steps:
+        yield (
+            f"rl.critic.warmup_steps={warmup}, but there are rl.steps={rl.steps}: only the critic would learn, and the policy never. Lower the "
+            "one, or raise the other."
+        )
+    if rl.mini_batch_prompts is not None and rl.mini_batch_prompts > rl.prompts_per_step:
+        yield (
+            f"rl.mini_batch_prompts={rl.mini_batch_prompts}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
+            "set rl.mini_batch_prompts=null for all of a step in one."
+        )
+
+
 def _vote_problems(rl: RLConfig, algorithm: object, shaping: str | None) -> Iterator[str]:
     """A line where the vote shapes advantages (`shaping` names it), and the algorithm has none that it could shape."""
     if shaping is None or rl.reward != VOTED:
@@ -214,6 +230,7 @@ def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
         why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
         instead = "rl.algorithm.scale_rewards=group"
         taken_off += ["overlong"] if rl.overlong is not None and rl.overlong.penalty else []
+        taken_off += [f"extra_rewards.{name}={weight:g}" for name, weight in rl.extra_rewards.items() if weight < 0]
     elif "extra_rewards" in requirements(algorithm):
         why, instead = f"changes the sum of the rewards, and {_named(rl)} takes each by itself", "rl.kl_coef"
     else:

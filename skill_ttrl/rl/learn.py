@@ -203,6 +203,7 @@ class UpdateRule:
             voters=_in_order(groups, voters) if voted else None,
             env_rewards=config.reward == ENV and not config.extra_rewards and not penalized,
             reward_weights=config.extra_rewards,
+            main_reward=config.reward,
             greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
         )
 

@@ -210,8 +210,8 @@ class LocalLearner:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
             skipped_updates post_entropy all_tokens computed_tokens operations`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
             estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty batch has neither of them and no
-            `learning_rate`. `updates` are optimiser steps taken; `skipped_updates` those refused
-            because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the model
+            `learning_rate`. `kl` is there only where the KL term was computed: `rl.kl_coef` is above 0, and there was something to
+            learn from. `updates` are optimiser steps taken; `skipped_updates` those refused because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the model
             computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage is 0 are not computed where the loss allows it
             and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
             mini-batch that has no others takes no optimiser step. With a critic also the metrics of `Critic.update`; in the steps

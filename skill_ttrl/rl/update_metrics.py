@@ -73,7 +73,7 @@ class UpdateMetrics:
     def summary(self) -> dict[str, float]:
         """All metrics: means over tokens, gradient norms as means over the optimiser steps whose norm is finite."""
         updates = len(self._norms)
-        result = dict.fromkeys(("policy_loss", "kl", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
+        result = dict.fromkeys(("policy_loss", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
         weights = torch.tensor(self._weights, dtype=torch.float64)
         for name, values in self._means.items():
             column = torch.stack(values).double().cpu()

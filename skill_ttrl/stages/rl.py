@@ -32,6 +32,9 @@ from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_oft
 from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.reward_set import RewardSet
 
+ALL_SKIPPED = "Every prompt was skipped"
+"""Begins the warning of a step without a vote to learn from, which a run gives once."""
+
 
 def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) -> None:
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
@@ -66,13 +69,14 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
             update = state.rule.record if config.run.save_trajectories else None
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
             run.progress.advance(SHOWN, step + 1, metrics)
-            warn_of_votes(run, state, step, groups)
+            warn_of_votes(run, state, step, groups, votes)
         state.step, state.task_batches = step + 1, found.task_batches
         # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
             backend.sync(state.step)
         times = clock.stop()
-        run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, parts))
+        place = (parts.accelerator.device, parts.driver.ranks.size)
+        run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
         evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)
@@ -144,10 +148,16 @@ def conclude(run: Run) -> None:
     run.progress.finish(SHOWN)
 
 
-def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group]) -> None:
+def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], votes: Sequence[VoteResult]) -> None:
     """Warn of undecided answers, of weak votes where they are rewarded, and after `EARLY` steps of signs that training cannot work."""
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
     if run.config.rl.reward == VOTED:
+        if all(vote.skipped for vote in votes):
+            run.warn(
+                f"{ALL_SKIPPED} in a step, first in step {step}: vote.strategy={run.config.vote.strategy} trusted none of its {len(votes)} "
+                "votes, so nothing was learned in it. See vote_skipped in metrics.jsonl, and vote.options.",
+                once=ALL_SKIPPED,
+            )
         for warning in state.votes.history.warnings():
             run.warn(warning)
     if step + 1 == EARLY:

@@ -67,7 +67,7 @@ def test_the_command_shows_a_table_and_json(made: Path) -> None:
     shown = CliRunner().invoke(app, ["inspect", str(made), "--loss", "-n", "3"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "carried half of the gradient" in shown.output and "█" in shown.output and "showing 3 of" in shown.output
-    found = json.loads(CliRunner().invoke(app, ["inspect", str(made), "--loss", "--step", "0", "--json"]).output)
+    found = json.loads(CliRunner().invoke(app, ["inspect", str(made), "--step", "0", "--json"]).output)
     assert found["step"] == 0 and found["samples"][0]["gradient_share"] >= found["samples"][1]["gradient_share"]
     assert [bar(0.0), bar(0.5), bar(1.0)] == ["-", "███", "██████"]
 
@@ -88,7 +88,7 @@ def test_what_was_not_recorded_is_said(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--step", "0"], "--step says which step's loss"),
+        (["--step", "0", "--stopping"], "give one of them"),
         (["--loss", "--history"], "give one of them"),
     ],
 )

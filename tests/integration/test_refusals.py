@@ -61,6 +61,26 @@ SENSELESS = [
         "no weight would be within the bounds",
     ),
     ("several rewards of one", ["rl.algorithm=gdpo"], "normalises several rewards"),
+    (
+        "both halves of GRPO-NSR without a weight",
+        ["rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"],
+        "both 0, so nothing would be learned",
+    ),
+    (
+        "a critic that warms up to the end",
+        ["rl.algorithm=gae", "rl.critic={warmup_steps: 2}", "rl.steps=2"],
+        "only the critic would learn, and the policy never",
+    ),
+    (
+        "mini-batches of more prompts than a step has",
+        ["rl.mini_batch_prompts=4", "rl.prompts_per_step=3"],
+        "but a step has rl.prompts_per_step=3 prompts",
+    ),
+    (
+        "a negative reward over the mean reward",
+        ["rl.algorithm=maxrl", "rl.extra_rewards={format: -0.5}"],
+        "rl.extra_rewards.format=-0.5 makes rewards below 0 possible",
+    ),
     ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
 ]
 UNKNOWN = [

@@ -40,6 +40,8 @@ class TrainingSamples:
     """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of the further rewards that `Trajectory.rewards` holds by name (`rl.extra_rewards`); that of any other is 1."""
+    main_reward: str = "majority"
+    """Name of `rl.reward` among the rewards that `Trajectory.rewards` holds; it alone says whether a rollout is correct."""
     greedy_rewards: Sequence[float] | None = None
     """Reward of a greedy rollout of each group's task; None where no algorithm requires it."""
 
@@ -92,9 +94,18 @@ class TrainingSamples:
     @property
     def step_scores(self) -> list[list[float]]:
         """Sum of `token_level_scores` of each step of each trajectory: its reward, less `invalid_penalty` for an invalid action."""
+        return self._by_step(self.rewards)
+
+    @property
+    def main_scores(self) -> list[list[float]]:
+        """As `step_scores`, of `rl.reward` alone: without `rl.extra_rewards` and the length penalty."""
+        return self._by_step([each.rewards.get(self.main_reward, each.reward or 0.0) for each in self.trajectories])
+
+    def _by_step(self, rewards: Sequence[float]) -> list[list[float]]:
+        """The reward of each step's trajectory (E), less the penalty of an invalid action."""
         return [
-            [(each.reward or 0.0) - self.invalid_penalty * (step.verdict == "invalid") for step in each.steps]
-            for each in self.trajectories
+            [reward - self.invalid_penalty * (step.verdict == "invalid") for step in each.steps]
+            for each, reward in zip(self.trajectories, rewards, strict=True)
         ]
 
     @property

@@ -3,12 +3,13 @@
 Section 3 and equations 4 to 6: with rewards of 0 and 1, PSR raises correct samples by A = r, NSR lowers wrong ones by A = r - 1,
 and W-REINFORCE does both, correct ones times lambda. No baseline and no group: where all samples of a prompt are wrong, GRPO learns
 nothing and NSR lowers all of them. As in the authors' code the half that does not learn is dropped from the batch, and with a KL
-penalty in the reward a token's advantage has its reward-to-go in r's place.
+penalty in the reward a token's advantage has its reward-to-go in r's place. Further rewards (`rl.extra_rewards`) are part of r and
+decide nothing: `rl.reward` alone says which samples are correct.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +25,7 @@ class HalfOptions(Section):
     """Options of PSR and NSR."""
 
     threshold: float = 0.5
-    """A sample is correct where its score is above this; before a KL penalty."""
+    """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
     drop: bool = True
     """Drop the samples that do not learn: they count in no mean and have no KL term. False: they count, with advantage 0."""
 
@@ -35,7 +36,7 @@ class WReinforceOptions(Section):
     positive_weight: float = Field(default=0.1, ge=0)
     """Lambda, the factor of correct samples."""
     threshold: float = 0.5
-    """A sample is correct where its score is above this; before a KL penalty."""
+    """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
 
 
 class _Signed:
@@ -52,8 +53,8 @@ class _Signed:
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token; for texts without tokens one for each step."""
         if samples.batch is not None:
-            return self._of_tokens(samples.batch)
-        pairs = zip(samples.step_rewards, samples.step_scores, strict=True)
+            return self._of_tokens(samples.batch, samples.main_scores)
+        pairs = zip(samples.step_rewards, samples.main_scores, strict=True)
         return AdvantageEstimate(
             [
                 nsr_advantages(
@@ -63,8 +64,9 @@ class _Signed:
             ]
         )
 
-    def _of_tokens(self, batch: RolloutBatch) -> AdvantageEstimate:
-        correct_F = is_correct(batch.sum_by_item(batch.scores_F), self.threshold)[batch.item_F]
+    def _of_tokens(self, batch: RolloutBatch, scores: Sequence[Sequence[float]]) -> AdvantageEstimate:
+        places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
+        correct_F = is_correct([scores[trajectory][step] for trajectory, step in places], self.threshold)[batch.item_F]
         to_go_F = reward_to_go(batch.rewards_F, batch.item_F)
         advantages_F = nsr_advantages(to_go_F, correct_F, self.half, self.positive_weight)
         if not self.drop:

@@ -16,7 +16,7 @@ from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import OVERLONG
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.training.components import TrainingComponents
+    import torch
 
 PLAIN = "majority"
 """The strategy that does no more than reward its winner's class."""
@@ -63,7 +63,8 @@ def step_rates(
     groups: Sequence[Group],
     metrics: Mapping[str, float],
     times: Mapping[str, float],
-    parts: TrainingComponents,
+    device: torch.device,
+    ranks: int,
 ) -> dict[str, float]:
     """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
     from skill_ttrl.rl.speed import update_rates
@@ -73,7 +74,7 @@ def step_rates(
     return {
         "rollouts_per_second": len(trajectories_of(groups)) / seconds,
         "tokens_per_second": tokens / seconds,
-        **update_rates(metrics, times["update_seconds"], parts.accelerator.device, parts.driver.ranks.size),
+        **update_rates(metrics, times["update_seconds"], device, ranks),
     }
 
 

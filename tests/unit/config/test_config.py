@@ -333,3 +333,19 @@ YAML_PIECES = [
 def test_no_text_of_a_config_is_a_traceback(text: str) -> None:
     with suppress(ConfigError):
         load_config(read_mapping(text, "a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left"),
+    [
+        (["data.train.path=mine.parquet"], {"path": "mine.parquet"}),
+        (["data.train.path=[a.parquet, b.parquet]"], {"path": "a.parquet", "more": ["b.parquet"]}),
+        (["data.train.path=family:operators"], {"path": "family:operators", "split": "train"}),
+        (["data.train.split=test", "data.train.path=hf:me/mine"], {"path": "hf:me/mine", "split": "test"}),
+        (["sft.data.path=mine.jsonl"], {"path": "mine.jsonl"}),
+    ],
+)
+def test_a_source_of_another_kind_has_nothing_of_the_recipe_s_kind(overrides: list[str], left: dict[str, Any]) -> None:
+    config = load_config("quickstart", overrides)
+    source = config.sft.data if overrides[0].startswith("sft") else config.data.train
+    assert source is not None and source.model_dump(exclude_defaults=True) == left

@@ -79,6 +79,32 @@ def test_the_halves_that_learn(
     assert [row[0] for row in rows] == pytest.approx(expected), "texts without tokens learn the same"
 
 
+EXTRAS: list[tuple[dict[str, Any], list[float]]] = [
+    # Correct and wrong with the format bonus, then both without it: totals 1.8, 0.8, 1, 0, of mean 0.9.
+    (
+        {"type": "grpo_nsr", "positive_weight": 0.1, "negative_weight": 2.0, "norm_by_std": False},
+        [0.09, -0.2, 0.01, -1.8],
+    ),
+    ({"type": "psr"}, [1.8, 0, 1, 0]),
+    ({"type": "nsr"}, [0, -0.2, 0, -1]),
+    ({"type": "w_reinforce"}, [0.18, -0.2, 0.1, -1]),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "expected"), EXTRAS, ids=[each["type"] for each, _ in EXTRAS])
+def test_a_wrong_answer_with_a_bonus_stays_wrong(
+    algorithm: dict[str, Any], expected: list[float], make_groups: Groups
+) -> None:
+    parts = [{"majority": vote, "format": form} for form in (1.0, 0.0) for vote in (1.0, 0.0)]
+    totals = [part["majority"] + 0.8 * part["format"] for part in parts]
+    groups = [group.with_rewards(totals, parts) for group in make_groups(prompts=1, tries=4)]
+    batch, metrics, _ = estimate(groups, algorithm)
+    assert first_tokens(batch) == pytest.approx(expected, abs=1e-6)
+    assert metrics.get(POSITIVE, 0.5) == 0.5
+    rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
+    assert [row[0] for row in rows] == pytest.approx(expected, abs=1e-6), "texts without tokens learn the same"
+
+
 def test_where_all_are_wrong_grpo_learns_nothing_and_nsr_does(make_groups: Groups) -> None:
     groups = rewarded(make_groups, 0.0, 0.0, 0.0)
     assert first_tokens(estimate(groups, {"type": "nsr"})[0]) == [-1, -1, -1]
