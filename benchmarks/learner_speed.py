@@ -174,7 +174,9 @@ def ranks(options: argparse.Namespace) -> bool:
     base = case_of(RANKS, "ddp", options)
     each = [(kind, float(count), replace(base, kind=kind, ranks=count)) for count in (2, 3) for kind in ("ddp", "fsdp")]
     found, died = repeated([("one process", 1.0, base), *each], options.rounds)
-    print("\n| ranks | kind | tokens of each | CPU s/step of each | sum of CPU s | s/step | weights + optimiser GB | peak GB |")
+    print(
+        "\n| ranks | kind | tokens of each | CPU s/step of each | sum of CPU s | s/step | weights + optimiser GB | peak GB |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     series: dict[str, list[tuple[float, Row]]] = {"ddp": [], "fsdp": []}
     for (kind, size), rounds in found.items():

@@ -1,13 +1,14 @@
 """One GRPO step, ours against TRL's, side by side on the same machine in one run.
 
     pip install trl==1.16.0
-    python benchmarks/versus_trl.py --rounds 5 --threads 1
+    python benchmarks/versus_trl.py --rounds 5 --threads 1                  # one optimiser step a batch
+    python benchmarks/versus_trl.py --rounds 5 --threads 1 --updates 8      # eight, of samples drawn from all prompts
 
 Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
-step, at most 16 new tokens, majority reward, on-policy, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (TRL's also of
-`--trl-micro-batch`). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of each is not
-counted. What is compared is a whole step: sampling, reward and update, and with ours the records of a run; in seconds of the
-clock and of the CPU. TRL samples with transformers' `generate`, its way without vLLM.
+step, at most 16 new tokens, majority reward, `--updates` optimiser steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (ours by
+`--set`, TRL's by `--trl-micro-batch`). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of
+each is not counted. What is compared is a whole step: sampling, reward and update, and with ours the records of a run; in seconds of the
+clock and of the CPU. TRL samples with transformers' `generate`, its way without vLLM, and mixes the samples of all prompts.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=1, help="optimiser steps a batch of samples, on both sides")
     parser.add_argument("--trl-micro-batch", type=int, default=64)
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="ours")
     options = parser.parse_args()
+    if PROMPTS % options.updates or PROMPTS * SAMPLES % (options.updates * options.trl_micro_batch):
+        parser.error(f"--updates must divide {PROMPTS}, and --trl-micro-batch the samples of an optimiser step")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as scratch:
         cold = Path(scratch) / "cold"
@@ -58,15 +63,21 @@ def main() -> None:
         for number in range(options.rounds):
             ours = seconds_ours(model, Path(scratch) / f"ours-{number}", options)
             theirs = seconds_trl(model, Path(scratch) / f"trl-{number}", options)
-            rounds.append(Seconds(theirs.wall / ours.wall, theirs.cpu / ours.cpu))
+            rounds.append((ours, theirs))
             print(
                 f"round {number + 1}: ours {ours.wall:.3f} s/step ({ours.cpu:.3f} CPU), TRL {theirs.wall:.3f} s/step "
-                f"({theirs.cpu:.3f} CPU), TRL/ours {rounds[-1].wall:.2f} ({rounds[-1].cpu:.2f})",
+                f"({theirs.cpu:.3f} CPU), TRL/ours {theirs.wall / ours.wall:.2f} ({theirs.cpu / ours.cpu:.2f})",
                 flush=True,
             )
-        for name, ratios in zip(("wall", "CPU"), zip(*rounds, strict=True), strict=True):
-            middle = statistics.median(ratios)
-            print(f"median TRL/ours, {name} time: {middle:.2f} (lowest {min(ratios):.2f}, highest {max(ratios):.2f})")
+        for name, place in (("wall", 0), ("CPU", 1)):
+            parts = [[pair[side][place] for pair in rounds] for side in (0, 1)]
+            ratios = [theirs / ours for ours, theirs in zip(*parts, strict=True)]
+            mine, other, ratio = (spread(values) for values in (*parts, ratios))
+            print(f"{name} time of a step, medians and ranges: ours {mine} s, TRL {other} s, TRL/ours {ratio}")
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 class Clock:
@@ -108,6 +119,7 @@ def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
         "eval.greedy=false",
     ]
     settings += ["eval.extra_temperatures=[]", f"runtime.threads={options.threads}", "rl.checkpoint_every=1000"]
+    settings += ["rl.mini_batch_by=samples", f"rl.mini_batch_prompts={PROMPTS // options.updates}", *options.overrides]
     return load_config("quickstart", settings)
 
 
@@ -130,8 +142,9 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> Second
     clock = Clock()
 
     class Stamp(TrainerCallback):
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            clock.mark()
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % options.updates == 0:
+                clock.mark()
 
     def majority(completions: list[Any], **_: Any) -> list[float]:
         answers = [extract(str(turns[0]["content"])) for turns in completions]
@@ -141,10 +154,11 @@ def seconds_trl(model: str, output: Path, options: argparse.Namespace) -> Second
     config = GRPOConfig(
         output_dir=str(output),
         per_device_train_batch_size=options.trl_micro_batch,
-        gradient_accumulation_steps=PROMPTS * SAMPLES // options.trl_micro_batch,
+        steps_per_generation=PROMPTS * SAMPLES // options.trl_micro_batch,
+        gradient_accumulation_steps=PROMPTS * SAMPLES // options.trl_micro_batch // options.updates,
         num_generations=SAMPLES,
         max_completion_length=16,
-        max_steps=options.steps + 1,
+        max_steps=(options.steps + 1) * options.updates,
         learning_rate=3e-4,
         adam_beta2=0.95,
         lr_scheduler_type="constant",
